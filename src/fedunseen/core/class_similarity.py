@@ -1,0 +1,119 @@
+"""Class similarities Gamma: the sparse-inverse covariance of the classes' semantics (FedZSL Eq. 4).
+
+The samples of the estimate are the attributes and its variables the classes: S is the **correlation** matrix of the
+classes' attribute vectors (the paper's "normalized class-wise covariance"; with unit-length attributes and a plain
+covariance every off-diagonal entry falls below the penalty, and the answer knows no relation at all).
+
+The optimum obeys Gamma_ii = S_ii and |Gamma_ij - S_ij| <= alpha, whatever solver finds it. That is the test of
+acceptance here: where scikit-learn's graphical lasso does not pass it (it often fails on real attributes, whose
+correlation is singular), S itself is taken, which differs from the optimum by no more than alpha.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from sklearn.covariance import graphical_lasso
+from sklearn.exceptions import ConvergenceWarning
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.files import cache_folder, write_tensors
+
+__all__ = ["class_similarity", "correlation", "is_optimal_covariance"]
+
+_VERSION = 1  # of the estimate: a change here makes cached answers of the old one unused
+
+
+def correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (C, C) correlation of the rows of ``semantics`` (C, attributes).
+
+    Raises:
+        DataError: the semantics of a class are constant, so that it correlates with nothing.
+
+    Example:
+        >>> correlation(np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0], [2.0, 1.0, 0.0]])).round(6)
+        array([[ 1.,  1., -1.],
+               [ 1.,  1., -1.],
+               [-1., -1.,  1.]])
+    """
+    constant = np.flatnonzero(np.ptp(semantics, axis=1) == 0)
+    if len(constant):
+        raise DataError(
+            f"class number {constant[0]} has the same value for every attribute, so that it is similar to no class: "
+            "give it semantics that differ, or switch CARD off with method.kl = 0"
+        )
+    matrix = np.atleast_2d(np.corrcoef(semantics))
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
+
+
+def is_optimal_covariance(gamma: NDArray[np.float64], s: NDArray[np.float64], alpha: float) -> bool:
+    """Say whether ``gamma`` (C, C) meets the optimality conditions of the graphical lasso of ``s`` at ``alpha``."""
+    if not np.isfinite(gamma).all():
+        return False
+    off = np.abs(gamma - s)
+    diagonal = np.diag(off).max()
+    np.fill_diagonal(off, 0.0)
+    return bool(diagonal <= 1e-6 and off.max() <= alpha * 1.01 + 1e-6)
+
+
+def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDArray[np.float64]:
+    """Estimate Gamma (C, C) from ``semantics`` (C, attributes); cached on disk, because it can take a minute.
+
+    Args:
+        semantics: raw semantics, one class a row.
+        alpha: the penalty of Eq. 4 (delta there), > 0; the paper's value is 0.01.
+
+    Raises:
+        DataError: a class's semantics are constant.
+    """
+    s = correlation(semantics)
+    key = hashlib.sha256(f"{_VERSION} {alpha!r} {s.shape}".encode() + s.tobytes()).hexdigest()[:32]
+    cached = cache_folder() / "class-similarity" / f"{key}.safetensors"
+    known = _read(cached)
+    if known is not None:
+        gamma, solved = known
+    else:
+        solution = _solve(s, alpha)
+        gamma, solved = (s, False) if solution is None else (solution, True)
+        write_tensors(cached, {"gamma": gamma, "solved": np.array([solved])})
+    if not solved:
+        warnings.warn(
+            f"the graphical lasso did not reach its optimum on these {len(s)} classes; their correlation, which is "
+            f"within alpha = {alpha} of it, is used instead",
+            stacklevel=2,
+        )
+    return gamma
+
+
+def _solve(s: NDArray[np.float64], alpha: float) -> NDArray[np.float64] | None:
+    """Try scikit-learn's solver as it is and with a tighter inner tolerance; None if neither answer is the optimum."""
+    for settings in ({}, {"enet_tol": 1e-8, "max_iter": 200}):
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                warnings.simplefilter("ignore", RuntimeWarning)
+                gamma, _ = graphical_lasso(s, alpha=alpha, **settings)
+        except (FloatingPointError, ValueError, np.linalg.LinAlgError):  # "Non SPD result", overflow
+            continue
+        if is_optimal_covariance(gamma, s, alpha):
+            return np.asarray(gamma, dtype=np.float64)
+    return None
+
+
+def _read(path: Path) -> tuple[NDArray[np.float64], bool] | None:
+    if not path.exists():
+        return None
+    try:
+        tensors = load_file(path)
+        return tensors["gamma"], bool(tensors["solved"][0])
+    except (SafetensorError, KeyError, OSError):  # a damaged cache is made anew
+        os.unlink(path)
+        return None

@@ -1,0 +1,50 @@
+"""The exceptions that users meet: each says in one sentence what is wrong, where, and what to do about it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "DataError",
+    "ExperimentError",
+    "FedUnseenError",
+    "MissingDependencyError",
+    "RunDirectoryError",
+    "unknown",
+]
+
+
+class FedUnseenError(Exception):
+    """Base of every error that the user can mend; the command prints it and exits with code 2."""
+
+
+class ExperimentError(FedUnseenError):
+    """The experiment file or an override is wrong: mend the named key."""
+
+
+class DataError(FedUnseenError):
+    """A data file is missing, damaged or inconsistent: mend the named file."""
+
+
+class RunDirectoryError(FedUnseenError):
+    """The run directory cannot be used: choose another or mend what the message names."""
+
+
+class MissingDependencyError(FedUnseenError):
+    """An optional library is needed: install the extra that the message names."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Say that ``name`` is unknown, with the nearest known name if there is one.
+
+    Example:
+        >>> unknown("method", "fedzls", ["fedzsl", "classifier"])
+        "unknown method 'fedzls': did you mean 'fedzsl'? (known: classifier, fedzsl)"
+        >>> unknown("method", "resnet", ["fedzsl", "classifier"])
+        "unknown method 'resnet' (known: classifier, fedzsl)"
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f": did you mean {close[0]!r}?" if close else ""
+    return f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})"

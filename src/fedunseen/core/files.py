@@ -1,0 +1,66 @@
+"""Files that are there whole or not at all: written beside their place, flushed to disk, then moved into it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["cache_folder", "replacing", "write_json", "write_tensors", "write_text"]
+
+
+def cache_folder() -> Path:
+    """Return where results that take long are kept between runs: ``$FEDUNSEEN_CACHE``, or the user's cache folder."""
+    if folder := os.environ.get("FEDUNSEEN_CACHE"):
+        return Path(folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedunseen"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the folder of ``path``; what was written there takes its place if nothing failed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file whole."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a safetensors file whole, from NumPy arrays or torch tensors."""
+    arrays = {
+        k: v.detach().cpu().contiguous() if isinstance(v, Tensor) else np.ascontiguousarray(v)
+        for k, v in tensors.items()
+    }
+    torch_like = any(isinstance(v, Tensor) for v in arrays.values())
+    save = safetensors.torch.save_file if torch_like else safetensors.numpy.save_file
+    with replacing(path) as temporary:
+        save(arrays, temporary, dict(metadata or {}))

@@ -1,0 +1,84 @@
+"""Parameters are plain dictionaries of tensors: here is the arithmetic that strategies, merging and checks need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Params",
+    "add_scaled",
+    "difference",
+    "finite",
+    "linear_layer",
+    "size_in_bytes",
+    "stack",
+    "to_device",
+    "unstack",
+]
+
+Params = dict[str, Tensor]
+"""Name -> tensor. The order of names is the order of creation and is the same everywhere."""
+
+
+def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: float = 1.0) -> Params:
+    """Return ``scale * (new - old)``, name by name: a client's update (FedZSL, Algorithm 1, line 26)."""
+    if scale == 1.0:
+        return {name: new[name] - old[name] for name in new}
+    return {name: scale * (new[name] - old[name]) for name in new}
+
+
+def add_scaled(
+    params: Mapping[str, Tensor], updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
+) -> Params:
+    """Return ``params + sum_k weights[k] * updates[k]``, added in the order given (so merging is reproducible).
+
+    Example:
+        >>> add_scaled({"w": torch.zeros(2)}, [{"w": torch.ones(2)}, {"w": 3 * torch.ones(2)}], [0.5, 0.25])
+        {'w': tensor([1.2500, 1.2500])}
+    """
+    total = {name: value.clone() for name, value in params.items()}
+    for update, weight in zip(updates, weights, strict=True):
+        for name, value in update.items():
+            total[name].add_(value, alpha=weight)
+    return total
+
+
+def stack(many: Sequence[Mapping[str, Tensor]]) -> Params:
+    """Stack the parameters of K clients: each tensor (...) becomes (K, ...)."""
+    return {name: torch.stack([one[name] for one in many]) for name in many[0]}
+
+
+def unstack(stacked: Mapping[str, Tensor], position: int) -> Params:
+    """Return client ``position`` of a stack, as copies that do not keep the stack alive."""
+    return {name: value[position].clone() for name, value in stacked.items()}
+
+
+def finite(params: Mapping[str, Tensor]) -> bool:
+    """Say whether every number is finite."""
+    return all(bool(torch.isfinite(value).all()) for value in params.values() if value.is_floating_point())
+
+
+def size_in_bytes(params: Mapping[str, Tensor] | Iterable[Tensor]) -> int:
+    """Return what the tensors take on the wire, without headers."""
+    tensors = params.values() if isinstance(params, Mapping) else params
+    return sum(value.numel() * value.element_size() for value in tensors)
+
+
+def to_device(params: Mapping[str, Tensor], device: torch.device) -> Params:
+    """Move every tensor to ``device``."""
+    return {name: value.to(device) for name, value in params.items()}
+
+
+def linear_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
+    """Draw a linear layer as PyTorch does: weight (out, in) and bias (out,) from U(-1/sqrt(in), 1/sqrt(in)).
+
+    Drawn from ``rng``, not from PyTorch's global generator, so that it depends on the run's seed alone.
+    """
+    bound = width_in**-0.5
+    weight = rng.uniform(-bound, bound, (width_out, width_in)).astype(np.float32)
+    bias = rng.uniform(-bound, bound, width_out).astype(np.float32)
+    return {f"{name}.weight": torch.from_numpy(weight), f"{name}.bias": torch.from_numpy(bias)}

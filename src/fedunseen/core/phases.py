@@ -1,0 +1,187 @@
+"""Phases: a local update is a schedule of phases, each a pure loss with its own parameters and optimiser.
+
+One phase covers FedZSL (all parameters, one loss); several cover adversarial methods (a critic five times, then a
+generator). Losses are pure functions of their arguments, so that the trainer can differentiate them for one client
+or, with ``torch.func.vmap``, for all clients of a round at once. Whatever is random in a loss arrives in the batch.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+
+__all__ = [
+    "Adam",
+    "Batch",
+    "Context",
+    "GradientFunction",
+    "Loss",
+    "Optimiser",
+    "Phase",
+    "Plan",
+    "SGD",
+    "Step",
+    "Terms",
+    "epochs_plan",
+    "weighted_mean",
+]
+
+Batch = dict[str, Tensor]
+"""``inputs`` (B, d), ``labels`` (B,), ``weights`` (B,): 1, or 0 where a sample is dropped; and a plan's extras."""
+
+Context = dict[str, Tensor]
+"""What a loss knows beside its batch: semantics, similarities, masks; shared by all clients or a client's own."""
+
+Terms = dict[str, Tensor]
+"""The loss and its named parts, each a scalar, for the log."""
+
+Loss = Callable[[Params, Batch, Context], tuple[Tensor, Terms]]
+
+
+class Step(NamedTuple):
+    """What one gradient step sees beside the parameters that it updates."""
+
+    batch: Batch
+    context: Context
+    extras: Params  # what the strategy gave this client: the global model, control variates, ...
+    fixed: Params  # parameters outside the phase's group
+
+
+GradientFunction = Callable[[Params, Step], tuple[Params, Terms]]
+"""Gradients of the loss by the phase's parameters. Strategies wrap it (``Strategy.correct``)."""
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent with momentum and weight decay: the update rule of ``torch.optim.SGD``.
+
+    Works on one client's parameters and on a stack of clients alike; tensors are changed in place, because fresh
+    memory for every step would cost more than the arithmetic.
+    """
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def init(self, params: Mapping[str, Tensor]) -> list[list[Tensor]]:
+        """Return the state of the first step."""
+        return [[torch.zeros_like(value) for value in params.values()]] if self.momentum else []
+
+    def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
+        """Take one step in place; ``step`` counts from 1."""
+        if self.weight_decay:
+            torch._foreach_add_(grads, params, alpha=self.weight_decay)
+        if self.momentum:
+            (velocity,) = state
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, grads)
+            grads = velocity
+        torch._foreach_add_(params, grads, alpha=-self.lr)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with weight decay added to the gradient: the update rule of ``torch.optim.Adam``."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def init(self, params: Mapping[str, Tensor]) -> list[list[Tensor]]:
+        """Return the state of the first step."""
+        return [[torch.zeros_like(value) for value in params.values()] for _ in range(2)]
+
+    def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
+        """Take one step in place; ``step`` counts from 1."""
+        (first, second), (beta1, beta2) = state, self.betas
+        if self.weight_decay:
+            torch._foreach_add_(grads, params, alpha=self.weight_decay)
+        torch._foreach_mul_(first, beta1)
+        torch._foreach_add_(first, grads, alpha=1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, grads, grads, value=1 - beta2)
+        scale = torch._foreach_sqrt(second)
+        torch._foreach_div_(scale, (1 - beta2**step) ** 0.5)
+        torch._foreach_add_(scale, self.eps)
+        torch._foreach_addcdiv_(params, first, scale, value=-self.lr / (1 - beta1**step))
+
+
+Optimiser = SGD | Adam
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One part of a local update.
+
+    Attributes:
+        name: for the log; its terms are logged under their own names.
+        loss: pure; returns the scalar to minimise and its named parts.
+        optimiser: fresh at the start of every round.
+        updates: patterns (``fnmatch``) of the parameters that this phase changes.
+        repeats: how often it runs on each batch before the next phase's turn.
+        before_round: run over a plan of its own before the other phases start (a classifier that must exist first).
+    """
+
+    name: str
+    loss: Loss
+    optimiser: Optimiser
+    updates: Sequence[str] = ("*",)
+    repeats: int = 1
+    before_round: bool = False
+
+    def owns(self, name: str) -> bool:
+        """Say whether this phase updates the parameter ``name``."""
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.updates)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Which of a client's samples each step sees, drawn before the round from the client's own stream.
+
+    Attributes:
+        index: (steps, batch) positions among the client's samples.
+        weight: (steps, batch) 1, or 0 for a place that only pads a short batch.
+        extras: name -> (steps, ...) whatever else a step's batch holds, for example a generator's noise.
+    """
+
+    index: NDArray[np.int64]
+    weight: NDArray[np.float32]
+    extras: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """The number of batches."""
+        return len(self.index)
+
+
+def epochs_plan(samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> Plan:
+    """Plan ``epochs`` passes over all samples in a new random order each; the last batch of a pass may be short.
+
+    Example:
+        >>> plan = epochs_plan(5, 2, 1, np.random.default_rng(0))
+        >>> plan.index.shape, int(plan.weight.sum())
+        ((3, 2), 5)
+    """
+    steps = -(-samples // batch_size)
+    index = np.zeros((epochs, steps * batch_size), dtype=np.int64)
+    weight = np.zeros((epochs, steps * batch_size), dtype=np.float32)
+    for epoch in range(epochs):
+        index[epoch, :samples] = rng.permutation(samples)
+    weight[:, :samples] = 1.0
+    shape = (epochs * steps, batch_size)
+    return Plan(index.reshape(shape), weight.reshape(shape))
+
+
+def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
+    """Return the mean of ``values`` (B,) over the samples whose weight (B,) is not zero; 0 if none is left."""
+    return (values * weights).sum() / weights.sum().clamp_min(1.0)

@@ -1,0 +1,300 @@
+"""The trainer: runs a method's phases on clients' data, one client at a time or all clients of a round at once.
+
+Both ways draw the same batches and take the same steps, so they agree to float tolerance; which one runs is a matter
+of speed alone (:func:`batching_pays`). Batched, the parameters of K clients are stacked to (K, ...) and the gradient
+function is mapped over them with ``torch.func.vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
+from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
+
+__all__ = ["LocalResult", "Task", "Trainer", "batching_pays", "chunk_size"]
+
+Correction = Callable[[GradientFunction], GradientFunction]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One client's local update: where it starts, what it has, what it does.
+
+    Attributes:
+        params: the parameters to start from; not changed.
+        samples: (n,) positions of the client's samples in the trainer's inputs.
+        plans: phase name -> plan. Phases that take turns on the same batches share the plan named ``""``.
+        context: what only this client's loss knows (a mask of its own classes, say).
+        extras: what the strategy gave this client; a tensor that is the same object for all clients is not copied.
+    """
+
+    params: Params
+    samples: NDArray[np.int64]
+    plans: Mapping[str, Plan]
+    context: Context
+    extras: Params
+
+
+@dataclass(frozen=True, eq=False)
+class LocalResult:
+    """What a local update ends with: parameters, the mean of each loss term over the steps, and the steps taken."""
+
+    params: Params
+    terms: dict[str, float]
+    steps: int
+
+
+def batching_pays(clients: int, batch_size: int, parameters: int, device: torch.device) -> bool:
+    """Say whether batching the clients of a round is faster than one at a time.
+
+    On a GPU it always is. On a CPU it saves the overhead of many small operations, and loses where one client's matrix
+    products already fill the machine: measured with ``benchmarks/trainer.py``, the two break even at about 30 million
+    multiply-adds (batch x parameters) a step.
+    """
+    if clients < 2:
+        return False
+    return device.type != "cpu" or batch_size * parameters <= 30_000_000
+
+
+def chunk_size(task: Task, memory: int) -> int:
+    """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries."""
+    plan = next(iter(task.plans.values()))
+    batch = 4 * plan.index.shape[1] * max(value.shape[-1] for value in task.params.values())
+    return max(1, memory // (8 * (size_in_bytes(task.params) + batch)))
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """Runs local updates.
+
+    Attributes:
+        phases: the method's schedule.
+        inputs: (N, d) all samples of this process, on the device.
+        labels: (N,) their class ids.
+        context: what every client's loss knows.
+        correct: the strategy's correction of the gradient function.
+        bf16: compute matrix products in bfloat16 (parameters stay float32).
+    """
+
+    phases: Sequence[Phase]
+    inputs: Tensor
+    labels: Tensor
+    context: Context
+    correct: Correction
+    bf16: bool = False
+
+    def one(self, task: Task) -> LocalResult:
+        """Train one client."""
+        params = {name: value.detach().clone() for name, value in task.params.items()}
+        context = {**self.context, **task.context}
+
+        def batch_of(plan: Plan, samples: Tensor, step: int) -> dict[str, Tensor]:
+            # Alone, a short batch is simply short; but what a plan drew for each place of the batch must stay in place.
+            keep = slice(None) if plan.extras else plan.weight[step] > 0
+            chosen = samples[torch.from_numpy(plan.index[step][keep]).to(samples.device)]
+            extras = {name: self._tensor(value[step]) for name, value in plan.extras.items()}
+            weights = self._tensor(plan.weight[step][keep])
+            return {
+                "inputs": self.inputs[chosen],
+                "labels": self.labels[chosen],
+                "weights": weights,
+                **extras,
+            }
+
+        samples = torch.from_numpy(task.samples).to(self.inputs.device)
+        log = _Log()
+        steps = 0
+        for name, phases in self._turns():
+            plan = task.plans[name]
+            run = [_Running(p, params, self.correct(_by_autograd(p.loss))) for p in phases]
+            for step in range(plan.steps):
+                batch = batch_of(plan, samples, step)
+                for running in run:
+                    for _ in range(running.phase.repeats):
+                        fixed = {k: v for k, v in params.items() if k not in running.group}
+                        with self._precision():
+                            grads, terms = running.gradient(
+                                running.group, Step(batch, context, task.extras, fixed)
+                            )
+                        running.apply(grads)
+                        log.add(terms)
+            steps += plan.steps
+        return LocalResult(params, log.means(), steps)
+
+    def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
+        """Train several clients at once. Clients with fewer batches rest while the others go on."""
+        # The busiest clients come first, so that those still training are always the front of the stack.
+        order = sorted(range(len(tasks)), key=lambda i: -sum(plan.steps for plan in tasks[i].plans.values()))
+        chosen = [tasks[i] for i in order]
+        device = self.inputs.device
+        params = stack([task.params for task in chosen])
+        own, own_dims = _share([task.context for task in chosen])
+        extras, extras_dims = _share([task.extras for task in chosen])
+        context = {**self.context, **own}
+        context_dims = {**dict.fromkeys(self.context), **own_dims}
+        count = len(chosen)
+        log = _Log(count)
+        total = np.zeros(count, dtype=np.int64)
+        for name, phases in self._turns():
+            plans = [task.plans[name] for task in chosen]
+            steps = np.array([plan.steps for plan in plans])
+            if (np.diff(steps) > 0).any():
+                raise ValueError("the plans of a round's phases must rank its clients alike")
+            total += steps
+            places = [
+                plan.index.shape[1] if plan.extras else int((plan.weight > 0).any(0).sum()) for plan in plans
+            ]
+            padded = _padded(plans, [task.samples for task in chosen], max(places))
+            index, weight = (torch.from_numpy(array).to(device) for array in padded)
+            more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
+            run = [_Running(p, params, self.correct(_by_transform(p.loss))) for p in phases]
+            for step in range(int(steps.max())):
+                active = slice(0, int((steps > step).sum()))
+                rows = index[step, active]
+                batch = {
+                    "inputs": self.inputs[rows],
+                    "labels": self.labels[rows],
+                    "weights": weight[step, active],
+                }
+                batch |= {k: value[step, active] for k, value in more.items()}
+                for running in run:
+                    group = {k: v[active] for k, v in running.group.items()}
+                    fixed = {k: v[active] for k, v in params.items() if k not in running.group}
+                    seen = Step(
+                        batch,
+                        {k: v if context_dims[k] is None else v[active] for k, v in context.items()},
+                        {k: v if extras_dims[k] is None else v[active] for k, v in extras.items()},
+                        fixed,
+                    )
+                    dims = Step(dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0))
+                    mapped = torch.func.vmap(running.gradient, in_dims=(0, dims))
+                    for _ in range(running.phase.repeats):
+                        with self._precision():
+                            grads, terms = mapped(group, seen)
+                        running.apply(grads, active)
+                        log.add(terms, active)
+        results: list[LocalResult | None] = [None] * count
+        for place, i in enumerate(order):
+            results[i] = LocalResult(unstack(params, place), log.means(place), int(total[place]))
+        return [result for result in results if result is not None]
+
+    def _turns(self) -> list[tuple[str, list[Phase]]]:
+        """Group the phases: each that comes before the round by itself, then the others in turn on each batch."""
+        before = [(phase.name, [phase]) for phase in self.phases if phase.before_round]
+        return [*before, ("", [phase for phase in self.phases if not phase.before_round])]
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.inputs.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.inputs.device)
+
+
+class _Running:
+    """A phase at work: its part of the parameters (views, changed in place) and its optimiser's state."""
+
+    def __init__(self, phase: Phase, params: Params, gradient: GradientFunction) -> None:
+        self.phase, self.gradient = phase, gradient
+        self.group = {name: value for name, value in params.items() if phase.owns(name)}
+        self.state = phase.optimiser.init(self.group)
+        self.steps = 0
+
+    def apply(self, grads: Params, active: slice | None = None) -> None:
+        """Take one step with the gradients; batched, only the clients in ``active`` move."""
+        self.steps += 1
+        params, state = list(self.group.values()), self.state
+        if active is not None:
+            params = [value[active] for value in params]
+            state = [[value[active] for value in kind] for kind in state]
+        self.phase.optimiser.update(params, [grads[name] for name in self.group], state, self.steps)
+
+
+class _Log:
+    """Means of loss terms, for one client or for each of several, summed on the device so that no step waits."""
+
+    def __init__(self, clients: int | None = None) -> None:
+        self.shape = () if clients is None else (clients,)
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}
+
+    def add(self, terms: Terms, active: slice | None = None) -> None:
+        where = ... if active is None else active
+        for name, value in terms.items():
+            if name not in self.sums:
+                self.sums[name] = torch.zeros(self.shape, device=value.device)
+                self.counts[name] = torch.zeros(self.shape, device=value.device)
+            self.sums[name][where] += value
+            self.counts[name][where] += 1
+
+    def means(self, place: int | None = None) -> dict[str, float]:
+        where = ... if place is None else place
+        return {name: float(self.sums[name][where] / self.counts[name][where]) for name in self.sums}
+
+
+def _by_autograd(loss: Loss) -> GradientFunction:
+    """Differentiate with the ordinary tape: the least overhead for one client."""
+
+    def gradient(params: Params, step: Step) -> tuple[Params, Terms]:
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        value, terms = loss({**step.fixed, **leaves}, step.batch, step.context)
+        grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
+        return dict(zip(leaves, grads, strict=True)), {name: term.detach() for name, term in terms.items()}
+
+    return gradient
+
+
+def _by_transform(loss: Loss) -> GradientFunction:
+    """Differentiate with ``torch.func``, which ``vmap`` can map over clients."""
+
+    def of_group(params: Params, step: Step) -> tuple[Tensor, Terms]:
+        return loss({**step.fixed, **params}, step.batch, step.context)
+
+    transformed = torch.func.grad(of_group, has_aux=True)
+
+    def gradient(params: Params, step: Step) -> tuple[Params, Terms]:
+        grads, terms = transformed(params, step)
+        return grads, terms
+
+    return gradient
+
+
+def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
+    """Stack what differs between clients; leave alone what is the same object for all. Returns vmap's in_dims too."""
+    values: Params = {}
+    dims: dict[str, int | None] = {}
+    for name, first in many[0].items():
+        same = all(one[name] is first for one in many)
+        values[name] = first if same else torch.stack([one[name] for one in many])
+        dims[name] = None if same else 0
+    return values, dims
+
+
+def _padded(
+    plans: Sequence[Plan], samples: Sequence[NDArray[np.int64]], width: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Bring plans to one shape: (steps, clients, width) positions in the trainer's inputs, and their weights."""
+    steps = max(plan.steps for plan in plans)
+    index = np.zeros((steps, len(plans), width), dtype=np.int64)
+    weight = np.zeros((steps, len(plans), width), dtype=np.float32)
+    for k, (plan, own) in enumerate(zip(plans, samples, strict=True)):
+        cut = min(width, plan.index.shape[1])
+        index[: plan.steps, k, :cut] = own[plan.index[:, :cut]]
+        weight[: plan.steps, k, :cut] = plan.weight[:, :cut]
+    return index, weight
+
+
+def _pad_steps(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Stack per-client extras (steps, ...) to (steps, clients, ...), zeros where a client rests."""
+    steps = max(len(array) for array in arrays)
+    out = np.zeros((steps, len(arrays), *arrays[0].shape[1:]), dtype=np.float32)
+    for k, array in enumerate(arrays):
+        out[: len(array), k] = array
+    return out

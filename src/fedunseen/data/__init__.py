@@ -1,0 +1,29 @@
+"""Benchmarks (one file each), the class space, scalings, partitions."""
+
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.class_space import ClassSpace, read_classes
+from fedunseen.data.features import read_features
+from fedunseen.data.partition import Partition, PartitionSettings, make_partition
+from fedunseen.data.scaling import Scaler, Scaling, fit_semantics
+
+__all__ = [
+    "BENCHMARKS",
+    "Benchmark",
+    "ClassSpace",
+    "DataSettings",
+    "Partition",
+    "PartitionSettings",
+    "Scaler",
+    "Scaling",
+    "fit_semantics",
+    "make_partition",
+    "read_classes",
+    "read_features",
+]
+
+BENCHMARKS = {
+    "digit-pairs": "fedunseen.data.digit_pairs:DigitPairs",
+    "xlsa17": "fedunseen.data.xlsa17:Xlsa17",
+    "folder": "fedunseen.data.folder:Folder",
+}
+"""Name in ``[data]`` -> "module:class" with ``Settings``, ``load(settings, seed)``, ``read(path, width)``."""

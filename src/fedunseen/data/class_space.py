@@ -1,0 +1,306 @@
+"""The class space: which classes exist, what describes them, and which of them anybody has examples of.
+
+``classes.csv`` holds one, a class a line::
+
+    name,split,size,colour: red,colour: green
+    apple,seen,0.2,1.0,0.0
+    pear,validation,0.3,0.0,1.0
+    melon,unseen,0.9,0.0,1.0
+
+- ``split`` is ``seen``, ``validation`` (a seen class that is set aside when something is chosen), ``unseen``,
+  or empty (described, but neither trained on nor tested).
+- Every other column is an attribute. ``group: attribute`` (a colon and one space, the first such pair counts)
+  puts it in a group; an attribute without a group whose own name holds a colon and a space, or is ``name`` or
+  ``split``, is written with an empty group: ``: split``.
+- Numbers are written in the shortest form that reads back to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, unknown
+from fedunseen.core.random import stream
+from fedunseen.data.tables import did_you_mean, number, read_csv, write_csv
+
+__all__ = ["ClassSpace", "draw_validation", "read_classes"]
+
+SPLITS = ("seen", "validation", "unseen", "")
+SEPARATOR = ": "  # between group and attribute in a column's header
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSpace:
+    """Names, semantics and the seen / validation / unseen ids of all classes.
+
+    Attributes:
+        names: one a class, all different; a class's id is its place here.
+        semantics: shape (classes, attributes), raw as the source gives them.
+        attribute_names: one a column, all different.
+        seen: sorted ids of the training classes, validation classes included.
+        validation: sorted ids, a subset of ``seen``, set aside when rounds or settings are chosen.
+        unseen: sorted ids of the classes that nobody has examples of. A class may be neither seen nor unseen.
+        attribute_groups: group name -> attribute columns; a column is in one group at most.
+
+    Raises:
+        DataError: if any of this does not hold, or if semantics are not finite or all zero for a class.
+
+    Example:
+        >>> space = ClassSpace(("cat", "dog", "ant"), np.eye(3), ("fur", "bark", "legs"), [0, 1], [1], [2])
+        >>> space.train.tolist(), space.attributes
+        ([0], 3)
+    """
+
+    names: tuple[str, ...]
+    semantics: NDArray[np.float64]
+    attribute_names: tuple[str, ...]
+    seen: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    unseen: NDArray[np.int64]
+    attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__  # the dataclass is frozen for everybody else
+        set_(self, "names", tuple(self.names))
+        set_(self, "attribute_names", tuple(self.attribute_names))
+        set_(self, "semantics", np.ascontiguousarray(self.semantics, dtype=np.float64))
+        for split in ("seen", "validation", "unseen"):
+            set_(self, split, np.sort(np.asarray(getattr(self, split), dtype=np.int64)))
+        set_(self, "attribute_groups", {g: tuple(map(int, c)) for g, c in self.attribute_groups.items()})
+        self._check_names()
+        shape = (len(self.names), len(self.attribute_names))
+        if self.semantics.shape != shape:
+            raise DataError(
+                f"the semantics have the shape {self.semantics.shape}, but there are {shape[0]} classes "
+                f"with {shape[1]} attributes"
+            )
+        check_semantics(self.names, self.semantics)
+        self._check_ids()
+
+    def _check_names(self) -> None:
+        for kind, names in (
+            ("class", self.names),
+            ("attribute", self.attribute_names),
+            ("attribute group", tuple(self.attribute_groups)),
+        ):
+            for name, times in Counter(names).items():
+                if times > 1:
+                    raise DataError(
+                        f"the {kind} name {name!r} occurs {times} times: give each {kind} its own name"
+                    )
+                if not name or name != name.strip():
+                    raise DataError(f"the {kind} name {name!r} is empty or has space around it: rename it")
+        for group in self.attribute_groups:
+            if SEPARATOR in group:
+                raise DataError(f"the attribute group name {group!r} holds a colon and a space: rename it")
+        columns = [column for group in self.attribute_groups.values() for column in group]
+        for column, times in Counter(columns).items():
+            if not 0 <= column < len(self.attribute_names):
+                raise DataError(
+                    f"an attribute group names column {column}, "
+                    f"but there are {len(self.attribute_names)} attributes"
+                )
+            if times > 1:
+                raise DataError(f"the attribute {self.attribute_names[column]!r} is in more than one group")
+
+    def _check_ids(self) -> None:
+        for split in ("seen", "validation", "unseen"):
+            ids = getattr(self, split)
+            if ids.ndim != 1 or len(np.unique(ids)) != len(ids):
+                raise DataError(f"the ids of the {split} classes are not a list of different numbers")
+            if len(ids) and not (ids[0] >= 0 and ids[-1] < len(self.names)):
+                outside = ids[0] if ids[0] < 0 else ids[-1]
+                raise DataError(f"the {split} class id {outside} is outside 0..{len(self.names) - 1}")
+        if not len(self.seen):
+            raise DataError("no class is seen: at least one class must have training samples")
+        both = np.intersect1d(self.seen, self.unseen)
+        if len(both):
+            raise DataError(f"the class {self.names[both[0]]!r} is both seen and unseen")
+        stray = np.setdiff1d(self.validation, self.seen)
+        if len(stray):
+            raise DataError(f"the validation class {self.names[stray[0]]!r} is not among the seen classes")
+
+    @property
+    def attributes(self) -> int:
+        """How many attributes describe a class."""
+        return len(self.attribute_names)
+
+    @property
+    def train(self) -> NDArray[np.int64]:
+        """Ids of the seen classes without the validation classes, sorted."""
+        return np.setdiff1d(self.seen, self.validation)
+
+    def save(self, path: Path) -> None:
+        """Write ``classes.csv`` (see the top of this file); ``load`` gives back the same bits."""
+        splits = {}
+        for split in ("seen", "validation", "unseen"):  # validation classes are seen too: the later word wins
+            splits.update(dict.fromkeys(getattr(self, split).tolist(), split))
+        rows = [["name", "split", *_headers(self)]]
+        for i, (name, row) in enumerate(zip(self.names, self.semantics.tolist(), strict=True)):
+            rows.append([name, splits.get(i, ""), *map(repr, row)])
+        write_csv(Path(path), rows)
+
+    @staticmethod
+    def load(path: Path) -> ClassSpace:
+        """Read ``classes.csv`` (see the top of this file).
+
+        Raises:
+            DataError: if the file is missing or damaged, or what it says is not a class space.
+        """
+        path = Path(path)
+        (_, header), *rows = read_csv(path)
+        name, split = _column(path, header, "name"), _column(path, header, "split")
+        columns = [i for i in range(len(header)) if i not in (name, split)]
+        groups: dict[str, tuple[int, ...]] = {}
+        attribute_names = []
+        for i, column in enumerate(columns):
+            group, attribute = _parse(header[column])
+            attribute_names.append(attribute)
+            if group:
+                groups[group] = (*groups.get(group, ()), i)
+        ids: dict[str, list[int]] = {word: [] for word in SPLITS}
+        for i, (line, row) in enumerate(rows):
+            if row[split] not in SPLITS:
+                raise DataError(f"{path}, line {line}: {unknown('split', row[split], SPLITS[:3])}")
+            ids[row[split]].append(i)
+        try:
+            return ClassSpace(
+                names=tuple(row[name] for _, row in rows),
+                semantics=_numbers(path, header, rows, columns),
+                attribute_names=tuple(attribute_names),
+                seen=np.array(ids["seen"] + ids["validation"], dtype=np.int64),
+                validation=np.array(ids["validation"], dtype=np.int64),
+                unseen=np.array(ids["unseen"], dtype=np.int64),
+                attribute_groups=groups,
+            )
+        except DataError as error:
+            message = str(error)
+            raise DataError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Read classes that are to be recognised without any training.
+
+    The file is CSV with the column ``name`` and a column for each attribute of ``space``, in any order, with
+    or without its group (``colour: red`` or ``red``). A ``split`` column is ignored, so that a saved
+    ``classes.csv`` is such a file.
+
+    Returns:
+        The names, and their semantics of shape (classes, ``space.attributes``) in the order of ``space``.
+
+    Raises:
+        DataError: if the file is missing, damaged or has no class, a column is missing, unknown or there
+            twice, a value is not a finite number, a class occurs twice or has only zeros.
+    """
+    path = Path(path)
+    (_, header), *rows = read_csv(path)
+    name = _column(path, header, "name")
+    ids = {full: i for i, full in enumerate(_headers(space))}
+    ids |= {
+        attribute: i
+        for i, attribute in enumerate(space.attribute_names)
+        if attribute not in ("name", "split")
+    }
+    place: dict[int, int] = {}  # attribute -> column of the file
+    for column, text in enumerate(header):
+        if column == name or text == "split":
+            continue
+        if text not in ids:
+            raise DataError(f"{path}: unknown attribute column {text!r}{did_you_mean(text, ids)}")
+        if ids[text] in place:
+            raise DataError(f"{path}: the attribute column {text!r} occurs twice")
+        place[ids[text]] = column
+    missing = [attribute for i, attribute in enumerate(space.attribute_names) if i not in place]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise DataError(f"{path}: the attribute column {missing[0]!r} is missing{more}")
+    if not rows:
+        raise DataError(f"{path} describes no class: add a line for each")
+    names = tuple(row[name] for _, row in rows)
+    for class_name, times in Counter(names).items():
+        if not class_name:
+            raise DataError(f"{path}: a class has no name")
+        if times > 1:
+            raise DataError(f"{path}: the class {class_name!r} occurs {times} times")
+    semantics = _numbers(path, header, rows, [place[i] for i in range(space.attributes)])
+    try:
+        check_semantics(names, semantics)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return names, semantics
+
+
+def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> None:
+    """Refuse semantics that no model can use.
+
+    Raises:
+        DataError: naming the first class whose attributes are not finite, or all zero.
+    """
+    for bad, complaint in (
+        (~np.isfinite(semantics).all(axis=1), "has NaN or infinite attributes"),
+        (~semantics.any(axis=1), "has only zeros as attributes: describe it, or leave it out"),
+    ):
+        if bad.any():
+            raise DataError(f"the class {names[int(np.argmax(bad))]!r} {complaint}")
+
+
+def draw_validation(seen: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:
+    """Draw validation classes for a source that names none.
+
+    Args:
+        seen: ids of the seen classes.
+        count: how many, 0 <= count < len(seen); None for a fifth of them (at least one, if two are seen).
+        seed: the run's seed.
+
+    Returns:
+        Sorted ids.
+
+    Raises:
+        DataError: if ``count`` would leave no class to train on.
+    """
+    if count is None:
+        count = max(1, round(len(seen) / 5)) if len(seen) > 1 else 0
+    if not 0 <= count < len(seen):
+        raise DataError(
+            f"{count} validation classes out of {len(seen)} seen classes leave none to train on: "
+            "ask for fewer"
+        )
+    return np.sort(stream(seed, "validation classes").choice(seen, size=count, replace=False))
+
+
+def _headers(space: ClassSpace) -> list[str]:
+    """Return the column header of every attribute; ``_parse`` undoes it."""
+    group_of = {column: group for group, columns in space.attribute_groups.items() for column in columns}
+    headers = []
+    for i, attribute in enumerate(space.attribute_names):
+        needs_mark = i in group_of or SEPARATOR in attribute or attribute in ("name", "split")
+        headers.append(f"{group_of.get(i, '')}{SEPARATOR}{attribute}" if needs_mark else attribute)
+    return headers
+
+
+def _parse(header: str) -> tuple[str, str]:
+    group, separator, attribute = header.partition(SEPARATOR)
+    return (group, attribute) if separator else ("", header)
+
+
+def _column(path: Path, header: list[str], name: str) -> int:
+    if header.count(name) != 1:
+        times = "no column" if name not in header else "more than one column"
+        raise DataError(f"{path} has {times} {name!r} in its first line")
+    return header.index(name)
+
+
+def _numbers(
+    path: Path, header: list[str], rows: list[tuple[int, list[str]]], columns: list[int]
+) -> NDArray[np.float64]:
+    """Return the given columns as numbers, shape (rows, columns)."""
+    values = [
+        [number(row[c], f"{path}, line {line}, column {header[c]!r}") for c in columns] for line, row in rows
+    ]
+    return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))

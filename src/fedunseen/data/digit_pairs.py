@@ -1,0 +1,172 @@
+"""The benchmark ``digit-pairs``: real handwritten digits, two side by side, nothing to download.
+
+An image is 8 x 16 grey values, two of scikit-learn's 8 x 8 digits next to each other. The 100 classes are
+"00" to "99"; 20 attributes say which digit is on the left and which on the right. A model that has seen 34
+and 52 in training can recognise 32 without ever having seen one.
+
+Everything is fixed, whatever the run's seed: which source digits serve training and which serve tests (no
+digit serves both), which pairs are drawn, and the split of the classes. Among the 20 unseen classes each
+digit is twice on the left and twice on the right, and so it is among the 20 validation classes: no digit is
+favoured, and all of them are trained on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from pydantic import Field
+from sklearn.datasets import load_digits
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.random import stream
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.features import FEATURE_SUFFIXES, read_features
+
+__all__ = ["DigitPairs"]
+
+HEIGHT, WIDTH = 8, 16
+UNSEEN_SHIFTS = (3, 7)  # a class is unseen if (right - left) mod 10 is one of these
+VALIDATION_SHIFTS = (1, 6)
+TRAIN_SHARE = 0.7  # of the source digits
+
+
+class DigitPairs:
+    """Two handwritten digits side by side."""
+
+    class Settings(DataSettings):
+        """``[data] name = "digit-pairs"``."""
+
+        name: Literal["digit-pairs"] = "digit-pairs"
+        train_per_class: int = Field(60, ge=1, le=1000)
+        """Training images of each seen class."""
+        test_per_class: int = Field(30, ge=1, le=1000)
+        """Test images of each class."""
+
+    @staticmethod
+    def load(settings: DigitPairs.Settings, seed: int) -> Benchmark:
+        """Return the benchmark; ``seed`` is not used (see the top of this file)."""
+        space = class_space()
+        train_sources, test_sources = _sources()
+        images: list[NDArray[np.float32]] = []
+        labels: list[int] = []
+        splits: list[str] = []
+        for c in range(100):
+            kinds = [("test", test_sources, settings.test_per_class)]
+            if c in space.seen:
+                kinds.insert(0, ("train", train_sources, settings.train_per_class))
+            for split, sources, count in kinds:
+                images.append(_pairs(sources[c // 10], sources[c % 10], count, split, c))
+                labels += [c] * count
+                splits += [split] * count
+        label, split_of = np.array(labels), np.array(splits)
+        unseen = np.isin(label, space.unseen)
+        return Benchmark(
+            name="digit-pairs",
+            space=space,
+            features=np.concatenate(images),
+            labels=label,
+            train=np.flatnonzero(split_of == "train"),
+            test_seen=np.flatnonzero((split_of == "test") & ~unseen),
+            test_unseen=np.flatnonzero((split_of == "test") & unseen),
+            image_shape=(HEIGHT, WIDTH),
+        )
+
+    @staticmethod
+    def read(path: Path, width: int | None = HEIGHT * WIDTH) -> NDArray[np.float32]:
+        """Read a picture of two digits side by side, or a feature file with vectors of 128 numbers.
+
+        A picture may have any size and mode. Only its first frame counts; transparent parts are white; it is
+        turned grey, resized to 8 x 16 without keeping its proportions, and inverted if its border is light,
+        since the digits of this benchmark are light on dark.
+
+        Returns:
+            Shape (n, 128) in [0, 1], n = 1 for a picture.
+
+        Raises:
+            DataError: if the file is missing, or is neither a picture nor a fitting feature file.
+        """
+        path = Path(path)
+        if path.suffix.lower() in FEATURE_SUFFIXES:
+            return read_features(path, width)
+        try:
+            with Image.open(path) as file:
+                grey = _grey(ImageOps.exif_transpose(file))
+        except FileNotFoundError:
+            raise DataError(f"{path} is missing") from None
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            raise DataError(
+                f"{path} is not a readable picture, nor a feature file ({', '.join(FEATURE_SUFFIXES)})"
+            ) from None
+        small = grey.resize(
+            (WIDTH, HEIGHT), Image.Resampling.BOX
+        )  # the source digits were block averages too
+        image = np.clip(np.asarray(small, dtype=np.float32), 0.0, 1.0)
+        border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
+        if np.median(border) > 0.5:
+            image = 1.0 - image
+        return image.reshape(1, HEIGHT * WIDTH)
+
+
+def class_space() -> ClassSpace:
+    """Return the 100 classes of two digits with their one-hot attributes.
+
+    Example:
+        >>> space = class_space()
+        >>> space.names[32], [space.attribute_names[i] for i in np.flatnonzero(space.semantics[32])]
+        ('32', ['left 3', 'right 2'])
+    """
+    classes = np.arange(100)
+    left, right = classes // 10, classes % 10
+    shift = (right - left) % 10
+    unseen, validation = np.isin(shift, UNSEEN_SHIFTS), np.isin(shift, VALIDATION_SHIFTS)
+    return ClassSpace(
+        names=tuple(f"{c:02d}" for c in classes),
+        semantics=np.concatenate([np.eye(10)[left], np.eye(10)[right]], axis=1),
+        attribute_names=tuple(f"{side} {digit}" for side in ("left", "right") for digit in range(10)),
+        seen=np.flatnonzero(~unseen),
+        validation=np.flatnonzero(validation),
+        unseen=np.flatnonzero(unseen),
+        attribute_groups={"left": tuple(range(10)), "right": tuple(range(10, 20))},
+    )
+
+
+def _sources() -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
+    """Return the source digits for training and for tests: by digit, shape (count, 8, 8), in [0, 1]."""
+    digits = load_digits()
+    train, test = [], []
+    for digit in range(10):
+        mine = (digits.images[digits.target == digit] / 16).astype(np.float32)
+        mine = mine[stream(0, "digit-pairs sources", digit).permutation(len(mine))]
+        cut = round(TRAIN_SHARE * len(mine))
+        train.append(mine[:cut])
+        test.append(mine[cut:])
+    return train, test
+
+
+def _pairs(
+    left: NDArray[np.float32], right: NDArray[np.float32], count: int, split: str, c: int
+) -> NDArray[np.float32]:
+    """Draw different pairs of one class, shape (count, 128); a larger count begins with the same ones."""
+    order = stream(0, f"digit-pairs {split}", c).permutation(len(left) * len(right))[:count]
+    pair = np.concatenate([left[order // len(right)], right[order % len(right)]], axis=2)
+    return pair.reshape(count, HEIGHT * WIDTH)
+
+
+def _grey(picture: Image.Image) -> Image.Image:
+    """Return the picture as floats in [0, 1], transparent parts white."""
+    if (
+        picture.mode.startswith("I") or picture.mode == "F"
+    ):  # 16 or 32 bits: Pillow's own conversion would clip them
+        values = np.asarray(picture, dtype=np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError("not finite")
+        return Image.fromarray(values / max(1.0, float(values.max())))
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return Image.fromarray(np.asarray(picture.convert("L"), dtype=np.float32) / 255)

@@ -1,0 +1,247 @@
+"""The benchmark ``xlsa17``: any data set in the layout of the "proposed split", for example CUB, AWA2 or SUN.
+
+The layout is that of Xian et al., "Zero-Shot Learning - A Comprehensive Evaluation of the Good, the Bad and
+the Ugly" (2017).
+
+A data set is a folder with two MATLAB files (v5 or v7.3). In ``res101.mat``: ``features`` (d x samples) and
+``labels`` (counted from 1). In ``att_splits.mat``: ``att`` and ``original_att`` (attributes x classes),
+``allclasses_names``, and sample numbers, counted from 1: ``trainval_loc``, ``test_seen_loc``,
+``test_unseen_loc`` and sometimes ``train_loc``, ``val_loc``.
+
+Beware of ``train_loc`` and ``val_loc``: in the files as published, their union is trainval **and test_seen**,
+so whoever tunes with them has looked at test images. Here they only say which *classes* are for validation,
+and only through samples of trainval.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import scipy.io
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedunseen.core.errors import DataError, MissingDependencyError, unknown
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.features import read_features
+
+__all__ = ["Xlsa17"]
+
+FEATURES, SPLITS = "res101.mat", "att_splits.mat"
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+class Xlsa17:
+    """A data set in the xlsa17 layout."""
+
+    class Settings(DataSettings):
+        """``[data] name = "xlsa17"``."""
+
+        name: Literal["xlsa17"] = "xlsa17"
+        root: Path
+        """The folder that holds the data sets' folders, or one such folder itself."""
+        dataset: str = Field(min_length=1)
+        """The data set's folder, for example ``"AWA2"``."""
+        attributes: Literal["att", "original_att"] = "att"
+        """``att``: scaled to unit length by the authors. ``original_att``: as annotated."""
+        validation_classes: int | None = Field(None, ge=0)
+        """Draw this many validation classes; unset takes the file's, or draws a fifth of the seen classes."""
+
+    @staticmethod
+    def load(settings: Xlsa17.Settings, seed: int) -> Benchmark:
+        """Read the data set; ``seed`` matters only if validation classes have to be drawn.
+
+        Raises:
+            DataError: if a file is missing, damaged or inconsistent.
+            MissingDependencyError: if a file is MATLAB v7.3 and h5py is not installed.
+        """
+        folder = _folder(settings.root.expanduser(), settings.dataset)
+        splits = _read_mat(
+            folder / SPLITS,
+            (settings.attributes, "allclasses_names", "trainval_loc", "test_seen_loc", "test_unseen_loc"),
+            ("train_loc", "val_loc"),
+        )
+        measured = _read_mat(folder / FEATURES, ("features", "labels"))
+        names = _texts(splits["allclasses_names"])
+        semantics = splits[settings.attributes].T
+        if semantics.ndim != 2 or len(semantics) != len(names):
+            raise DataError(
+                f"{folder / SPLITS}: {settings.attributes} describes {len(semantics)} classes, "
+                f"but allclasses_names has {len(names)}"
+            )
+        features, labels = _samples(folder / FEATURES, measured, len(names))
+        index = {
+            key: _index(folder / SPLITS, key, splits[key], len(labels))
+            for key in splits
+            if key.endswith("_loc")
+        }
+        seen = np.unique(labels[index["trainval_loc"]])
+        attribute_names, groups = _attribute_names(folder, semantics.shape[1])
+        return Benchmark(
+            name=f"xlsa17/{settings.dataset}",
+            space=ClassSpace(
+                names=names,
+                semantics=semantics.astype(np.float64),
+                attribute_names=attribute_names,
+                seen=seen,
+                validation=_validation(settings.validation_classes, index, labels, seen, seed),
+                unseen=np.unique(labels[index["test_unseen_loc"]]),
+                attribute_groups=groups,
+            ),
+            features=features,
+            labels=labels,
+            train=index["trainval_loc"],
+            test_seen=index["test_seen_loc"],
+            test_unseen=index["test_unseen_loc"],
+        )
+
+    @staticmethod
+    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
+        """Read a feature file; see ``fedunseen.data.features.read_features``."""
+        return read_features(path, width)
+
+
+def _validation(
+    count: int | None,
+    index: dict[str, NDArray[np.int64]],
+    labels: NDArray[np.int64],
+    seen: NDArray[np.int64],
+    seed: int,
+) -> NDArray[np.int64]:
+    """Return the validation classes: those of ``val_loc`` within trainval (see the top), or drawn ones."""
+    if count is None and {"train_loc", "val_loc"} <= index.keys():
+        train, validation = (
+            np.intersect1d(index[k], index["trainval_loc"]) for k in ("train_loc", "val_loc")
+        )
+        # a class in both was split by samples, not set aside
+        classes = np.setdiff1d(labels[validation], labels[train])
+        if 0 < len(classes) < len(seen):
+            return classes
+    return draw_validation(seen, count, seed)
+
+
+def _folder(root: Path, dataset: str) -> Path:
+    """Return the data set's folder, which holds both files."""
+    hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
+    if not root.is_dir():
+        raise DataError(f"the folder {root} is missing: {hint}")
+    folder = root / dataset
+    if not folder.is_dir():
+        if _complete(root):
+            return root
+        found = [child.name for child in root.iterdir() if _complete(child)]
+        if found:
+            raise DataError(f"{unknown('dataset', dataset, found)} in {root}")
+        raise DataError(f"{folder} is missing, and no other dataset is in {root}: {hint}")
+    for file in (FEATURES, SPLITS):
+        if not (folder / file).is_file():
+            raise DataError(f"{folder / file} is missing: {hint}")
+    return folder
+
+
+def _complete(folder: Path) -> bool:
+    return (folder / FEATURES).is_file() and (folder / SPLITS).is_file()
+
+
+def _samples(path: Path, measured: dict[str, Any], classes: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return features of shape (samples, d) and labels counted from 0."""
+    labels, features = measured["labels"].ravel(), measured["features"]
+    if features.ndim != 2 or features.shape[1] != len(labels):
+        raise DataError(
+            f"{path}: the features have the shape {features.shape}, but there are {len(labels)} labels: "
+            "features must be d x samples"
+        )
+    outside = ~((labels >= 1) & (labels <= classes) & (labels == np.floor(labels)))
+    if outside.any():
+        bad = labels[int(np.argmax(outside))]
+        raise DataError(
+            f"{path}: the label {bad} of sample {int(np.argmax(outside)) + 1} is outside the class space "
+            f"(1..{classes})"
+        )
+    # bytes stay bytes (a quarter of the memory); anything else is worked on in float32 anyway
+    kept = features.dtype if features.dtype == np.uint8 else np.float32
+    return np.ascontiguousarray(features.T, dtype=kept), labels.astype(np.int64) - 1
+
+
+def _index(path: Path, key: str, numbers: NDArray[Any], samples: int) -> NDArray[np.int64]:
+    """Return sample ids, counted from 0."""
+    flat = numbers.ravel()
+    outside = ~((flat >= 1) & (flat <= samples) & (flat == np.floor(flat)))
+    if outside.any():
+        bad = flat[int(np.argmax(outside))]
+        raise DataError(f"{path}: {key} names sample {bad}, but {FEATURES} has samples 1 to {samples}")
+    return flat.astype(np.int64) - 1
+
+
+def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """Return the attributes' names and groups from ``predicates.txt`` ("1 black"), if it is there.
+
+    CUB writes its attributes as ``has_bill_shape::curved``: what stands before the double colon is the group.
+    """
+    path = folder / "predicates.txt"
+    if not path.is_file():
+        return tuple(f"attribute {i}" for i in range(count)), {}
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    names = tuple(re.sub(r"^\d+\s+", "", line) for line in lines)
+    if len(names) != count:
+        raise DataError(f"{path} names {len(names)} attributes, but {folder / SPLITS} has {count}")
+    groups: dict[str, tuple[int, ...]] = {}
+    for i, name in enumerate(names):
+        group, separator, _ = name.partition("::")
+        if separator:
+            groups[group] = (*groups.get(group, ()), i)
+    return names, groups
+
+
+def _read_mat(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
+    """Read variables of a MATLAB file, in MATLAB's own orientation."""
+    names = [*required, *optional]
+    try:
+        with path.open("rb") as file:
+            head = file.read(520)
+        is_hdf5 = HDF5_SIGNATURE in (head[:8], head[512:])  # MATLAB puts 512 bytes of its own before HDF5's
+        variables = _read_hdf5(path, names) if is_hdf5 else scipy.io.loadmat(path, variable_names=names)
+    except MissingDependencyError:
+        raise
+    except Exception as error:  # on a damaged file the readers raise almost anything
+        raise DataError(
+            f"{path} is damaged, perhaps cut short ({type(error).__name__}): copy or unpack it again"
+        ) from None
+    missing = [name for name in required if name not in variables]
+    if missing:
+        raise DataError(f"{path} has no variable {missing[0]!r}: is it a file of the xlsa17 proposed split?")
+    found = {name: variables[name] for name in names if name in variables}
+    for name, value in found.items():
+        if name != "allclasses_names" and value.dtype.kind not in "fiub":
+            raise DataError(f"{path}: {name} is of type {value.dtype}, not real numbers")
+    return found
+
+
+def _read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Read a MATLAB v7.3 file: HDF5 with arrays transposed and texts as references to character codes."""
+    try:
+        import h5py
+    except ImportError:
+        raise MissingDependencyError(
+            f"{path} is a MATLAB v7.3 file, which needs h5py: pip install 'fedunseen[matlab73]'"
+        ) from None
+    variables: dict[str, Any] = {}
+    with h5py.File(path, "r") as file:
+        for name in names:
+            if name not in file:
+                continue
+            value = file[name][()].T
+            if value.dtype == object:
+                value = np.array(["".join(map(chr, file[ref][()].T.ravel())) for ref in value.ravel()])
+            variables[name] = value
+    return variables
+
+
+def _texts(cells: NDArray[Any]) -> tuple[str, ...]:
+    """Return the texts of a MATLAB cell array, or of a character matrix with a text a row."""
+    return tuple("".join(map(str, np.ravel(cell))).strip() for cell in cells.ravel())

@@ -1,0 +1,87 @@
+"""The default engine: all clients in this process, batched where that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.parameters import Params, finite, size_in_bytes
+from fedunseen.engines.worker import Work, Worker
+from fedunseen.strategies import Reply, Strategy
+
+__all__ = ["EngineSettings", "InProcess", "RoundResult"]
+
+
+class EngineSettings(BaseModel):
+    """Settings of the in-process engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["in-process"] = "in-process"
+    mode: Literal["auto", "batched", "one-at-a-time"] = "auto"
+    """How the clients of a round train; ``auto`` takes the faster way."""
+    memory: int = Field(1024, ge=1)
+    """MiB that a batch of clients may take beside the data."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: matrix products in bfloat16, parameters in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """What a round leaves behind: the server's new state and parameters, the replies, the clients' new states."""
+
+    state: Params
+    params: Params
+    replies: Sequence[Reply]
+    client_states: Mapping[int, Params]
+    bytes_down: int
+    bytes_up: int
+
+
+class InProcess:
+    """Runs a round: instruct, the clients' rounds, merge."""
+
+    def __init__(self, strategy: Strategy, worker: Worker) -> None:
+        self.strategy, self.worker = strategy, worker
+
+    def round(
+        self,
+        round: int,
+        state: Params,
+        params: Params,
+        client_states: Mapping[int, Params],
+        clients: Sequence[int],
+    ) -> RoundResult:
+        """Run ``round`` (counted from 0) with ``clients``, in ascending order.
+
+        Raises:
+            FedUnseenError: a client's update is not finite.
+        """
+        works = []
+        for client in clients:
+            own = client_states.get(client, {})
+            works.append(Work(client, self.strategy.instruct(state, params, own, round), own))
+        done = self.worker.round(works, round)
+        for reply, own in done:
+            if not (finite(reply.update) and finite(own)):
+                raise FedUnseenError(
+                    f"training diverged: the update of client {reply.client} in round {round + 1} is not finite; "
+                    "lower method.lr or scale the features (data.features)"
+                )
+        replies = [reply for reply, _ in done]
+        state, params = self.strategy.merge(state, params, replies, round)
+        states = {reply.client: own for reply, own in done if own}
+        down = sum(size_in_bytes(_sent(work)) for work in works)
+        up = sum(size_in_bytes(reply.update) for reply in replies)
+        return RoundResult(state, params, replies, states, down, up)
+
+
+def _sent(work: Work) -> list[Tensor]:
+    """Return the tensors of an instruction, each once (FedProx's pull is towards the parameters it starts from)."""
+    told = work.instruction
+    return list({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())

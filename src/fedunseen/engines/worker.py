@@ -1,0 +1,116 @@
+"""A client's round: what any engine calls where a client's data are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, size_in_bytes, to_device
+from fedunseen.core.random import stream
+from fedunseen.core.trainer import LocalResult, Task, Trainer, batching_pays, chunk_size
+from fedunseen.methods import Method
+from fedunseen.strategies import Instruction, Reply, Strategy
+
+__all__ = ["Work", "Worker"]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One client's part of a round: what it is told and what it remembers."""
+
+    client: int
+    instruction: Instruction
+    client_state: Params
+
+
+class Worker:
+    """Does rounds for the clients whose data this process holds: one in a deployment, all of them in a simulation.
+
+    Args:
+        method: what to learn.
+        strategy: how the local steps are corrected and what is sent back.
+        inputs: (N, d) scaled samples, on the device that trains.
+        labels: (N,) their class ids.
+        samples: client -> (n,) positions of its samples.
+        seed: the run's seed; batches depend on it, the round and the client alone.
+        mode: ``auto``, ``batched`` or ``one-at-a-time``.
+        memory: bytes that a batch of clients may take.
+        bf16: compute matrix products in bfloat16.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        strategy: Strategy,
+        inputs: Tensor,
+        labels: Tensor,
+        samples: Sequence[NDArray[np.int64]],
+        seed: int,
+        mode: str = "auto",
+        memory: int = 2**30,
+        bf16: bool = False,
+    ) -> None:
+        self.method, self.strategy, self.samples, self.seed = method, strategy, samples, seed
+        self.mode, self.memory = mode, memory
+        self.device = inputs.device
+        self.host_labels = labels.cpu().numpy()
+        self.classes = [np.unique(self.host_labels[own]) for own in samples]
+        context = to_device(method.context(), self.device)
+        self.phases = method.phases()
+        self.trainer = Trainer(self.phases, inputs, labels, context, strategy.correct, bf16)
+
+    def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
+        """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
+        if not self.method.trained:
+            return [self._finish(work, self._solve(work)) for work in works]
+        tasks = [self._task(work, round) for work in works]
+        if not self._batched(tasks):
+            return [
+                self._finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)
+            ]
+        done: list[tuple[Reply, Params]] = []
+        chunk = chunk_size(tasks[0], self.memory)
+        # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
+        order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
+        results: dict[int, LocalResult] = {}
+        for start in range(0, len(order), chunk):
+            part = order[start : start + chunk]
+            results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
+        for i, work in enumerate(works):
+            done.append(self._finish(work, results[i]))
+        return done
+
+    def _batched(self, tasks: Sequence[Task]) -> bool:
+        if self.mode != "auto":
+            return self.mode == "batched"
+        largest = max(int((plan.weight > 0).sum(1).max()) for task in tasks for plan in task.plans.values())
+        parameters = size_in_bytes(tasks[0].params) // 4
+        return self.method.batched and batching_pays(len(tasks), largest, parameters, self.device)
+
+    def _task(self, work: Work, round: int) -> Task:
+        labels = self.host_labels[self.samples[work.client]]
+        names = [phase.name for phase in self.phases if phase.before_round] + [""]
+        epochs = self.strategy.settings.local_epochs
+        plans = {
+            name: self.method.plan(
+                name, labels, epochs, stream(self.seed, f"batches {name}", round, work.client)
+            )
+            for name in names
+        }
+        context = to_device(self.method.client_context(self.classes[work.client]), self.device)
+        instruction = work.instruction
+        return Task(instruction.params, self.samples[work.client], plans, context, instruction.extras)
+
+    def _solve(self, work: Work) -> LocalResult:
+        rows = torch.from_numpy(self.samples[work.client]).to(self.device)
+        return LocalResult(self.method.solve(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
+
+    def _finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
+        update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
+        classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
+        return Reply(work.client, update, classes, samples, result.terms), client_state

@@ -1,0 +1,217 @@
+"""The run directory: everything a run leaves behind, written so that a kill at any instant loses at most one round.
+
+======================== ==========================================================================
+``manifest.json``        experiment, versions, data fingerprint, seed; its presence makes it a run
+``metrics.jsonl``        one line a round
+``classes.csv``          the class space
+``model.safetensors``    the merged model of the chosen round
+``scaling.safetensors``  what was fitted to scale features
+``checkpoints/``         every state that a resume needs
+``result.json``          the final numbers; its presence means that the run is complete
+``evaluation.safetensors``  what the report draws
+``selection/``           the run on validation classes that chose rounds and calibration
+======================== ==========================================================================
+
+A round is made durable in this order: its line in ``metrics.jsonl``, its model if it is the chosen one, its checkpoint.
+A resume starts from the newest checkpoint and forgets lines of later rounds, so whatever a kill left in between is
+done again, with the same result.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import write_json, write_tensors, write_text
+from fedunseen.core.parameters import Params
+
+__all__ = ["Checkpoint", "RunDirectory", "load_params"]
+
+_KEPT = 2  # checkpoints: the newest, and the one before
+
+
+@dataclass(eq=False)
+class Checkpoint:
+    """The state after ``rounds`` rounds."""
+
+    rounds: int
+    params: Params
+    state: Params
+    client_states: dict[int, Params]
+
+
+class RunDirectory:
+    """One run's directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest_path = path / "manifest.json"
+        self.metrics_path = path / "metrics.jsonl"
+        self.model_path = path / "model.safetensors"
+        self.result_path = path / "result.json"
+        self.checkpoints = path / "checkpoints"
+
+    def check(self, experiment: Mapping[str, Any], fingerprint: str, resume: bool) -> None:
+        """Refuse a directory that holds something else, before anything is written.
+
+        Raises:
+            RunDirectoryError: it holds a run and ``resume`` is false, or another experiment, or other data.
+        """
+        if not self.manifest_path.exists():
+            if self.path.is_file() or (
+                self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
+            ):
+                raise RunDirectoryError(
+                    f"{self.path} exists and is not a run directory: choose another --out"
+                )
+            return
+        if not resume:
+            raise RunDirectoryError(
+                f"{self.path} already holds a run: add --resume to go on with it, or choose another --out"
+            )
+        manifest = self.manifest()
+        if differences := _differences(manifest["experiment"], experiment):
+            raise RunDirectoryError(
+                f"{self.path} holds a run of another experiment ({'; '.join(differences[:3])}): "
+                "choose another --out, or leave --resume with the settings that it was started with"
+            )
+        if manifest["data_fingerprint"] != fingerprint:
+            raise RunDirectoryError(
+                f"{self.path}: the data have changed since this run was started: "
+                "restore them, or start a new run in another --out"
+            )
+
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Make the directory, unless it is there, and sweep up what a kill left half-written."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for leftover in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:
+            leftover.unlink()
+        if not self.manifest_path.exists():
+            write_json(self.manifest_path, manifest)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory against a second process.
+
+        Raises:
+            RunDirectoryError: another process runs in it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(self.path / ".lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunDirectoryError(
+                    f"{self.path} is in use by another process: wait for it, or choose another --out"
+                ) from None
+            yield
+
+    def manifest(self) -> dict[str, Any]:
+        """Read the manifest.
+
+        Raises:
+            RunDirectoryError: this is no run directory.
+        """
+        return _json(
+            self.manifest_path, f"{self.path} is not a run directory (it has no readable manifest.json)"
+        )
+
+    def result(self) -> dict[str, Any] | None:
+        """Read the final numbers; None while the run is not complete."""
+        if not self.result_path.exists():
+            return None
+        return _json(self.result_path, f"{self.result_path} is damaged: delete it and resume the run")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Read the lines of all rounds; a last line that a kill cut short does not count."""
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_text("utf-8").split("\n")[:-1]  # a whole line ends in a newline
+        return [json.loads(line) for line in lines]
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """Append one round's line, flushed to disk."""
+        with open(self.metrics_path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep_metrics(self, rounds: int) -> None:
+        """Forget the lines after the first ``rounds`` rounds."""
+        lines = self.metrics()[:rounds]
+        write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in lines))
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write the state after a round, then drop the oldest."""
+        tensors = {f"params/{name}": value for name, value in checkpoint.params.items()}
+        tensors |= {f"state/{name}": value for name, value in checkpoint.state.items()}
+        for client, own in checkpoint.client_states.items():
+            tensors |= {f"client/{client}/{name}": value for name, value in own.items()}
+        write_tensors(self.checkpoints / f"{checkpoint.rounds:06d}.safetensors", tensors)
+        for old in sorted(self.checkpoints.glob("*.safetensors"))[:-_KEPT]:
+            old.unlink()
+
+    def newest_checkpoint(self, device: torch.device) -> Checkpoint | None:
+        """Read the newest checkpoint that is whole; None if there is none."""
+        for path in sorted(self.checkpoints.glob("*.safetensors"), reverse=True):
+            try:
+                tensors = load_params(path, device)
+            except RunDirectoryError:  # damaged by something else than us: the one before still serves
+                continue
+            checkpoint = Checkpoint(int(path.stem), {}, {}, {})
+            for key, value in tensors.items():
+                kind, _, name = key.partition("/")
+                if kind == "client":
+                    client, _, name = name.partition("/")
+                    checkpoint.client_states.setdefault(int(client), {})[name] = value
+                else:
+                    (checkpoint.params if kind == "params" else checkpoint.state)[name] = value
+            return checkpoint
+        return None
+
+
+def load_params(path: Path, device: torch.device | None = None) -> Params:
+    """Read a safetensors file. The order of its names is not kept.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged.
+    """
+    try:
+        with safe_open(path, "pt", device=str(device or "cpu")) as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (OSError, SafetensorError) as error:
+        raise RunDirectoryError(f"{path} cannot be read ({error}): resume the run to make it again") from None
+
+
+def _json(path: Path, problem: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        raise RunDirectoryError(problem) from None
+    if not isinstance(value, dict):
+        raise RunDirectoryError(problem)
+    return value
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Say which settings differ: ["method.lr was 0.1, is 0.2"]."""
+    found: list[str] = []
+    for key in sorted(
+        {*old, *new} - {"name"} if not prefix else {*old, *new}
+    ):  # a copy of a preset is no other one
+        a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{name}.")
+        elif a != b:
+            found.append(f"{name} was {a!r}, is {b!r}")
+    return found

@@ -1,0 +1,140 @@
+"""A federation ready to run: the experiment's choices made into objects, on one benchmark with one partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.random import stream
+from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
+from fedunseen.engines import InProcess, Worker
+from fedunseen.evaluation import Answers, answer
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.schema import Experiment
+from fedunseen.methods import Method
+
+__all__ = ["Federation", "find_device"]
+
+
+def find_device(choice: str) -> torch.device:
+    """Return the device that ``run.device`` names.
+
+    Raises:
+        ExperimentError: ``cuda`` is asked for and not there.
+    """
+    there = torch.cuda.is_available()
+    if choice == "cuda" and not there:
+        raise ExperimentError("run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'")
+    return torch.device("cuda" if there and choice != "cpu" else "cpu")
+
+
+@dataclass(eq=False)
+class Federation:
+    """Everything that a run's rounds need. Made by :meth:`make`, which checks all that can be wrong before round 0."""
+
+    experiment: Experiment
+    benchmark: Benchmark
+    partition: Partition
+    method: Method
+    engine: InProcess
+    feature_scaler: Scaler
+    semantics: Tensor  # (C, attributes), scaled
+    inputs: Tensor  # (N, d), scaled, on the device
+
+    @staticmethod
+    def make(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Federation:
+        """Build the objects that the experiment names.
+
+        Args:
+            experiment: settings.
+            benchmark: samples; the given one, or its version for selection.
+            partition: who holds which of its training samples.
+
+        Raises:
+            ExperimentError, DataError: something does not fit together.
+        """
+        device = find_device(experiment.run.device)
+        space, data = benchmark.space, experiment.data
+        strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
+        if strategy.pools:
+            everything = np.unique(np.concatenate(partition.clients))
+            partition = Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, 2**62))
+        feature_scaler = Scaler.fit(benchmark.features[benchmark.train], data.features)
+        inputs = torch.from_numpy(feature_scaler(benchmark.features)).to(device)
+        labels = torch.from_numpy(benchmark.labels).to(device)
+        semantics = torch.from_numpy(fit_semantics(space, data.semantics)(space.semantics)).to(device)
+        settings = experiment.method
+        method: Method = find("method", settings.name)(settings, space, semantics, inputs.shape[1])  # type: ignore[attr-defined]
+        engine = experiment.engine
+        worker = Worker(
+            method, strategy, inputs, labels, partition.clients, experiment.run.seed,
+            engine.mode, engine.memory * 2**20, engine.precision == "bf16",
+        )  # fmt: skip
+        return Federation(
+            experiment,
+            benchmark,
+            partition,
+            method,
+            InProcess(strategy, worker),
+            feature_scaler,
+            semantics,
+            inputs,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return self.inputs.device
+
+    def initial(self) -> tuple[Params, Params]:
+        """Return the server's state and parameters before round 0."""
+        params = self.method.init(stream(self.experiment.run.seed, "initialisation"))
+        params = to_device(params, self.device)
+        return self.engine.strategy.init(params), params
+
+    def participants(self, round: int) -> list[int]:
+        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order.
+
+        Raises:
+            ExperimentError: nobody is present.
+        """
+        present = self.partition.present(round)
+        if not present:
+            raise ExperimentError(
+                f"no client is present in round {round + 1}: change partition.join or partition.leave"
+            )
+        count = max(1, round_half_up(self.experiment.strategy.fraction * len(present)))
+        rng = stream(self.experiment.run.seed, "participants", round)
+        return sorted(int(client) for client in rng.choice(present, count, replace=False))
+
+    def answers(self, params: Params) -> Answers:
+        """Ask a model for the classes of the benchmark's test samples."""
+        rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
+        inputs = self.inputs[torch.from_numpy(rows).to(self.device)]
+
+        def score(batch: Tensor) -> Tensor:
+            return self.method.scores(params, batch, self.semantics)
+
+        return answer(score, inputs, self.benchmark.labels[rows], self.benchmark.space)
+
+    def models(self, params: Params, client_states: dict[int, Params]) -> Sequence[Params]:
+        """Return the models whose mean accuracy is the run's: the merged one, or every client's own."""
+        if self.engine.strategy.merges:
+            return [params]
+        return [client_states[client] for client in sorted(client_states)]
+
+
+def round_half_up(value: float) -> int:
+    """Round to the nearest whole number, halves up (Python rounds them to even).
+
+    Example:
+        >>> round_half_up(2.5), round_half_up(0.3 * 10)
+        (3, 3)
+    """
+    return int(np.floor(value + 0.5))

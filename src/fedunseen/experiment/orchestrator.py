@@ -1,0 +1,367 @@
+"""The road of one run: choose on validation classes, train round by round, measure, write the run directory.
+
+With ``evaluation.selection = "validation"`` a run has two stages. The first is a run of its own, in ``selection/``: the
+validation classes play the unseen ones, no test sample takes part, and its best round and calibration factor (and, of
+``evaluation.choose``, its best settings) are what the second stage reports. With ``best-on-test`` the second stage
+makes the same choice on the test set itself, as many papers do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import write_json, write_tensors
+from fedunseen.core.memory import keep_pages
+from fedunseen.core.parameters import Params
+from fedunseen.data import Benchmark, Partition, make_partition
+from fedunseen.engines import RoundResult
+from fedunseen.evaluation import Answers, Metrics, best_factor, metrics
+from fedunseen.experiment.directory import Checkpoint, RunDirectory, load_params
+from fedunseen.experiment.federation import Federation
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.run import Run, load_run
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.summary import summary_tensors
+
+__all__ = ["Progress", "run"]
+
+NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+
+
+class Progress(Protocol):
+    """Hears of every round."""
+
+    def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        """Hear that ``round`` of ``rounds`` of a stage is done; ``line`` is its line of metrics, None at the start."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which round's model is reported, and with which calibration factor; None: what is best on this stage's tests."""
+
+    round: int | None
+    factor: float | None
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Run an experiment and return it, as :func:`load_run` would.
+
+    Args:
+        experiment: what to run.
+        out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
+        resume: go on with the run that ``out`` holds.
+        progress: hears of every round.
+
+    Raises:
+        FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
+
+    Example:
+        >>> import tempfile
+        >>> experiment = Experiment.load("digit-pairs", {"strategy.rounds": 1, "evaluation.selection": "last"})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = run(experiment, Path(folder) / "first").result
+        >>> result["rounds"], result["zsl"] > 20
+        (1, True)
+    """
+    if resume and out is None:
+        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
+    path = Path(out) if out is not None else _free_directory(experiment)
+    hear = progress or (lambda stage, round, rounds, line: None)
+    if experiment.run.seeds > 1:
+        return _run_seeds(experiment, path, resume, hear)
+    started = time.perf_counter()
+    benchmark = _load_data(experiment, experiment.run.seed)
+    partition = make_partition(experiment.partition, benchmark, experiment.run.seed)
+    fingerprint = benchmark.fingerprint()
+    directory = RunDirectory(path)
+    directory.check(experiment.to_dict(), fingerprint, resume)
+    federation = Federation.make(experiment, benchmark, partition)
+    selection = _selection_benchmark(experiment, benchmark)
+    with directory.locked(), keep_pages():
+        directory.create(_manifest(experiment, fingerprint, benchmark))
+        if directory.result() is None:
+            chosen: dict[str, Any] = {}
+            if selection is None:
+                own = experiment.evaluation
+                best = own.selection == "best-on-test"
+                calibrated = best and _calibrates(experiment)
+                choice = Choice(
+                    None if best else experiment.strategy.rounds,
+                    own.factor if own.factor is not None else None if calibrated else 0.0,
+                )
+            else:
+                choice, chosen = _select(experiment, selection, partition, directory, hear)
+            if chosen["settings"] if chosen else False:
+                federation = Federation.make(
+                    experiment.with_overrides(chosen["settings"]), benchmark, partition
+                )
+            result = _train(federation, directory, choice, "training", hear)
+            result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(path)}
+            if chosen:
+                result["chosen_on_validation"] = chosen
+            _write_summary(federation, directory, result)
+            write_json(directory.result_path, result)
+    return load_run(path)
+
+
+def _load_data(experiment: Experiment, seed: int) -> Benchmark:
+    benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
+    return benchmark
+
+
+def _selection_benchmark(experiment: Experiment, benchmark: Benchmark) -> Benchmark | None:
+    if experiment.evaluation.selection != "validation":
+        return None
+    return benchmark.for_selection(experiment.run.seed)
+
+
+def _calibrates(experiment: Experiment) -> bool:
+    """Say whether a calibration factor is to be chosen."""
+    method = find("method", experiment.method.name)  # type: ignore[attr-defined]
+    evaluation = experiment.evaluation
+    return bool(evaluation.calibration == "stacking" and evaluation.factor is None and method.zero_shot)
+
+
+def _select(
+    experiment: Experiment, benchmark: Benchmark, partition: Partition, parent: RunDirectory, hear: Progress
+) -> tuple[Choice, dict[str, Any]]:
+    """Choose round, calibration factor and settings by runs on validation classes."""
+    partition = partition.restricted_to(benchmark.train)
+    grid = experiment.evaluation.choose
+    candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    results: list[dict[str, Any]] = []
+    for i, settings in enumerate(candidates):
+        candidate = experiment.with_overrides(
+            {**settings, "evaluation.choose": {}, "evaluation.clients": False}
+        )
+        directory = RunDirectory(
+            parent.path / "selection" / str(i) if len(candidates) > 1 else parent.path / "selection"
+        )
+        stage = "choosing on validation classes" + (
+            f" {i + 1}/{len(candidates)}" if len(candidates) > 1 else ""
+        )
+        result = directory.result()
+        if result is None:
+            federation = Federation.make(candidate, benchmark, partition)
+            directory.create(
+                {**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"}
+            )
+            fixed = experiment.evaluation.factor
+            choice = Choice(None, fixed if fixed is not None else None if _calibrates(experiment) else 0.0)
+            result = _train(federation, directory, choice, stage, hear)
+            write_json(directory.result_path, result)
+        results.append(result)
+    best = max(range(len(results)), key=lambda i: (*_merit(results[i], experiment), -i))
+    result = results[best]
+    found = {
+        "settings": candidates[best],
+        "round": result["selected_round"],
+        "factor": result["calibration_factor"],
+        "validation": {name: result[name] for name in NAMES},
+    }
+    if len(candidates) > 1:
+        found["tried"] = [
+            {"settings": settings, **{name: one[name] for name in NAMES}}
+            for settings, one in zip(candidates, results, strict=True)
+        ]
+    return Choice(result["selected_round"], result["calibration_factor"]), found
+
+
+def _merit(line: Mapping[str, Any], experiment: Experiment) -> tuple[float, float]:
+    """Order rounds: by the criterion, and where that is 0 throughout (no unseen class is known) by seen accuracy."""
+    by_zsl = experiment.evaluation.criterion == "zsl"
+    return (line["zsl"] if by_zsl else line["gzsl_harmonic"], line["gzsl_seen"])
+
+
+def _train(
+    federation: Federation, directory: RunDirectory, choice: Choice, stage: str, hear: Progress
+) -> dict[str, Any]:
+    """Run all rounds, from the newest checkpoint on, and return the final numbers."""
+    experiment = federation.experiment
+    rounds = experiment.strategy.rounds
+    state, params = federation.initial()
+    order = list(params)
+    client_states: dict[int, Params] = {}
+    done = 0
+    if checkpoint := directory.newest_checkpoint(federation.device):
+        done, state, client_states = checkpoint.rounds, checkpoint.state, checkpoint.client_states
+        params = {name: checkpoint.params[name] for name in order}
+    directory.keep_metrics(done)
+    lines = directory.metrics()
+    hear(stage, done, rounds, lines[-1] if lines else None)
+    for current in range(done, rounds):
+        started = time.perf_counter()
+        result = federation.engine.round(
+            current, state, params, client_states, federation.participants(current)
+        )
+        client_states.update(result.client_states)
+        line = _measure(federation, current, params, result, client_states, choice.factor)
+        state, params = result.state, result.params
+        line["seconds"] = round(time.perf_counter() - started, 4)
+        best = max((_merit(old, experiment) for old in lines), default=(-1.0, -1.0))
+        lines.append(line)
+        directory.add_metrics(line)
+        if choice.round == current + 1 or (choice.round is None and _merit(line, experiment) > best):
+            write_tensors(directory.model_path, _model_tensors(federation, params, client_states))
+        directory.save_checkpoint(Checkpoint(current + 1, params, state, client_states))
+        hear(stage, current + 1, rounds, line)
+    selected = choice.round
+    if selected is None:  # the first of the best rounds
+        selected = 1 + max(range(rounds), key=lambda i: (*_merit(lines[i], experiment), -i))
+    line = lines[selected - 1]
+    result_line = {name: line[name] for name in NAMES}
+    result_line |= {f"uncalibrated_{name}": line[f"uncalibrated_{name}"] for name in NAMES[1:]}
+    return {
+        **result_line,
+        "calibration_factor": line["calibration_factor"],
+        "rounds": rounds,
+        "selected_round": selected,
+        "selection": experiment.evaluation.selection,
+        "seed": experiment.run.seed,
+    }
+
+
+def _measure(
+    federation: Federation,
+    round: int,
+    before: Params,
+    result: RoundResult,
+    client_states: dict[int, Params],
+    factor: float | None,
+) -> dict[str, Any]:
+    """Measure the merged model, and each client's own before merging; return the round's line of metrics."""
+    experiment, replies = federation.experiment, result.replies
+    calibrating = factor is None
+    many = [federation.answers(model) for model in federation.models(result.params, client_states)]
+    factor = best_factor(many) if factor is None else factor
+    line: dict[str, Any] = {"round": round + 1, **_mean_metrics(many, factor)}
+    plain = _mean_metrics(many, 0.0)
+    line |= {f"uncalibrated_{name}": plain[name] for name in NAMES[1:]}
+    line["calibration_factor"] = factor
+    weights = federation.engine.strategy.reply_weights(replies)
+    terms = replies[0].terms
+    line["losses"] = {t: sum(w * r.terms[t] for w, r in zip(weights, replies, strict=True)) for t in terms}
+    line["participants"] = [reply.client for reply in replies]
+    line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
+    if experiment.evaluation.clients and not calibrating:
+        own: list[Metrics] = []
+        for reply in replies:
+            model = (
+                client_states[reply.client]
+                if not federation.engine.strategy.merges
+                else {
+                    name: before[name] + update / experiment.strategy.update_scale
+                    for name, update in reply.update.items()
+                }
+            )
+            own.append(metrics(federation.answers(model), factor))
+        line["clients"] = {name: [getattr(one, name) for one in own] for name in NAMES}
+    return line
+
+
+def _mean_metrics(many: Sequence[Answers], factor: float) -> dict[str, float]:
+    each = [asdict(metrics(answers, factor)) for answers in many]
+    return {name: float(np.mean([one[name] for one in each])) for name in NAMES}
+
+
+def _model_tensors(federation: Federation, params: Params, client_states: dict[int, Params]) -> Params:
+    """Return the merged model; where nothing merges, every client's, under ``client/K/``."""
+    if federation.engine.strategy.merges:
+        return params
+    return {
+        f"client/{k}/{name}": value for k, own in sorted(client_states.items()) for name, value in own.items()
+    }
+
+
+def _write_summary(federation: Federation, directory: RunDirectory, result: Mapping[str, Any]) -> None:
+    """Write what ``predict`` and the report need, so that neither needs the data."""
+    benchmark = federation.benchmark
+    benchmark.space.save(directory.path / "classes.csv")
+    statistics = dict(federation.feature_scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
+    write_tensors(directory.path / "scaling.safetensors", statistics)
+    params = load_params(directory.model_path, federation.device)
+    write_tensors(
+        directory.path / "evaluation.safetensors",
+        summary_tensors(federation, params, result["calibration_factor"]),
+    )
+
+
+def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
+    versions = {}
+    for package in ("fedunseen", "torch", "numpy", "scikit-learn", "scipy", "safetensors"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    image = {"image_shape": list(benchmark.image_shape)} if benchmark.image_shape else {}
+    return {
+        "experiment": experiment.to_dict(),
+        "seed": experiment.run.seed,
+        "data_fingerprint": fingerprint,
+        "benchmark": benchmark.name,
+        "features": int(benchmark.features.shape[1]),
+        **image,
+        "versions": versions,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _free_directory(experiment: Experiment) -> Path:
+    base = Path("runs") / f"{experiment.name}-seed{experiment.run.seed}"
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
+    return next(path for path in candidates if not path.exists())
+
+
+def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress) -> Run:
+    """Run several seeds, each in a run directory of its own within this one, and write mean and deviation."""
+    directory = RunDirectory(path)
+    first = experiment.run.seed
+    benchmark = _load_data(experiment, first)
+    fingerprint = benchmark.fingerprint()
+    directory.check(experiment.to_dict(), fingerprint, resume)
+    make_partition(
+        experiment.partition, benchmark, first
+    )  # what is wrong with it is said before anything is written
+    with directory.locked():
+        directory.create(_manifest(experiment, fingerprint, benchmark))
+        results = []
+        for seed in range(first, first + experiment.run.seeds):
+
+            def hear_seed(
+                stage: str, round: int, rounds: int, line: Mapping[str, Any] | None, seed: int = seed
+            ) -> None:
+                hear(f"seed {seed}: {stage}", round, rounds, line)
+
+            one = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
+            done = run(
+                one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed
+            )
+            results.append(done.result)
+        summary: dict[str, Any] = {}
+        names = [name for name in results[0] if name in NAMES or name.startswith("uncalibrated_")]
+        for name in names:
+            values = [result[name] for result in results]
+            summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}
+        summary |= {
+            "rounds": experiment.strategy.rounds,
+            "selection": experiment.evaluation.selection,
+            "seeds": list(range(first, first + experiment.run.seeds)),
+            "seconds": round(sum(result["seconds"] for result in results), 3),
+            "run": str(path),
+        }
+        write_json(directory.result_path, summary)
+    return load_run(path)

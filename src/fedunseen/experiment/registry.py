@@ -1,0 +1,51 @@
+"""Find a benchmark, method or strategy by name: this package's own, or one that another package declares.
+
+A package adds a method with one line of its own ``pyproject.toml``::
+
+    [project.entry-points."fedunseen.methods"]
+    mine = "my_package.mine:Mine"
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Any
+
+from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.data import BENCHMARKS
+from fedunseen.methods import METHODS
+from fedunseen.strategies import STRATEGIES
+
+__all__ = ["find", "names"]
+
+_OWN = {"data": BENCHMARKS, "method": METHODS, "strategy": STRATEGIES}
+_GROUP = {"data": "fedunseen.benchmarks", "method": "fedunseen.methods", "strategy": "fedunseen.strategies"}
+
+
+def names(section: str) -> list[str]:
+    """Return the known names of a section (``data``, ``method`` or ``strategy``)."""
+    return sorted({*_OWN[section], *(entry.name for entry in entry_points(group=_GROUP[section]))})
+
+
+def find(section: str, name: str) -> type[Any]:
+    """Return the class registered as ``name`` in a section.
+
+    Raises:
+        ExperimentError: the name is unknown.
+
+    Example:
+        >>> find("strategy", "fedprox").__name__
+        'FedProx'
+    """
+    if place := _OWN[section].get(name):
+        module, _, attribute = place.partition(":")
+        found: type[Any] = getattr(importlib.import_module(module), attribute)
+        return found
+    for entry in entry_points(group=_GROUP[section]):
+        if entry.name == name:
+            loaded: type[Any] = entry.load()
+            return loaded
+    raise ExperimentError(
+        f"{section}.name: " + unknown("benchmark" if section == "data" else section, name, names(section))
+    )

@@ -1,0 +1,216 @@
+"""A finished run: its numbers, and its model at work on new inputs and on classes that it was never trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.core.parameters import Params
+from fedunseen.data import ClassSpace, Scaler, fit_semantics, read_classes
+from fedunseen.experiment.directory import RunDirectory, load_params
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.schema import Experiment
+from fedunseen.methods import Method
+
+__all__ = ["Prediction", "Run", "load_run"]
+
+
+class Prediction(NamedTuple):
+    """One class of a ranking: its name and its score (the method's own units; seen classes less the calibration)."""
+
+    name: str
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A complete run, read from its directory.
+
+    Attributes:
+        path: the run directory.
+        manifest: experiment, versions, data fingerprint, seed.
+        result: the final numbers, in percent; with several seeds, means and ``..._sd``.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment, with the settings that were chosen on validation classes in force."""
+        chosen = self.result.get("chosen_on_validation", {}).get("settings", {})
+        return Experiment.from_dict(self.manifest["experiment"]).with_overrides(chosen)
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The line of every round."""
+        return RunDirectory(self.path).metrics()
+
+    @cached_property
+    def seeds(self) -> list[Run]:
+        """The runs of the single seeds; none if this is one."""
+        return [load_run(self.path / f"seed-{seed}") for seed in self.result.get("seeds", [])]
+
+    @cached_property
+    def space(self) -> ClassSpace:
+        """The class space."""
+        return ClassSpace.load(self.path / "classes.csv")
+
+    @cached_property
+    def params(self) -> Params:
+        """The merged model of the chosen round."""
+        return load_params(self.path / "model.safetensors")
+
+    @cached_property
+    def _method(self) -> Method:
+        data, settings = self.experiment.data, self.experiment.method
+        semantics = fit_semantics(self.space, data.semantics)(self.space.semantics)
+        made: Method = find("method", settings.name)(  # type: ignore[attr-defined]
+            settings, self.space, torch.from_numpy(semantics), int(self.manifest["features"])
+        )
+        return made
+
+    def predict(
+        self,
+        inputs: NDArray[Any] | Sequence[str | Path],
+        classes: str | Path | Mapping[str, Sequence[float]] | None = None,
+        top: int | None = None,
+        among: str = "all",
+    ) -> list[list[Prediction]]:
+        """Rank classes for new inputs, without any training.
+
+        Args:
+            inputs: (n, d) features as the benchmark's raw ones, or paths of images or feature files.
+            classes: classes to add, or to replace by name: a CSV file (name, attributes...) or ``{name: attributes}``.
+            top: how many classes of each ranking; all by default.
+            among: rank ``all`` classes, only ``unseen`` ones (added ones included), or only the ``given`` ones.
+
+        Returns:
+            For each input its ranking, best first. Seen classes are lowered by the run's calibration factor.
+
+        Raises:
+            DataError: an input or a class is wrong.
+            ExperimentError: the run's model cannot do this.
+        """
+        if self.seeds:
+            return self.seeds[0].predict(inputs, classes, top, among)
+        name = self.experiment.method.name  # type: ignore[attr-defined]
+        if not find("strategy", self.experiment.strategy.name).merges:
+            raise ExperimentError(
+                f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own model, "
+                "so there is none to predict with: run with a strategy that merges"
+            )
+        names, semantics, seen = self._classes(classes)
+        if (classes is not None or among != "all") and not self._method.zero_shot:
+            raise ExperimentError(
+                f"method.name = {name!r} knows only the classes that it was trained on: run a zero-shot method, "
+                "for example fedzsl, to predict others"
+            )
+        given = np.zeros(len(names), dtype=bool)
+        if classes is not None:
+            given[[names.index(n) for n in self._given(classes)[0]]] = True
+        allowed = {"all": np.ones(len(names), dtype=bool), "unseen": ~seen, "given": given}.get(among)
+        if allowed is None:
+            raise ExperimentError(f"--among {among}: choose all, unseen or given")
+        if not allowed.any():
+            raise ExperimentError(f"--among {among}: there is no such class; give some with --classes")
+        if top is not None and top < 1:
+            raise ExperimentError(f"--top {top}: ask for at least 1 class")
+        data = self.experiment.data
+        rows = self._read(inputs)
+        scaled = torch.from_numpy(self._scaler(rows))
+        scaled_semantics = torch.from_numpy(fit_semantics(self.space, data.semantics)(semantics))
+        with torch.no_grad():
+            scores = self._method.scores(self.params, scaled, scaled_semantics).numpy()
+        scores = scores - self.result["calibration_factor"] * seen
+        kept = np.flatnonzero(allowed)
+        order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
+        return [
+            [Prediction(names[c], float(row[c])) for c in best]
+            for row, best in zip(scores, order, strict=True)
+        ]
+
+    def read(self, path: str | Path) -> NDArray[np.float32]:
+        """Read an image or a feature file as (n, d) raw features.
+
+        Raises:
+            DataError: it is missing, damaged, or of another width than the run's features.
+        """
+        benchmark = find("data", self.experiment.data.name)
+        rows: NDArray[np.float32] = benchmark.read(Path(path), int(self.manifest["features"]))
+        return rows
+
+    @cached_property
+    def _scaler(self) -> Scaler:
+        steps = self.experiment.data.features
+        stored = load_params(self.path / "scaling.safetensors")
+        statistics = {name: value.numpy() for name, value in stored.items() if name != "none"}
+        return Scaler(steps, statistics)
+
+    def _read(self, inputs: NDArray[Any] | Sequence[str | Path]) -> NDArray[Any]:
+        if not isinstance(inputs, np.ndarray):
+            if not len(inputs):
+                raise DataError("there is nothing to predict: give at least one input")
+            return np.concatenate([self.read(path) for path in inputs])
+        width = int(self.manifest["features"])
+        rows = np.atleast_2d(inputs)
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise DataError(
+                f"the inputs have the shape {inputs.shape}, but this run's model takes (n, {width})"
+            )
+        if not np.isfinite(rows).all():
+            raise DataError("the inputs hold values that are not finite: leave those rows out")
+        return rows
+
+    def _given(
+        self, classes: str | Path | Mapping[str, Sequence[float]]
+    ) -> tuple[Sequence[str], NDArray[np.float64]]:
+        if isinstance(classes, (str, Path)):
+            return read_classes(Path(classes), self.space)
+        for name, values in classes.items():
+            if len(values) != self.space.attributes:
+                raise DataError(
+                    f"class {name!r} has {len(values)} attributes, but this run's classes have {self.space.attributes}"
+                )
+        return list(classes), np.array([list(values) for values in classes.values()], dtype=np.float64)
+
+    def _classes(
+        self, classes: str | Path | Mapping[str, Sequence[float]] | None
+    ) -> tuple[list[str], NDArray[np.float64], NDArray[np.bool_]]:
+        """Return names, raw semantics and which are seen, with the given classes added or put in place."""
+        names, semantics = list(self.space.names), self.space.semantics.copy()
+        seen = np.isin(np.arange(len(names)), self.space.seen)
+        if classes is None:
+            return names, semantics, seen
+        added: list[NDArray[np.float64]] = []
+        for name, row in zip(*self._given(classes), strict=True):
+            if name in self.space.names:
+                semantics[names.index(name)] = row
+            else:
+                names.append(name)
+                added.append(row)
+        semantics = np.concatenate([semantics, *(row[None] for row in added)])
+        return names, semantics, np.concatenate([seen, np.zeros(len(added), dtype=bool)])
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a complete run.
+
+    Raises:
+        RunDirectoryError: ``path`` is no run directory, or its run is not complete.
+    """
+    directory = RunDirectory(Path(path))
+    manifest = directory.manifest()
+    result = directory.result()
+    if result is None:
+        raise RunDirectoryError(f"{path}: this run is not complete: resume it with --out {path} --resume")
+    return Run(Path(path), manifest, result)

@@ -1,0 +1,269 @@
+"""The experiment: one TOML file, one section a choice; presets are such files shipped in the package."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+
+from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.data import DataSettings, PartitionSettings
+from fedunseen.engines import EngineSettings
+from fedunseen.experiment.registry import find
+from fedunseen.strategies import StrategySettings
+
+__all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names"]
+
+SECTIONS = ("data", "partition", "method", "strategy", "engine", "evaluation", "run")
+
+
+class EvaluationSettings(BaseModel):
+    """How accuracies are measured and how rounds, calibration and settings are chosen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    selection: Literal["validation", "best-on-test", "last"] = "validation"
+    """Where the round and the calibration factor are chosen: on validation classes, by a run of their own that never
+    sees a test sample; on the test set, as many papers do; or not at all (last round, no calibration)."""
+    criterion: Literal["harmonic", "zsl"] = "harmonic"
+    """What the chosen round has most of."""
+    calibration: Literal["stacking", "none"] = "stacking"
+    """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
+    factor: float | None = None
+    """A fixed calibration factor in the method's score units, instead of a chosen one."""
+    clients: bool = True
+    """Measure every client's own model before merging, each round."""
+    choose: dict[str, list[Any]] = Field(default_factory=dict)
+    """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
+
+
+class RunSettings(BaseModel):
+    """Seed, device."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seed: int = Field(0, ge=0)
+    seeds: int = Field(1, ge=1, le=100)
+    """Run with this many seeds, counting up from ``seed``, and report mean and standard deviation."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+class Experiment(BaseModel):
+    """An experiment, read and checked whole: a wrong key or combination is refused before anything runs.
+
+    Example:
+        >>> experiment = Experiment.load("digit-pairs", {"strategy.rounds": 3})
+        >>> experiment.strategy.rounds, experiment.method.name
+        (3, 'fedzsl')
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    data: SerializeAsAny[DataSettings]
+    partition: PartitionSettings
+    method: SerializeAsAny[BaseModel]
+    strategy: SerializeAsAny[StrategySettings]
+    engine: EngineSettings
+    evaluation: EvaluationSettings
+    run: RunSettings
+
+    @classmethod
+    def load(cls, source: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
+        """Read a preset by name or a TOML file by path, and replace single keys.
+
+        Args:
+            source: the name of a preset or the path of a file; relative paths within a file are relative to it.
+            overrides: ``{"section.key": value}``.
+
+        Raises:
+            ExperimentError: the file is missing or not TOML; a section, key, name, type or combination is wrong.
+        """
+        text, folder = _read(source)
+        try:
+            tree = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ExperimentError(f"{source}: this is not a TOML file: {error}") from None
+        _resolve_paths(tree, folder)
+        return cls.from_dict(tree, overrides, name=Path(source).stem)
+
+    @classmethod
+    def from_dict(
+        cls, tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = ""
+    ) -> Self:
+        """Make an experiment from nested dictionaries, as a TOML file would hold them.
+
+        Raises:
+            ExperimentError: a section, key, name, type or combination is wrong.
+        """
+        sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
+        name = str(sections.pop("name", name))
+        for key, value in (overrides or {}).items():
+            _override(sections, key, value)
+        for section, content in sections.items():
+            if section not in SECTIONS:
+                raise ExperimentError(unknown("section", section, SECTIONS))
+            if not isinstance(content, dict):
+                raise ExperimentError(
+                    f"{section}: this is a section; write its settings as {section}.key = value"
+                )
+        for section in ("data", "method", "strategy"):
+            if "name" not in sections.get(section, {}):
+                raise ExperimentError(
+                    f"{section}.name is missing: say which one, for example --set {section}.name=..."
+                )
+        kinds: dict[str, type[BaseModel]] = {
+            **{
+                section: find(section, str(sections[section]["name"])).Settings
+                for section in ("data", "method", "strategy")
+            },
+            "partition": PartitionSettings,
+            "engine": EngineSettings,
+            "evaluation": EvaluationSettings,
+            "run": RunSettings,
+        }
+        made = {
+            section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
+        }
+        experiment = cls.model_construct(name=name or "experiment", **made)
+        experiment._check_combination()
+        return experiment
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Experiment:
+        """Return this experiment with ``{"section.key": value}`` replaced, checked again."""
+        return Experiment.from_dict(self.to_dict(), overrides, name=self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, defaults included, as JSON values; :meth:`from_dict` reads it back."""
+        return {
+            "name": self.name,
+            **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in SECTIONS},
+        }
+
+    def _check_combination(self) -> None:
+        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)  # type: ignore[attr-defined]
+        name = self.method.name  # type: ignore[attr-defined]
+        if not method.trained and strategy.merges and not strategy.pools:
+            raise ExperimentError(
+                f"method.name = {name!r} is a closed form that no strategy can merge: "
+                "set strategy.name to 'centralised' or 'local'"
+            )
+        if self.engine.mode == "batched" and not method.batched:
+            raise ExperimentError(
+                f"method.name = {name!r} cannot train clients as one batch: set engine.mode to 'auto'"
+            )
+        evaluation = self.evaluation
+        if evaluation.choose and evaluation.selection != "validation":
+            raise ExperimentError(
+                "evaluation.choose needs evaluation.selection = 'validation': settings are chosen there"
+            )
+        if evaluation.factor is not None and evaluation.calibration == "none":
+            raise ExperimentError(
+                "evaluation.factor has no effect with evaluation.calibration = 'none': leave one out"
+            )
+        if evaluation.factor is not None and not method.zero_shot:
+            raise ExperimentError(
+                f"evaluation.factor has no effect on method.name = {name!r}, which knows no unseen class"
+            )
+        for key, values in evaluation.choose.items():
+            if key.split(".")[0] in ("run", "evaluation", "data", "partition"):
+                raise ExperimentError(
+                    f"evaluation.choose: {key!r} cannot be chosen; only method, strategy and engine can"
+                )
+            for value in values:
+                Experiment.from_dict({**self.to_dict(), "evaluation": {}}, {key: value})
+
+
+def preset_names() -> list[str]:
+    """Return the presets shipped in the package."""
+    folder = files("fedunseen.experiment") / "presets"
+    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
+
+    Raises:
+        ExperimentError: there is no ``=`` or no section.
+
+    Example:
+        >>> parse_override("method.lr=0.1"), parse_override("strategy.name=fedprox")
+        (('method.lr', 0.1), ('strategy.name', 'fedprox'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise ExperimentError(
+            f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10"
+        )
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _read(source: str | Path) -> tuple[str, Path]:
+    path = Path(source)
+    if path.suffix != ".toml" and not path.exists():
+        if str(source) in preset_names():
+            return (files("fedunseen.experiment") / "presets" / f"{source}.toml").read_text("utf-8"), Path()
+        raise ExperimentError(
+            unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml"
+        )
+    try:
+        return path.read_text("utf-8"), path.parent
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(
+            f"{source}: the experiment file cannot be read: {getattr(error, 'strerror', error)}"
+        ) from None
+
+
+def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+    for section, key in (("data", "root"), ("partition", "file")):
+        content = tree.get(section)
+        if isinstance(content, dict) and isinstance(content.get(key), str):
+            content[key] = str(folder / Path(content[key]).expanduser())
+
+
+def _override(sections: dict[str, Any], key: str, value: Any) -> None:
+    section, _, setting = key.partition(".")
+    if section not in SECTIONS:
+        raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
+    content = dict(sections.get(section, {}))
+    # Another name means other settings: those of the old choice that the new one does not have are left behind.
+    if setting == "name" and section in ("method", "strategy", "data") and content.get("name") != value:
+        known = find(section, str(value)).Settings.model_fields
+        content = {k: v for k, v in content.items() if k in known}
+    first, dot, rest = setting.partition(".")
+    if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
+        content[first] = {**content.get(first, {}), rest.strip('"'): value}
+    else:
+        content[setting] = value
+    sections[section] = content
+
+
+def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:
+    """Validate one section; the first thing wrong becomes one sentence."""
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    place = ".".join([section, *(str(part) for part in problem["loc"])])
+    if problem["type"] == "extra_forbidden":
+        raise ExperimentError(
+            f"{section}: " + unknown("key", str(problem["loc"][-1]), _keys(kind, problem["loc"]))
+        )
+    if problem["type"] == "missing":
+        raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
+    if problem["type"] == "value_error":
+        raise ExperimentError(f"{section}: {problem['ctx']['error']}")
+    raise ExperimentError(
+        f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
+    )
+
+
+def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:
+    return list(kind.model_fields)

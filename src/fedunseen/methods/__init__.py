@@ -1,0 +1,12 @@
+"""Methods, one file each: what a client learns and how a class is scored."""
+
+from fedunseen.methods.base import Method, MethodSettings
+
+__all__ = ["METHODS", "Method", "MethodSettings"]
+
+METHODS = {
+    "fedzsl": "fedunseen.methods.fedzsl:FedZSL",
+    "classifier": "fedunseen.methods.classifier:Classifier",
+    "eszsl": "fedunseen.methods.eszsl:ESZSL",
+}
+"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""

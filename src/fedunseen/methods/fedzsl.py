@@ -1,0 +1,124 @@
+"""FedZSL: visual-semantic alignment, relation distillation and consistency (Chen et al. 2022, section 3.2).
+
+f maps an input to visual features (the identity on frozen features, or a small trained network), g maps features to
+attributes, h maps a class's attributes back to features. With weights ``sce``, ``kl`` (the paper's mu) and
+``consistency`` at zero or not, every row of the paper's ablation (Table 2) is a setting; ``kl = consistency = 0``
+under ``fedavg`` is its FedAvg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.class_similarity import class_similarity
+from fedunseen.core.losses import consistency, relation_distillation, semantic_cross_entropy
+from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.methods.base import Method, MethodSettings, class_mask
+from fedunseen.methods.networks import linear, mlp, mlp_init
+
+__all__ = ["FedZSL", "FedZSLSettings"]
+
+Classes = Literal["seen", "all", "local"]
+
+
+class FedZSLSettings(MethodSettings):
+    """Settings of FedZSL; the defaults of the losses are the paper's."""
+
+    name: Literal["fedzsl"] = "fedzsl"
+    hidden: tuple[int, ...] = ()
+    """Widths of the trained network f on top of the inputs; empty: frozen features."""
+    sce: float = Field(1.0, ge=0)
+    """Weight of the semantic cross-entropy, Eq. 3."""
+    kl: float = Field(3.0, ge=0)
+    """Weight of the relation distillation, mu in Eq. 8; 0 switches CARD off."""
+    consistency: float = Field(1.0, ge=0)
+    """Weight of the consistency loss, Eq. 7; 0 leaves h out."""
+    temperature: float = Field(10.0, gt=0)
+    """tau of Eq. 5."""
+    alpha: float = Field(0.01, gt=0)
+    """Penalty of the graphical lasso, delta of Eq. 4."""
+    scale: float = Field(1.0, gt=0)
+    """Factor on the compatibilities; Eq. 3 has none (1)."""
+    sce_classes: Classes = "seen"
+    """Classes in the denominator of Eq. 3."""
+    kl_classes: Classes = "seen"
+    """Classes in the softmaxes of Eq. 5."""
+
+
+class FedZSL(Method):
+    """Attribute regression with FedZSL's three local objectives (Eq. 8)."""
+
+    Settings = FedZSLSettings
+
+    def __init__(self, settings: FedZSLSettings, space: ClassSpace, semantics: Tensor, width: int) -> None:
+        super().__init__(settings, space, semantics, width)
+        self.config = settings
+        self.masks = {"sce_mask": settings.sce_classes, "kl_mask": settings.kl_classes}
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw f, g and, where the consistency loss is on, h."""
+        widths = [self.width, *self.config.hidden]
+        attributes = self.semantics.shape[1]
+        params = mlp_init("f", widths, rng) | linear_layer("g", widths[-1], attributes, rng)
+        if self.config.consistency:
+            params |= linear_layer("h", attributes, widths[-1], rng)
+        return params
+
+    def phases(self) -> Sequence[Phase]:
+        """One phase: all parameters, Eq. 8."""
+        return (Phase("local", self.loss, self.optimiser()),)
+
+    def context(self) -> Context:
+        """Semantics (C, attributes), the masks that all clients share and, where CARD is on, Gamma (C, C)."""
+        nothing = np.array([], dtype=np.int64)
+        shared = {name: choice for name, choice in self.masks.items() if choice != "local"}
+        context = {name: class_mask(choice, self.space, nothing) for name, choice in shared.items()}
+        context["semantics"] = self.semantics
+        if self.config.kl:
+            context["gamma"] = self._gamma()
+        return context
+
+    def _gamma(self) -> Tensor:
+        """Estimate Gamma among the classes that take part; the rows and columns of others stay zero, unused."""
+        part = np.union1d(self.space.seen, self.space.unseen)
+        gamma = np.zeros((len(self.space.names),) * 2, dtype=np.float32)
+        gamma[np.ix_(part, part)] = class_similarity(self.space.semantics[part], self.config.alpha)
+        return torch.from_numpy(gamma)
+
+    def client_context(self, classes: NDArray[np.int64]) -> Context:
+        """The masks of denominators that run over a client's own classes."""
+        return {
+            name: class_mask(choice, self.space, classes)
+            for name, choice in self.masks.items()
+            if choice == "local"
+        }
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Eq. 8, with Eqs. 3, 6 and 7 weighted by ``sce``, ``kl`` and ``consistency``."""
+        features = mlp(params, "f", batch["inputs"])
+        logits = self.config.scale * (linear(params, "g", features) @ context["semantics"].T)
+        labels, weights = batch["labels"], batch["weights"]
+        terms = {}
+        if self.config.sce:
+            terms["sce"] = semantic_cross_entropy(logits, labels, weights, context["sce_mask"])
+        if self.config.kl:
+            rows, tau = context["gamma"][labels], self.config.temperature
+            terms["kl"] = relation_distillation(logits, rows, weights, context["kl_mask"], tau)
+        if self.config.consistency:
+            generated = linear(params, "h", context["semantics"][labels])
+            terms["consistency"] = consistency(generated, features, weights)
+        total = torch.stack([getattr(self.config, name) * term for name, term in terms.items()]).sum()
+        return total, {"loss": total, **terms}
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Compatibility of the predicted attributes with each class's semantics."""
+        return self.config.scale * (linear(params, "g", mlp(params, "f", inputs)) @ semantics.T)

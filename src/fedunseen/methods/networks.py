@@ -1,0 +1,36 @@
+"""The small network that stands for the backbone f: frozen features as they are, or layers trained on top of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, linear_layer
+
+__all__ = ["linear", "mlp", "mlp_init"]
+
+
+def mlp_init(name: str, widths: Sequence[int], rng: np.random.Generator) -> Params:
+    """Draw fully connected layers of the given widths, input first; none for a single width."""
+    params: Params = {}
+    for i, (width_in, width_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        params |= linear_layer(f"{name}.{i}", width_in, width_out, rng)
+    return params
+
+
+def mlp(params: Params, name: str, inputs: Tensor) -> Tensor:
+    """Apply the layers of :func:`mlp_init`, ReLU after each; the identity if there are none."""
+    i = 0
+    while f"{name}.{i}.weight" in params:
+        inputs = torch.relu(linear(params, f"{name}.{i}", inputs))
+        i += 1
+    return inputs
+
+
+def linear(params: Params, name: str, inputs: Tensor) -> Tensor:
+    """Apply the linear layer ``name``."""
+    return F.linear(inputs, params[f"{name}.weight"], params[f"{name}.bias"])

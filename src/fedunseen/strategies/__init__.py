@@ -1,0 +1,14 @@
+"""Strategies, one file each: what is shared, how a client is corrected, how updates merge."""
+
+from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+
+__all__ = ["STRATEGIES", "Instruction", "Reply", "Strategy", "StrategySettings"]
+
+STRATEGIES = {
+    "fedavg": "fedunseen.strategies.fedavg:FedAvg",
+    "fedavg-decay": "fedunseen.strategies.fedavg:FedAvgDecay",
+    "fedprox": "fedunseen.strategies.fedprox:FedProx",
+    "local": "fedunseen.strategies.alone:Local",
+    "centralised": "fedunseen.strategies.alone:Centralised",
+}
+"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""

@@ -1,0 +1,54 @@
+"""The two ends between which a federation lies: every client alone, and all data in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+
+__all__ = ["Centralised", "CentralisedSettings", "Local", "LocalSettings"]
+
+
+class LocalSettings(StrategySettings):
+    """Settings of training alone."""
+
+    name: Literal["local"] = "local"
+
+
+class Local(Strategy):
+    """Every client trains alone and keeps its model: FedZSL's "Baseline (phi)". Accuracies are means over clients."""
+
+    Settings = LocalSettings
+    merges = False
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Go on from the client's own model; in its first round, from the common initialisation."""
+        return Instruction(client_state or params)
+
+    def finish(
+        self, instruction: Instruction, result: LocalResult, client_state: Params
+    ) -> tuple[Params, Params]:
+        """Send nothing; remember the model."""
+        return {}, result.params
+
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
+        """There is nothing to merge."""
+        return state, params
+
+
+class CentralisedSettings(StrategySettings):
+    """Settings of training in one place; a round is ``local_epochs`` passes over all data."""
+
+    name: Literal["centralised"] = "centralised"
+
+
+class Centralised(Strategy):
+    """All data at one client: FedZSL's "Centralized", the yardstick that a federation cannot have."""
+
+    Settings = CentralisedSettings
+    pools = True

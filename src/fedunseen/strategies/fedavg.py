@@ -1,0 +1,49 @@
+"""FedAvg (McMahan et al. 2017) and FedAvg-decay.
+
+FedZSL's Table 1 cites Li et al. 2020 ("On the convergence of FedAvg on non-iid data") for the second, whose theorem
+decays the clients' rate; FedZSL describes it as decaying "the learning rate of global aggregation", which is done here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedunseen.strategies.base import Strategy, StrategySettings
+
+__all__ = ["FedAvg", "FedAvgDecay", "FedAvgDecaySettings", "FedAvgSettings"]
+
+
+class FedAvgSettings(StrategySettings):
+    """Settings of FedAvg."""
+
+    name: Literal["fedavg"] = "fedavg"
+
+
+class FedAvg(Strategy):
+    """The weighted mean of the clients' updates."""
+
+    Settings = FedAvgSettings
+
+
+class FedAvgDecaySettings(StrategySettings):
+    """Settings of FedAvg-decay."""
+
+    name: Literal["fedavg-decay"] = "fedavg-decay"
+    decay: float = Field(0.98, gt=0, le=1)
+    """Factor on the server's step from one round to the next; the paper does not give its value."""
+
+
+class FedAvgDecay(Strategy):
+    """FedAvg whose server takes smaller steps as rounds go by: eta * decay^t."""
+
+    Settings = FedAvgDecaySettings
+
+    def __init__(self, settings: FedAvgDecaySettings) -> None:
+        super().__init__(settings)
+        self.decay = settings.decay
+
+    def server_step(self, round: int) -> float:
+        """Return eta * decay^round."""
+        return self.settings.server_lr * self.decay**round

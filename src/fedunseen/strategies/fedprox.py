@@ -1,0 +1,52 @@
+"""FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks"): a pull towards the global model.
+
+FedZSL calls FedProx a scheme that "assigns higher aggregation rates to the clients that hold more training data"; that
+is ``weights = "samples"``, an option of every strategy. Here is what Li et al. define.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import GradientFunction, Step, Terms
+from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
+
+__all__ = ["FedProx", "FedProxSettings"]
+
+
+class FedProxSettings(StrategySettings):
+    """Settings of FedProx."""
+
+    name: Literal["fedprox"] = "fedprox"
+    mu: float = Field(0.001, ge=0)
+    """Weight of the proximal term; 0 is FedAvg."""
+
+
+class FedProx(Strategy):
+    r"""Adds :math:`\frac{\mu}{2}\|w - w^t\|^2` to the local loss (their Eq. 2)."""
+
+    Settings = FedProxSettings
+
+    def __init__(self, settings: FedProxSettings) -> None:
+        super().__init__(settings)
+        self.mu = settings.mu
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Send the global model twice: as the start, and as the point of the pull."""
+        return Instruction(params, {f"global/{name}": value for name, value in params.items()})
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """Add mu (w - w^t) to the gradient."""
+
+        def pulled(params: Params, step: Step) -> tuple[Params, Terms]:
+            grads, terms = gradient(params, step)
+            pull = {
+                name: grad + self.mu * (params[name] - step.extras[f"global/{name}"])
+                for name, grad in grads.items()
+            }
+            return pull, terms
+
+        return pulled

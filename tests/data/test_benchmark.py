@@ -1,0 +1,172 @@
+import re
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import DataSettings
+
+
+def changed(array, where, value):
+    array = array.copy()
+    array[where] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda b: {"labels": changed(b.labels, 7, 6)},
+            "small: the label 6 of sample 7 is outside the class space (0..5)",
+        ),
+        (
+            lambda b: {"labels": changed(b.labels, 7, -1)},
+            "small: the label -1 of sample 7 is outside the class space (0..5)",
+        ),
+        (lambda b: {"labels": b.labels[:-1]}, "small: 58 samples have features, but 57 a label"),
+        (
+            lambda b: {"features": b.features.ravel()},
+            "small: the features have the shape (290,), not (samples, numbers)",
+        ),
+        (
+            lambda b: {"features": b.features.astype(str)},
+            "small: the features are of type <U32, not real numbers",
+        ),
+        (
+            lambda b: {"features": changed(changed(b.features, (3, 1), np.nan), (9, 0), np.inf)},
+            "small: the features of 2 of 58 samples hold NaN or infinity",
+        ),
+        (  # finite, but not as the float32 that models see
+            lambda b: {"features": changed(b.features.astype(np.float64), 3, 1e200)},
+            "small: the features of 1 of 58 samples hold NaN or infinity",
+        ),
+        (
+            lambda b: {"features": changed(b.features, b.train, 2.5)},
+            "small: all training samples have the same features: nothing can be learnt from them",
+        ),
+        (lambda b: {"test_seen": b.test_seen[:0]}, "small: the split test_seen has no sample"),
+        (
+            lambda b: {"test_unseen": changed(b.test_unseen, 0, 58)},
+            "small: the sample id 58 in test_unseen is outside 0..57",
+        ),
+        (
+            lambda b: {"train": changed(b.train, 0, b.train[1])},
+            "small: the split train names a sample more than once",
+        ),
+        (
+            lambda b: {"train": np.append(b.train, b.test_seen[:2])},
+            "small: 2 samples are in both train and test_seen",
+        ),
+        (
+            lambda b: {"train": np.append(b.train, b.test_unseen[0])},
+            "small: train holds samples of 'class 4', which is not a seen class",
+        ),
+        (
+            lambda b: {"test_seen": np.append(b.test_seen, b.test_unseen[0])},
+            "small: test_seen holds samples of 'class 4', which is not a seen class",
+        ),
+        (
+            lambda b: {"test_unseen": np.append(b.test_unseen, b.test_seen[0])},
+            "small: test_unseen holds samples of 'class 0', which is not an unseen class",
+        ),
+        (
+            lambda b: {"train": b.train[b.labels[b.train] != 2]},
+            "small: the seen class 'class 2' has no training sample",
+        ),
+    ],
+)
+def test_refuses(change, message, make_benchmark):
+    good = make_benchmark()
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        make_benchmark(**change(good))
+
+
+def test_bytes_and_a_constant_column_are_fine(make_benchmark):
+    features = np.random.default_rng(0).integers(0, 256, (58, 5), dtype=np.uint8)
+    features[:, 2] = 7
+    assert make_benchmark(features=features).features.dtype == np.uint8
+
+
+def test_fingerprint_sees_every_change_and_nothing_else(make_space, make_benchmark):
+    base = make_benchmark()
+    assert base.fingerprint() == make_benchmark().fingerprint()
+    # memory layout is no content
+    assert base.fingerprint() == make_benchmark(features=np.asfortranarray(base.features)).fingerprint()
+    space = base.space
+    others = [
+        make_benchmark(features=changed(base.features, (57, 4), 0)),
+        make_benchmark(features=base.features.astype(np.float64)),
+        make_benchmark(test_seen=base.test_seen[1:]),
+        make_benchmark(train=base.train[1:]),
+        make_benchmark(test_unseen=base.test_unseen[1:]),
+        make_benchmark(space=make_space(validation=(2,))),
+        make_benchmark(space=make_space(names=("other", *space.names[1:]))),
+        make_benchmark(space=make_space(attribute_names=("a", "b", "c"))),
+        make_benchmark(space=make_space(semantics=changed(space.semantics, (5, 2), 9))),
+    ]
+    assert len({base.fingerprint(), *(b.fingerprint() for b in others)}) == 10
+
+
+def test_selection_sees_neither_unseen_classes_nor_test_samples(make_benchmark):
+    whole = make_benchmark(per_class=10)
+    chosen = whole.for_selection(seed=0)
+    assert chosen.space.names == whole.space.names
+    assert chosen.space.seen.tolist() == [0, 1, 2]
+    assert chosen.space.unseen.tolist() == [3]
+    assert chosen.space.validation.tolist() == []
+    assert chosen.features is whole.features
+    used = np.concatenate([chosen.train, chosen.test_seen, chosen.test_unseen])
+    np.testing.assert_array_equal(np.sort(used), whole.train)  # each once, no test sample
+    assert np.bincount(whole.labels[chosen.train]).tolist() == [8, 8, 8]
+    assert np.bincount(whole.labels[chosen.test_seen]).tolist() == [2, 2, 2]
+    assert set(whole.labels[chosen.test_unseen]) == {3}
+
+
+@pytest.mark.parametrize(("per_class", "held"), [(2, 1), (3, 1), (4, 1), (13, 3)])
+def test_selection_holds_out_at_least_one_and_leaves_one(per_class, held, make_benchmark):
+    chosen = make_benchmark(per_class=per_class).for_selection(0)
+    assert np.bincount(chosen.labels[chosen.test_seen]).tolist() == [held] * 3
+    assert np.bincount(chosen.labels[chosen.train]).tolist() == [per_class - held] * 3
+    greedy = make_benchmark(per_class=per_class).for_selection(0, held_out=0.99)
+    assert np.bincount(greedy.labels[greedy.train]).min() == 1
+
+
+def test_a_class_with_one_sample_keeps_it_for_training(make_benchmark):
+    whole = make_benchmark()
+    only = whole.train[whole.labels[whole.train] == 1][:1]
+    whole = make_benchmark(train=np.append(whole.train[whole.labels[whole.train] != 1], only))
+    chosen = whole.for_selection(0)
+    assert only[0] in chosen.train
+    assert 1 not in chosen.labels[chosen.test_seen]
+
+
+def test_selection_is_keyed_by_class_and_seed(make_space, make_benchmark):
+    first = make_benchmark().for_selection(0).test_seen
+    np.testing.assert_array_equal(first, make_benchmark().for_selection(0).test_seen)
+    assert first.tolist() != make_benchmark().for_selection(1).test_seen.tolist()
+    # a class's draw does not depend on which other classes there are
+    fewer = make_benchmark(space=make_space(validation=(2, 3))).for_selection(0).test_seen
+    assert set(fewer) <= set(first)
+
+
+def test_selection_needs_validation_classes_and_others(make_space, make_benchmark):
+    with pytest.raises(
+        DataError,
+        match=r"^small has no validation classes to choose on: mark some seen classes as validation$",
+    ):
+        make_benchmark(space=make_space(validation=())).for_selection(0)
+    with pytest.raises(
+        DataError, match=r"^small: every seen class is a validation class: leave some to train on$"
+    ):
+        make_benchmark(space=make_space(validation=(0, 1, 2, 3))).for_selection(0)
+
+
+def test_settings_know_their_keys():
+    settings = DataSettings(name="x", features=["l2", "centre"])
+    assert settings.features == ("l2", "centre")
+    with pytest.raises(ValidationError):
+        DataSettings(name="x", feature=["l2"])
+    with pytest.raises(ValidationError):
+        DataSettings(name="x", features=["l3"])

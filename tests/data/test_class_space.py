@@ -1,0 +1,227 @@
+import os
+import re
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import ClassSpace, read_classes
+from fedunseen.data.class_space import draw_validation
+
+
+def says(message):
+    """Match the whole message, word for word."""
+    return f"^{re.escape(message)}$"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"names": ("a", "b", "a", "c", "d", "e")},
+            "the class name 'a' occurs 2 times: give each class its own name",
+        ),
+        (
+            {"names": ("a", "b ", "c", "d", "e", "f")},
+            "the class name 'b ' is empty or has space around it: rename it",
+        ),
+        (
+            {"attribute_names": ("x", "y", "x")},
+            "the attribute name 'x' occurs 2 times: give each attribute its own name",
+        ),
+        (
+            {"semantics": np.ones((6, 4))},
+            "the semantics have the shape (6, 4), but there are 6 classes with 3 attributes",
+        ),
+        (
+            {"semantics": np.where(np.eye(6, 3, -2), np.nan, 1)},
+            "the class 'class 2' has NaN or infinite attributes",
+        ),
+        (
+            {"semantics": np.ones((6, 3)) * [[1], [1], [1], [1], [0], [1]]},
+            "the class 'class 4' has only zeros as attributes: describe it, or leave it out",
+        ),
+        ({"seen": [1, 2, 3], "unseen": [3, 4]}, "the class 'class 3' is both seen and unseen"),
+        ({"unseen": [4, 6]}, "the unseen class id 6 is outside 0..5"),
+        ({"unseen": [-1, 4]}, "the unseen class id -1 is outside 0..5"),
+        ({"validation": [4]}, "the validation class 'class 4' is not among the seen classes"),
+        ({"seen": []}, "no class is seen: at least one class must have training samples"),
+        ({"seen": [0, 0, 3]}, "the ids of the seen classes are not a list of different numbers"),
+        (
+            {"attribute_groups": {"g": (0, 3)}},
+            "an attribute group names column 3, but there are 3 attributes",
+        ),
+        (
+            {"attribute_groups": {"g": (0,), "h": (0, 1)}},
+            "the attribute 'attribute 0' is in more than one group",
+        ),
+        (
+            {"attribute_groups": {"g: h": (0,)}},
+            "the attribute group name 'g: h' holds a colon and a space: rename it",
+        ),
+    ],
+)
+def test_refuses(changes, message, make_space):
+    with pytest.raises(DataError, match=says(message)):
+        make_space(**changes)
+
+
+def test_ids_are_sorted_and_train_leaves_validation_out(make_space):
+    space = make_space(seen=[3, 0, 2], validation=[2], unseen=[5, 4])
+    assert space.seen.tolist() == [0, 2, 3]
+    assert space.unseen.tolist() == [4, 5]
+    assert space.train.tolist() == [0, 3]
+    assert space.attributes == 3
+
+
+@pytest.mark.parametrize("groups", [{}, {"shape": (3, 1), "a:": (0,)}])
+def test_saved_classes_read_back_bit_for_bit(tmp_path, groups):
+    semantics = np.random.default_rng(0).normal(size=(4, 5)) * [[1e-300], [1], [1 / 3], [1e300]]
+    semantics[1] = [0.1, np.nextafter(0.1, 1), -0.0, 2**53 + 2, 5e-324]
+    space = ClassSpace(
+        names=('he said "no"', "a,b", "ünï\ncode", "d: e"),
+        semantics=semantics,
+        attribute_names=("name", "split", "x: y", ": z", "plain"),  # all that the format has to take care of
+        seen=np.array([0, 2]),
+        validation=np.array([2]),
+        unseen=np.array([3]),  # class 1 is neither
+        attribute_groups=groups,
+    )
+    space.save(tmp_path / "classes.csv")
+    back = ClassSpace.load(tmp_path / "classes.csv")
+    assert back.names == space.names
+    assert back.attribute_names == space.attribute_names
+    assert back.semantics.tobytes() == space.semantics.tobytes()
+    for split in ("seen", "validation", "unseen"):
+        np.testing.assert_array_equal(getattr(back, split), getattr(space, split))
+    assert {g: set(c) for g, c in back.attribute_groups.items()} == {g: set(c) for g, c in groups.items()}
+    names, values = read_classes(tmp_path / "classes.csv", space)
+    assert names == space.names
+    assert values.tobytes() == semantics.tobytes()
+
+
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, make_space):
+    path = tmp_path / "classes.csv"
+    make_space().save(path)
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        make_space(names=tuple("abcdef")).save(path)
+    assert path.read_bytes() == before
+    assert [child.name for child in tmp_path.iterdir()] == ["classes.csv"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "{path} is missing"),
+        ("", "{path} is empty"),
+        ("name,size\na,1\n", "{path} has no column 'split' in its first line"),
+        ("name,split,name\na,seen,b\n", "{path} has more than one column 'name' in its first line"),
+        (
+            "name,split,size\na,unsen,1\n",
+            "{path}, line 2: unknown split 'unsen': did you mean 'unseen'? (known: seen, unseen, validation)",
+        ),
+        ("name,split,size\na,seen,big\n", "{path}, line 2, column 'size': 'big' is not a number"),
+        ("name,split,size\na,seen,nan\n", "{path}, line 2, column 'size': 'nan' is not a finite number"),
+        ("name,split,size\na,seen\n", "{path}, line 2: 2 cells, but the first line has 3"),
+        (
+            "name,split,size\na,seen,1\n\na,unseen,1\n",
+            "{path}: the class name 'a' occurs 2 times: give each class its own name",
+        ),
+        (
+            "name,split,size\na,seen,0\n",
+            "{path}: the class 'a' has only zeros as attributes: describe it, or leave it out",
+        ),
+        (
+            b"name,split,size\n\xff\xfe,seen,1\n",
+            "{path} is not a text file in UTF-8: save it as CSV in UTF-8",
+        ),
+    ],
+)
+def test_bad_files(tmp_path, text, message):
+    path = tmp_path / "classes.csv"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=says(message.format(path=path))):
+        ClassSpace.load(path)
+
+
+def test_a_spreadsheets_file_is_read(tmp_path):
+    path = tmp_path / "classes.csv"
+    path.write_bytes(b"\xef\xbb\xbfname,split, colour: red\r\napple, seen ,1.5\r\n\r\n")
+    space = ClassSpace.load(path)
+    assert (space.names, space.attribute_names) == (("apple",), ("red",))
+    assert space.attribute_groups == {"colour": (0,)}
+    assert space.seen.tolist() == [0]
+
+
+@pytest.fixture
+def colours(make_space):
+    return make_space(
+        attribute_names=("size", "red", "green"),
+        attribute_groups={"colour": (1, 2)},
+    )
+
+
+def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colours):
+    path = tmp_path / "new.csv"
+    path.write_text("green,split,colour: red,name,size\n1,,2,kiwi,3\n4,,5,plum,6\n")
+    names, semantics = read_classes(path, colours)
+    assert names == ("kiwi", "plum")
+    assert semantics.tolist() == [[3, 2, 1], [6, 5, 4]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,size,red\na,1,2\n", "{path}: the attribute column 'green' is missing"),
+        ("name\na\n", "{path}: the attribute column 'size' is missing (and 2 more)"),
+        (
+            "name,size,red,gren\na,1,2,3\n",
+            "{path}: unknown attribute column 'gren': did you mean 'green'?",
+        ),
+        ("name,size,red,green,zzz\na,1,2,3,4\n", "{path}: unknown attribute column 'zzz'"),
+        (
+            "name,size,red,green,colour: red\na,1,2,3,4\n",
+            "{path}: the attribute column 'colour: red' occurs twice",
+        ),
+        ("size,red,green\n1,2,3\n", "{path} has no column 'name' in its first line"),
+        ("name,size,red,green\n", "{path} describes no class: add a line for each"),
+        ("name,size,red,green\na,1,2,\n", "{path}, line 2, column 'green': '' is not a number"),
+        (
+            "name,size,red,green\na,0,0,0\n",
+            "{path}: the class 'a' has only zeros as attributes: describe it, or leave it out",
+        ),
+        ("name,size,red,green\na,1,1,1\na,1,1,2\n", "{path}: the class 'a' occurs 2 times"),
+        ("name,size,red,green\n,1,1,1\n", "{path}: a class has no name"),
+        ("", "{path} is empty"),
+    ],
+)
+def test_bad_new_classes(tmp_path, colours, text, message):
+    path = tmp_path / "new.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=says(message.format(path=path))):
+        read_classes(path, colours)
+
+
+def test_drawn_validation_classes():
+    seen = np.arange(3, 43)
+    drawn = draw_validation(seen, None, seed=0)
+    assert len(drawn) == 8
+    assert set(drawn) <= set(seen)
+    assert drawn.tolist() == sorted(set(drawn.tolist()))
+    np.testing.assert_array_equal(drawn, draw_validation(seen, None, seed=0))
+    assert drawn.tolist() != draw_validation(seen, None, seed=1).tolist()
+    assert len(draw_validation(seen, 39, 0)) == 39
+    assert len(draw_validation(seen[:2], None, 0)) == 1
+    assert len(draw_validation(seen[:1], None, 0)) == 0
+    with pytest.raises(
+        DataError,
+        match=r"^40 validation classes out of 40 seen classes leave none to train on: ask for fewer$",
+    ):
+        draw_validation(seen, 40, 0)

@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+from sklearn.datasets import load_digits
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.digit_pairs import DigitPairs
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    return DigitPairs.load(DigitPairs.Settings(), seed=0)
+
+
+def test_shapes_and_ranges(benchmark):
+    space = benchmark.space
+    assert space.names == tuple(f"{i:02d}" for i in range(100))
+    assert (len(space.seen), len(space.validation), len(space.unseen)) == (80, 20, 20)
+    assert benchmark.features.shape == (80 * 90 + 20 * 30, 128)
+    assert benchmark.features.dtype == np.float32
+    assert (benchmark.features.min(), benchmark.features.max()) == (0, 1)
+    assert benchmark.image_shape == (8, 16)
+    for ids, count in ((benchmark.train, 60), (benchmark.test_seen, 30), (benchmark.test_unseen, 30)):
+        assert set(np.unique(benchmark.labels[ids], return_counts=True)[1]) == {count}
+
+
+def test_attributes_name_the_digits(benchmark):
+    space = benchmark.space
+    for name, row in zip(space.names, space.semantics, strict=True):
+        on = [space.attribute_names[i] for i in np.flatnonzero(row)]
+        assert on == [f"left {name[0]}", f"right {name[1]}"]
+    assert space.attribute_groups == {"left": tuple(range(10)), "right": tuple(range(10, 20))}
+
+
+@pytest.mark.parametrize("split", ["unseen", "validation"])
+def test_each_digit_is_twice_on_either_side_of_the_held_out_classes(benchmark, split):
+    names = [benchmark.space.names[c] for c in getattr(benchmark.space, split)]
+    for place in (0, 1):
+        digits = [int(name[place]) for name in names]
+        assert np.bincount(digits).tolist() == [2] * 10
+
+
+def test_every_half_is_a_real_digit_of_its_class_and_none_serves_training_and_tests(benchmark):
+    digits = load_digits()
+    sources = {image.tobytes(): i for i, image in enumerate((digits.images / 16).astype(np.float32))}
+    assert len(sources) == len(digits.images)
+    used = {}
+    for split in ("train", "test_seen", "test_unseen"):
+        ids = getattr(benchmark, split)
+        images = benchmark.features[ids].reshape(-1, 8, 2, 8)
+        for place, tens in ((0, 10), (1, 1)):
+            found = [sources[np.ascontiguousarray(half).tobytes()] for half in images[:, :, place]]
+            np.testing.assert_array_equal(digits.target[found], benchmark.labels[ids] // tens % 10)
+            used.setdefault(split.split("_")[0], set()).update(found)
+    assert not used["train"] & used["test"]
+    assert len(used["train"]) > 1200
+    assert len(used["test"]) > 500
+
+
+def test_no_image_occurs_twice(benchmark):
+    assert len(np.unique(benchmark.features, axis=0)) == len(benchmark.features)
+
+
+def test_is_the_same_for_every_seed_and_on_every_machine(benchmark):
+    assert DigitPairs.load(DigitPairs.Settings(), seed=7).fingerprint() == benchmark.fingerprint()
+    # a change here changes every figure that was ever published with this benchmark
+    assert benchmark.fingerprint()[:16] == "a075cc239f75b4a1"
+
+
+def test_more_images_begin_with_the_same_ones(benchmark):
+    more = DigitPairs.load(DigitPairs.Settings(train_per_class=70, test_per_class=1), seed=0)
+    of = {b: b.features[b.train[b.labels[b.train] == 42]] for b in (benchmark, more)}
+    assert len(of[more]) == 70
+    np.testing.assert_array_equal(of[more][:60], of[benchmark])
+    assert len(more.test_unseen) == 20
+
+
+def test_settings_are_bounded():
+    for wrong in ({"train_per_class": 0}, {"test_per_class": 1001}, {"unknown": 1}, {"name": "digits"}):
+        with pytest.raises(ValidationError):
+            DigitPairs.Settings(**wrong)
+
+
+def test_selection_uses_the_training_images_of_validation_classes(benchmark):
+    chosen = benchmark.for_selection(0)
+    assert (len(chosen.train), len(chosen.test_seen), len(chosen.test_unseen)) == (60 * 48, 60 * 12, 20 * 60)
+
+
+@pytest.fixture
+def image(benchmark):
+    return benchmark.features[benchmark.train[1234]].reshape(8, 16)
+
+
+def test_reads_its_own_image_back(tmp_path, image):
+    Image.fromarray(np.rint(image * 255).astype(np.uint8)).save(tmp_path / "a.png")
+    read = DigitPairs.read(tmp_path / "a.png")
+    assert (read.shape, read.dtype) == ((1, 128), np.float32)
+    np.testing.assert_allclose(read[0], image.ravel(), atol=0.5 / 255 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["large", "inverted", "RGB", "LA", "RGBA", "P", "1", "I;16", "F"])
+def test_reads_any_size_and_mode(tmp_path, image, kind):
+    if kind == "1":
+        image = (image > 0.5).astype(np.float32)
+    grey = Image.fromarray(np.rint(image * 255).astype(np.uint8))
+    path = tmp_path / "a.png"
+    if kind == "large":
+        picture = grey.resize((160, 80), Image.Resampling.NEAREST)
+    elif kind == "inverted":
+        picture = Image.fromarray(255 - np.asarray(grey))
+    elif kind == "RGBA":  # dark ink on nothing: transparent parts are paper
+        picture = Image.new("RGBA", grey.size, "black")
+        picture.putalpha(grey)
+    elif kind == "I;16":
+        picture = Image.fromarray(np.rint(image * 65535).astype(np.uint16))
+    elif kind == "F":
+        path = tmp_path / "a.tiff"
+        picture = Image.fromarray(image)
+    else:
+        picture = grey.convert(kind, dither=Image.Dither.NONE)
+    picture.save(path)
+    np.testing.assert_allclose(DigitPairs.read(path)[0], image.ravel(), atol=0.01)
+
+
+def test_reads_feature_files(tmp_path, image):
+    np.save(tmp_path / "a.npy", image.ravel())
+    np.testing.assert_array_equal(DigitPairs.read(tmp_path / "a.npy")[0], image.ravel())
+    np.save(tmp_path / "b.npy", np.ones((2, 5)))
+    with pytest.raises(DataError, match=r"b\.npy: its vectors have 5 numbers, but the model takes 128$"):
+        DigitPairs.read(tmp_path / "b.npy")
+
+
+def test_reads_a_real_photo(real_data):
+    read = DigitPairs.read(real_data / "photos" / "owl.jpg")
+    assert read.shape == (1, 128)
+    assert 0 <= read.min() < read.max() <= 1
+
+
+def test_bad_pictures(tmp_path, image):
+    with pytest.raises(DataError, match=r"none\.png is missing$"):
+        DigitPairs.read(tmp_path / "none.png")
+    sentence = r"a\.png is not a readable picture, nor a feature file \(\.npy, \.npz, \.csv\)$"
+    noise = np.random.default_rng(0).integers(0, 256, (80, 160), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "whole.png")
+    whole = (tmp_path / "whole.png").read_bytes()
+    for content in (b"", b"hello", whole[:20], whole[: len(whole) // 2]):
+        (tmp_path / "a.png").write_bytes(content)
+        with pytest.raises(DataError, match=sentence):
+            DigitPairs.read(tmp_path / "a.png")
+    with pytest.raises(DataError, match="is not a readable picture"):
+        DigitPairs.read(tmp_path)

@@ -1,0 +1,106 @@
+import re
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.folder import Folder
+
+CLASSES = (
+    "name,split,fur,legs\ncat,seen,1,4\ndog,seen,1,4.5\nant,validation,0,6\nfly,unseen,0,6.5\nrock,,0,1\n"
+)
+LABELS = ["cat", "cat", "dog", "dog", "ant", "ant", "fly", "fly", "rock"]
+SPLIT = ["train", "test", "train", "test", "train", "test", "test", "test", "train"]
+FEATURES = np.random.default_rng(0).normal(size=(9, 3))
+
+
+def make(root, classes=CLASSES, **changes):
+    (root / "classes.csv").write_text(classes)
+    arrays = {"features": FEATURES, "labels": np.array(LABELS), "split": np.array(SPLIT)} | changes
+    np.savez(root / "features.npz", **{key: value for key, value in arrays.items() if value is not None})
+    return root
+
+
+def load(root, seed=0):
+    return Folder.load(Folder.Settings(root=root), seed)
+
+
+def test_reads_what_it_says(tmp_path):
+    benchmark = load(make(tmp_path))
+    assert benchmark.name == f"folder/{tmp_path.name}"
+    assert benchmark.space.names == ("cat", "dog", "ant", "fly", "rock")
+    assert (benchmark.space.seen.tolist(), benchmark.space.validation.tolist()) == ([0, 1, 2], [2])
+    assert benchmark.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert benchmark.train.tolist() == [0, 2, 4]  # rock is neither seen nor unseen
+    assert benchmark.test_seen.tolist() == [1, 3, 5]
+    assert benchmark.test_unseen.tolist() == [6, 7]
+    np.testing.assert_array_equal(benchmark.features, FEATURES.astype(np.float32))
+
+
+@pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 2, 2, 3, 3, 4]), np.array(LABELS, dtype="S")])
+def test_labels_may_be_rows_or_bytes(tmp_path, labels):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    other = load(make(tmp_path / "a", labels=labels, split=np.array(SPLIT, dtype="S")))
+    assert other.fingerprint() == load(make(tmp_path / "b")).fingerprint()
+
+
+def test_bytes_stay_bytes(tmp_path):
+    features = np.arange(27, dtype=np.uint8).reshape(9, 3)
+    assert load(make(tmp_path, features=features)).features.dtype == np.uint8
+
+
+def test_validation_classes_are_drawn_if_none_is_marked(tmp_path):
+    make(tmp_path, CLASSES.replace("validation", "seen"))
+    drawn = [load(tmp_path, seed).space.validation.tolist() for seed in range(8)]
+    assert {len(ids) for ids in drawn} == {1}
+    assert len({ids[0] for ids in drawn}) > 1
+    assert drawn[3] == load(tmp_path, 3).space.validation.tolist()
+
+
+def replaced(values, i, value):
+    values = list(values)
+    values[i] = value
+    return np.array(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split": None}, "{npz} has no array 'split' (it has: features, labels)"),
+        ({"labels": replaced(LABELS, 0, "caat")}, "{npz}: the label 'caat' is not a class of classes.csv: did you mean 'cat'?"),
+        ({"labels": replaced(LABELS, 0, "zzzzz")}, "{npz}: the label 'zzzzz' is not a class of classes.csv"),
+        ({"labels": np.ones(9)}, "{npz}: the labels are of type float64, neither class names nor row numbers"),
+        ({"labels": np.array([0, 0, 1, 1, 2, 2, 3, 3, 5])}, "{name}: the label 5 of sample 8 is outside the class space (0..4)"),
+        ({"split": replaced(SPLIT, 0, "tran")}, "{npz}: unknown split 'tran': did you mean 'train'? (known: test, train)"),
+        ({"split": np.array(SPLIT[1:])}, "{npz}: features, labels and split have 9, 9 and 8 entries, and must have one a sample"),
+        ({"split": replaced(SPLIT, 6, "train")}, "{npz}: a sample of the unseen class 'fly' is marked 'train': mark it 'test'"),
+        ({"features": np.full((9, 3), np.nan)}, "{name}: the features of 9 of 9 samples hold NaN or infinity"),
+        ({"features": np.ones((9, 3))}, "{name}: all training samples have the same features: nothing can be learnt from them"),
+        ({"features": FEATURES.astype(object)}, "{npz} holds Python objects, which are never loaded: save plain numbers or text"),
+        ({"classes": CLASSES.replace("unseen", "seen")}, "{name}: the split test_unseen has no sample"),
+        ({"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"}, "{csv}, line 6: 5 cells, but the first line has 4"),
+    ],
+)  # fmt: skip
+def test_bad_content(tmp_path, changes, message):
+    make(tmp_path, **changes)
+    message = message.format(
+        npz=tmp_path / "features.npz", csv=tmp_path / "classes.csv", name=f"folder/{tmp_path.name}"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        load(tmp_path)
+
+
+def test_missing_and_damaged_files(tmp_path):
+    with pytest.raises(DataError, match=r"^the folder .*nowhere is missing: mend data\.root$"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"classes\.csv is missing$"):
+        load(tmp_path)
+    make(tmp_path)
+    path = tmp_path / "features.npz"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"features\.npz is damaged or not a NumPy file$"):
+        load(tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"features\.npz is missing$"):
+        load(tmp_path)

@@ -1,0 +1,477 @@
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data import Partition, PartitionSettings, make_partition
+from fedunseen.data.partition import NEVER
+
+
+@pytest.fixture(scope="session")
+def small(make_space, make_benchmark):
+    """Build (once) a benchmark with so many seen classes, plus one unseen."""
+    made = {}
+
+    def build(seen, per_class=6):
+        if (seen, per_class) not in made:
+            space = make_space(seen + 1, unseen=(seen,), validation=())
+            made[seen, per_class] = make_benchmark(space, per_class, tests=1)
+        return made[seen, per_class]
+
+    return build
+
+
+def deal(benchmark, seed=0, **options):
+    return make_partition(PartitionSettings(**options), benchmark, seed)
+
+
+def held(partition, benchmark):
+    """Return the (clients, seen classes) sample counts."""
+    return partition.counts(benchmark.labels, len(benchmark.space.names))[:, benchmark.space.seen]
+
+
+def assert_disjoint_cover(partition, benchmark):
+    np.testing.assert_array_equal(np.sort(np.concatenate(partition.clients)), benchmark.train)
+    for ids in partition.clients:
+        assert len(ids)
+        assert (np.diff(ids) > 0).all()
+
+
+quick = settings(max_examples=40, deadline=None)
+
+
+@quick
+@given(seen=st.integers(2, 40), clients=st.integers(1, 12), seed=st.integers(0, 99))
+def test_even_classes_are_disjoint_and_even(small, seen, clients, seed):
+    if clients > seen:
+        return
+    benchmark = small(seen)
+    partition = deal(benchmark, seed, clients=clients)
+    assert_disjoint_cover(partition, benchmark)
+    counts = held(partition, benchmark)
+    assert set(counts.ravel()) <= {0, 6}  # classes are never cut
+    classes = (counts > 0).sum(axis=1)
+    assert classes.max() - classes.min() <= 1
+
+
+@quick
+@given(
+    seen=st.integers(4, 40),
+    clients=st.integers(1, 10),
+    counts=st.sampled_from(["uneven", "dirichlet"]),
+    floor=st.none() | st.integers(2, 4),
+    alpha=st.sampled_from([0.05, 0.5, 50.0]),
+    seed=st.integers(0, 99),
+)
+def test_uneven_counts_keep_their_floor(small, seen, clients, counts, floor, alpha, seed):
+    benchmark = small(seen)
+    least = floor or (2 if counts == "dirichlet" else max(1, seen // (2 * clients)))
+    options = {"clients": clients, "counts": counts, "floor": floor}
+    if counts == "dirichlet":
+        options["alpha"] = alpha
+    if least * clients > seen:
+        with pytest.raises(ExperimentError, match="lower partition.clients or partition.floor"):
+            deal(benchmark, seed, **options)
+        return
+    partition = deal(benchmark, seed, **options)
+    assert_disjoint_cover(partition, benchmark)
+    counts = held(partition, benchmark)
+    assert set(counts.ravel()) <= {0, 6}
+    assert (counts > 0).sum(axis=1).min() >= least
+
+
+def test_dirichlet_counts_follow_alpha(small):
+    benchmark = small(100, per_class=1)
+    spread = {
+        alpha: np.mean(
+            [
+                np.ptp(held(deal(benchmark, s, counts="dirichlet", alpha=alpha), benchmark).sum(1))
+                for s in range(20)
+            ]
+        )
+        for alpha in (0.1, 1.0, 1000.0)
+    }
+    assert spread[0.1] > spread[1.0] > spread[1000.0]
+    assert spread[1000.0] < 5
+
+
+@quick
+@given(
+    seen=st.integers(2, 30),
+    clients=st.integers(1, 12),
+    phi=st.floats(0.01, 1),
+    seed=st.integers(0, 99),
+)
+def test_phi_is_the_share_of_classes_that_a_client_holds(small, seen, clients, phi, seed):
+    benchmark = small(seen)
+    if phi * clients < 1 and clients > seen:
+        return
+    counts = held(deal(benchmark, seed, clients=clients, phi=phi), benchmark)
+    assert set(counts.ravel()) <= {0, 6}  # each holder has all samples of a class
+    classes, wanted = (counts > 0).sum(axis=1), max(1, round(phi * seen))
+    if phi * clients < 1:
+        assert (counts > 0).sum(axis=0).max() == 1
+        assert classes.max() <= wanted
+    else:
+        assert (counts > 0).any(axis=0).all()
+        # an even share may be one more than a rounded-down phi
+        assert ((classes == wanted) | ((classes > wanted) & (classes <= -(-seen // clients)))).all()
+
+
+def test_phi_at_its_ends(small):
+    benchmark = small(20)
+    tenth = deal(benchmark, clients=10, phi=0.1)
+    assert_disjoint_cover(tenth, benchmark)  # FedZSL's phi = 0.1 with ten clients is the disjoint partition
+    everything = deal(benchmark, clients=3, phi=1.0)
+    for ids in everything.clients:
+        np.testing.assert_array_equal(ids, benchmark.train)
+    shared = held(deal(benchmark, clients=10, phi=0.5), benchmark)
+    assert ((shared > 0).sum(axis=1) == 10).all()
+    assert len({tuple(row) for row in shared}) == 10  # nobody draws what a neighbour drew
+
+
+@quick
+@given(
+    seen=st.integers(1, 10), per_class=st.integers(1, 9), clients=st.integers(1, 9), seed=st.integers(0, 99)
+)
+def test_iid_is_even_in_every_class_and_in_total(small, seen, per_class, clients, seed):
+    benchmark = small(seen, per_class)
+    if clients > seen * per_class:
+        with pytest.raises(
+            ExperimentError, match=rf"would hold no sample: lower partition.clients \({clients}\)$"
+        ):
+            deal(benchmark, seed, kind="iid", clients=clients)
+        return
+    partition = deal(benchmark, seed, kind="iid", clients=clients)
+    assert_disjoint_cover(partition, benchmark)
+    counts = held(partition, benchmark)
+    assert (counts.max(axis=0) - counts.min(axis=0)).max() <= 1
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+
+@pytest.mark.parametrize("rho", [0.01, 0.1, 0.5, 1.0])
+def test_iid_with_rho_draws_every_class_for_every_client(small, rho):
+    benchmark = small(5, per_class=20)
+    partition = deal(benchmark, kind="iid", clients=4, rho=rho)
+    assert (held(partition, benchmark) == max(1, round(rho * 20))).all()
+    if rho == 0.5:  # own draws: clients overlap, and differ
+        assert len({tuple(ids) for ids in partition.clients}) == 4
+        assert len(np.intersect1d(*partition.clients[:2]))
+
+
+@pytest.mark.parametrize("options", [{}, {"phi": 0.5}, {"kind": "dirichlet"}])
+def test_rho_thins_every_class_of_a_client(small, options):
+    benchmark = small(20, per_class=20)
+    whole = deal(benchmark, clients=5, **options)
+    thin = deal(benchmark, clients=5, rho=0.3, **options)
+    counts = held(whole, benchmark)
+    expected = np.where(counts > 0, np.maximum(1, np.rint(0.3 * counts)), 0)
+    np.testing.assert_array_equal(held(thin, benchmark), expected)
+    for all_of, some_of in zip(whole.clients, thin.clients, strict=True):
+        assert np.isin(some_of, all_of).all()
+
+
+@quick
+@given(
+    seen=st.integers(1, 10),
+    clients=st.integers(1, 6),
+    alpha=st.sampled_from([0.3, 1.0, 100.0]),
+    seed=st.integers(0, 99),
+)
+def test_dirichlet_is_a_disjoint_cover(small, seen, clients, alpha, seed):
+    benchmark = small(seen, per_class=20)
+    assert_disjoint_cover(deal(benchmark, seed, kind="dirichlet", clients=clients, alpha=alpha), benchmark)
+
+
+def test_dirichlet_proportions_have_the_moments_of_the_distribution(small):
+    benchmark = small(200, per_class=100)
+    for alpha in (0.5, 5.0):
+        shares = held(deal(benchmark, kind="dirichlet", clients=4, alpha=alpha), benchmark) / 100
+        # Var p_k = (1/K)(1 - 1/K) / (K alpha + 1)
+        assert shares.mean() == pytest.approx(0.25)
+        assert shares.var() == pytest.approx(0.25 * 0.75 / (4 * alpha + 1), rel=0.15)
+
+
+def test_dirichlet_gives_up_in_one_sentence(small):
+    with pytest.raises(
+        ExperimentError,
+        match=r"^100 draws from Dir\(0\.01\) all left a client without samples: "
+        r"raise partition\.alpha or lower partition\.clients \(10\)$",
+    ):
+        deal(small(2, per_class=20), kind="dirichlet", alpha=0.01)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"counts": "uneven"},
+        {"counts": "dirichlet"},
+        {"phi": 0.3},
+        {"rho": 0.5},
+        {"kind": "iid"},
+        {"kind": "dirichlet"},
+    ],
+)
+def test_the_seed_decides(small, options):
+    benchmark = small(40)
+
+    def cut(seed):
+        return [ids.tolist() for ids in deal(benchmark, seed, **options).clients]
+
+    assert cut(0) == cut(0) != cut(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"clients": 9},
+            "9 clients cannot each hold classes of their own out of 8 seen ones: "
+            "lower partition.clients, or let clients share classes (partition.phi)",
+        ),
+        (
+            {"clients": 9, "phi": 0.1},
+            "9 clients cannot each hold classes of their own out of 8 seen ones: "
+            "lower partition.clients, or let clients share classes (partition.phi)",
+        ),
+        (
+            {"clients": 5, "counts": "dirichlet"},
+            "5 clients with at least 2 classes each need 10 seen classes, but there are 8: "
+            "lower partition.clients or partition.floor",
+        ),
+        (
+            {"clients": 49, "kind": "iid"},
+            "client 48 would hold no sample: lower partition.clients (49)",
+        ),
+    ],
+)
+def test_too_many_clients(small, options, message):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
+        deal(small(8), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"kind": "iid", "phi": 0.5},
+            'partition.phi = 0.5 makes no sense here: it belongs to partition.kind = "pccd" '
+            'with partition.counts = "even"',
+        ),
+        (
+            {"counts": "uneven", "phi": 0.5},
+            'partition.phi = 0.5 makes no sense here: it belongs to partition.kind = "pccd" '
+            'with partition.counts = "even"',
+        ),
+        (
+            {"kind": "dirichlet", "counts": "uneven"},
+            'partition.counts = "uneven" makes no sense here: it belongs to partition.kind = "pccd"',
+        ),
+        (
+            {"alpha": 1.0},
+            "partition.alpha = 1.0 makes no sense here: it belongs to "
+            'partition.kind = "dirichlet" or partition.counts = "dirichlet"',
+        ),
+        (
+            {"floor": 3},
+            'partition.floor = 3 makes no sense here: it belongs to partition.counts = "uneven" or "dirichlet"',
+        ),
+        (
+            {"file": "who.csv"},
+            'partition.file = "who.csv" makes no sense here: it belongs to partition.kind = "file"',
+        ),
+        (
+            {"kind": "file", "file": "who.csv", "rho": 0.5},
+            "partition.rho = 0.5 makes no sense here: it belongs to the other kinds: "
+            "in a file, the column share says it",
+        ),
+        (
+            {"kind": "file"},
+            'partition.kind = "file" needs partition.file: a CSV file of class,client[,share]',
+        ),
+        (
+            {"counts": "dirichlet", "floor": 1},
+            'partition.floor must be at least 2 with partition.counts = "dirichlet": raise it, or use "uneven"',
+        ),
+        (
+            {"join": {"3": 5}, "leave": {"2-4": 5}},
+            "client 3 joins in round 5 and leaves in round 5, so it never takes part: let it leave later",
+        ),
+        (
+            {"join": {"5-10": 3}},
+            "partition.join: there is no client 10: the 10 clients are numbered from 0 to 9",
+        ),
+        ({"leave": {"5-3": 3}}, "partition.leave: the range '5-3' is empty: write \"3-5\""),
+        (
+            {"join": {"all": 3}},
+            'partition.join: \'all\' is neither a client ("3") nor a range of clients ("5-9")',
+        ),
+        ({"join": {"1-4": 3, "4": 5}}, "partition.join names client 4 twice"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
+        PartitionSettings(**options)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clients": 0},
+        {"alpha": 0},
+        {"phi": 1.5},
+        {"rho": 0},
+        {"kind": "pcd"},
+        {"join": {"1": -1}},
+        {"klients": 1},
+    ],
+)
+def test_settings_are_bounded(wrong):
+    with pytest.raises(ValidationError):
+        PartitionSettings(**wrong)
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "iid", "rho": 0.5}, {"counts": "dirichlet", "alpha": 2}])
+def test_dumped_settings_read_back(options):
+    settings = PartitionSettings(**options)
+    assert PartitionSettings(**settings.model_dump()) == settings
+
+
+def test_clients_join_and_leave(small):
+    partition = deal(small(8), clients=4, join={"2-3": 10}, leave={"0": 5, "3": 12})
+    assert partition.first.tolist() == [0, 0, 10, 10]
+    assert partition.last.tolist() == [5, NEVER, NEVER, 12]
+    assert [partition.present(r) for r in (0, 4, 5, 9, 10, 11, 12)] == [
+        [0, 1],
+        [0, 1],
+        [1],
+        [1],
+        [1, 2, 3],
+        [1, 2, 3],
+        [1, 2],
+    ]
+
+
+def test_restricted_partition_may_leave_a_client_with_nothing(small):
+    benchmark = small(8)
+    partition = deal(benchmark, clients=4)
+    rest = np.setdiff1d(benchmark.train, partition.clients[1])[::2]
+    restricted = partition.restricted_to(rest)
+    for before, after in zip(partition.clients, restricted.clients, strict=True):
+        np.testing.assert_array_equal(after, np.intersect1d(before, rest))
+    assert restricted.present(0) == [0, 2, 3]
+    assert held(restricted, benchmark)[1].sum() == 0
+
+
+def test_counts_are_counts():
+    partition = Partition(
+        clients=(np.array([0, 2, 3]), np.array([], dtype=np.int64)),
+        first=np.zeros(2, dtype=np.int64),
+        last=np.full(2, NEVER),
+    )
+    assert partition.counts(np.array([1, 0, 1, 2]), 4).tolist() == [[0, 2, 1, 0], [0, 0, 0, 0]]
+
+
+def write_file(tmp_path, text):
+    (tmp_path / "who.csv").write_text(text)
+    return {"kind": "file", "file": tmp_path / "who.csv", "clients": 3}
+
+
+def test_a_file_says_who_holds_what(small, tmp_path):
+    benchmark = small(3)
+    options = write_file(tmp_path, "class,client\nclass 0,2\nclass 1,0\nclass 2,0\nclass 2,1\n")
+    partition = deal(benchmark, **options)
+    assert_disjoint_cover(partition, benchmark)
+    assert held(partition, benchmark).tolist() == [[0, 6, 3], [0, 0, 3], [6, 0, 0]]
+    assert deal(benchmark, 1, **options).clients[1].tolist() != partition.clients[1].tolist()
+
+
+def test_a_file_may_say_shares(small, tmp_path):
+    benchmark = small(3, per_class=10)
+    text = "class,client,share\nclass 0,2,1\nclass 1,0,0.5\nclass 2,0,0.1\nclass 2,1,0.9\n"
+    partition = deal(benchmark, **write_file(tmp_path, text))
+    assert held(partition, benchmark).tolist() == [[0, 5, 1], [0, 0, 9], [10, 0, 0]]
+    assert len(np.unique(np.concatenate(partition.clients))) == 25
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        (None, DataError, "{path} is missing"),
+        (
+            "class,clients\nclass 0,1\n",
+            DataError,
+            "{path}: the first line must be 'class,client' or 'class,client,share'",
+        ),
+        (
+            "class,client\nclass 00,1\n",
+            ExperimentError,
+            "{path}, line 2: unknown class 'class 00': did you mean 'class 0'?",
+        ),
+        (
+            "class,client\nclass 3,1\n",
+            ExperimentError,
+            "{path}, line 2: the class 'class 3' is not a seen class: nobody can hold it",
+        ),
+        (
+            "class,client\nclass 0,3\n",
+            ExperimentError,
+            "{path}, line 2: the client '3' is not a number from 0 to 2 (partition.clients)",
+        ),
+        (
+            "class,client\nclass 0,-1\n",
+            ExperimentError,
+            "{path}, line 2: the client '-1' is not a number from 0 to 2 (partition.clients)",
+        ),
+        (
+            "class,client\nclass 0,1\nclass 0,1\n",
+            ExperimentError,
+            "{path}, line 3: client 1 holds the class 'class 0' already",
+        ),
+        (
+            "class,client,share\nclass 0,1,half\n",
+            DataError,
+            "{path}, line 2: 'half' is not a number",
+        ),
+        (
+            "class,client,share\nclass 0,1,0\n",
+            ExperimentError,
+            "{path}, line 2: the share 0 is not above 0 and at most 1",
+        ),
+        (
+            "class,client,share\nclass 0,1,0.6\nclass 0,2,0.6\n",
+            ExperimentError,
+            "{path}, line 3: the shares of the class 'class 0' add up to more than 1",
+        ),
+        (
+            "class,client\nclass 0,0\nclass 1,1\n",
+            ExperimentError,
+            "{path}: nobody holds the seen class 'class 2': add a line for it",
+        ),
+        (
+            "class,client\nclass 0,0\nclass 1,1\nclass 2,0\n",
+            ExperimentError,
+            "client 2 would hold no sample: lower partition.clients (3) or give it a class in partition.file",
+        ),
+    ],
+)
+def test_bad_files(small, tmp_path, text, error, message):
+    options = write_file(tmp_path, text or "")
+    if text is None:
+        options["file"].unlink()
+    with pytest.raises(error, match=f"^{re.escape(message.format(path=options['file']))}$"):
+        deal(small(3), **options)
+
+
+def test_digit_pairs_ten_clients_eight_classes_each():
+    from fedunseen.data.digit_pairs import DigitPairs
+
+    benchmark = DigitPairs.load(DigitPairs.Settings(), 0)
+    counts = held(deal(benchmark), benchmark)
+    assert ((counts == 60).sum(axis=1) == 8).all()
+    assert (counts.sum(axis=0) == 60).all()

@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+from sklearn.preprocessing import MinMaxScaler, StandardScaler, normalize
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import Scaler, fit_semantics, scaling
+
+
+@pytest.fixture(params=[np.float64, np.float32, np.uint8, np.int16, ">f4"])
+def rows(request):
+    return np.random.default_rng(0).uniform(1, 200, (70, 6)).astype(request.param)
+
+
+REFERENCES = {
+    "l2": lambda train, rows: normalize(rows),
+    "min-max": lambda train, rows: MinMaxScaler().fit(train).transform(rows),
+    "centre": lambda train, rows: rows - train.mean(axis=0),
+    "standard": lambda train, rows: StandardScaler().fit(train).transform(rows),
+}
+
+
+@pytest.mark.parametrize("steps", [("l2",), ("min-max",), ("centre",), ("standard",), ("l2", "centre", "l2")])
+@pytest.mark.parametrize("block", [scaling.BLOCK, 6 * 16])  # one block, and several with an uneven end
+def test_agrees_with_scikit_learn_fitted_on_the_training_rows(rows, steps, block, monkeypatch):
+    monkeypatch.setattr(scaling, "BLOCK", block)
+    scaled = Scaler.fit(rows[:50], steps)(rows)
+    assert scaled.dtype == np.float32
+    train, expected = rows[:50].astype(np.float64), rows.astype(np.float64)
+    for step in steps:
+        train, expected = REFERENCES[step](train, train), REFERENCES[step](train, expected)
+    np.testing.assert_allclose(scaled, expected, atol=2e-5)
+
+
+def test_statistics_say_all():
+    rows = np.array([[3.0, 4.0], [0.6, 0.8], [0, 2.0]])
+    scaler = Scaler.fit(rows, ("l2", "min-max", "centre"))
+    assert set(scaler.statistics) == {"1.min", "1.range", "2.mean"}
+    assert all(value.dtype == np.float32 for value in scaler.statistics.values())
+    copy = Scaler(scaler.steps, dict(scaler.statistics))
+    np.testing.assert_array_equal(copy(rows), scaler(rows))
+
+
+@pytest.mark.parametrize("step", ["min-max", "standard"])
+def test_a_constant_column_becomes_zero(step):
+    rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
+    rows[:, 1] = 0.1  # its mean in floating point is not 0.1
+    scaler = Scaler.fit(rows, (step,))
+    new = np.array([[1, 50, 1]], dtype=np.float32)
+    assert np.isfinite(scaler(rows)).all()
+    assert not scaler(rows)[:, 1].any()
+    assert scaler(new)[0, 1] == 0
+
+
+def test_a_row_of_zeros_stays_under_l2_and_large_rows_do_not_overflow():
+    rows = np.array([[0, 0], [3e30, 4e30]], dtype=np.float32)
+    np.testing.assert_allclose(Scaler.fit(rows, ("l2",))(rows), [[0, 0], [0.6, 0.8]], rtol=1e-6)
+
+
+def test_no_steps_copy_nothing_and_steps_leave_the_source_alone():
+    rows = np.ones((4, 2), dtype=np.float32)
+    assert Scaler.fit(rows, ())(rows) is rows
+    Scaler.fit(rows, ("centre", "l2"))(rows)
+    assert (rows == 1).all()
+
+
+def test_semantics_are_fitted_on_seen_classes(make_space):
+    space = make_space()
+    scaler = fit_semantics(space, ("centre",))
+    np.testing.assert_allclose(scaler.statistics["0.mean"], space.semantics[:4].mean(axis=0), rtol=1e-6)
+
+
+def test_semantics_that_scaling_erases_are_refused(make_space):
+    semantics = np.array([[1, 2], [3, 4], [2, 3.0]])
+    space = make_space(3, unseen=(2,), validation=(), attributes=2, semantics=semantics)
+    with pytest.raises(
+        DataError,
+        match=r"^the scalings centre, l2 leave the class 'class 2' only zeros as attributes: "
+        r"choose others in data\.semantics$",
+    ):
+        fit_semantics(space, ("centre", "l2"))

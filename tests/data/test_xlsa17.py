@@ -1,0 +1,379 @@
+import re
+import shutil
+import sys
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+from pydantic import ValidationError
+
+from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.data.xlsa17 import Xlsa17
+
+# classes 1 to 5 are seen, 4 and 5 in val_loc, 6 is unseen; sample i is of class i % 6 + 1
+CLASSES, SAMPLES, WIDTH, ATTRIBUTES = 6, 48, 7, 4
+LABELS = np.arange(SAMPLES) % CLASSES + 1
+UNSEEN = LABELS == 6
+TEST = ~UNSEEN & (np.arange(SAMPLES) >= 36)
+TRAIN = ~UNSEEN & ~TEST
+
+
+def content(features_dtype=np.float64):
+    random = np.random.default_rng(0)
+    original = random.uniform(1, 100, (ATTRIBUTES, CLASSES))
+    return {
+        "res101.mat": {
+            "features": (random.uniform(0, 200, (WIDTH, SAMPLES))).astype(features_dtype),
+            "labels": LABELS[:, None].astype(np.uint8),
+            "image_files": np.array([["x.jpg"]], dtype=object),
+        },
+        "att_splits.mat": {
+            "att": original / np.linalg.norm(original, axis=0),
+            "original_att": original,
+            "allclasses_names": np.array([[f"beast+{i}"] for i in range(CLASSES)], dtype=object),
+            "trainval_loc": np.flatnonzero(TRAIN)[:, None] + 1.0,
+            "test_seen_loc": np.flatnonzero(TEST)[:, None].astype(np.uint16) + 1,
+            "test_unseen_loc": np.flatnonzero(UNSEEN)[:, None].astype(np.int32) + 1,
+            # as published: together these are trainval and test_seen, which leaks
+            "train_loc": np.flatnonzero(~UNSEEN & (LABELS < 4))[:, None] + 1,
+            "val_loc": np.flatnonzero(~UNSEEN & (LABELS >= 4))[:, None] + 1,
+        },
+    }
+
+
+def write_v73(path, variables):
+    """Write as MATLAB does: HDF5 behind 512 bytes of its own, arrays transposed, texts as references."""
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, value in variables.items():
+            if value.dtype == object:
+                references = np.empty(value.shape[::-1], dtype=h5py.ref_dtype)
+                for i, text in enumerate(value.ravel()):
+                    codes = np.array([[ord(letter)] for letter in text], dtype=np.uint16)
+                    references.ravel()[i] = file.create_dataset(f"#refs#/{name}{i}", data=codes).ref
+                file[name] = references
+            else:
+                file[name] = value.T
+    with path.open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512, b"\0"))
+
+
+def write(root, files, version="5", dataset="BEASTS"):
+    (root / dataset).mkdir(parents=True, exist_ok=True)
+    for name, variables in files.items():
+        if version == "5":
+            scipy.io.savemat(root / dataset / name, variables)
+        else:
+            write_v73(root / dataset / name, variables)
+    return root
+
+
+def load(root, seed=0, dataset="BEASTS", **settings):
+    return Xlsa17.load(Xlsa17.Settings(root=root, dataset=dataset, **settings), seed)
+
+
+@pytest.mark.parametrize("version", ["5", "7.3"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int16])
+def test_reads_both_versions_of_matlab_and_any_numeric_type(tmp_path, version, dtype):
+    files = content(dtype)
+    benchmark = load(write(tmp_path, files, version))
+    assert benchmark.name == "xlsa17/BEASTS"
+    assert benchmark.features.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
+    assert benchmark.features.flags.c_contiguous
+    np.testing.assert_array_equal(
+        benchmark.features, files["res101.mat"]["features"].T.astype(benchmark.features.dtype)
+    )
+    np.testing.assert_array_equal(benchmark.labels, LABELS - 1)
+    np.testing.assert_array_equal(benchmark.train, np.flatnonzero(TRAIN))
+    np.testing.assert_array_equal(benchmark.test_seen, np.flatnonzero(TEST))
+    np.testing.assert_array_equal(benchmark.test_unseen, np.flatnonzero(UNSEEN))
+    space = benchmark.space
+    assert space.names == tuple(f"beast+{i}" for i in range(6))
+    assert space.attribute_names == ("attribute 0", "attribute 1", "attribute 2", "attribute 3")
+    np.testing.assert_array_equal(space.semantics, files["att_splits.mat"]["att"].T)
+    assert (space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()) == (
+        [0, 1, 2, 3, 4],
+        [3, 4],
+        [5],
+    )
+
+
+def test_both_versions_are_the_same_benchmark(tmp_path):
+    five = load(write(tmp_path / "5", content(), "5"))
+    assert load(write(tmp_path / "7.3", content(), "7.3")).fingerprint() == five.fingerprint()
+
+
+def test_original_attributes(tmp_path):
+    files = content()
+    space = load(write(tmp_path, files), attributes="original_att").space
+    np.testing.assert_array_equal(space.semantics, files["att_splits.mat"]["original_att"].T)
+
+
+def test_choosing_on_validation_classes_never_sees_a_test_sample(tmp_path):
+    chosen = load(write(tmp_path, content())).for_selection(0)
+    used = np.concatenate([chosen.train, chosen.test_seen, chosen.test_unseen])
+    np.testing.assert_array_equal(np.sort(used), np.flatnonzero(TRAIN))
+
+
+def test_a_validation_class_that_only_test_samples_show_is_none(tmp_path):
+    files = content()
+    splits = files["att_splits.mat"]
+    splits["val_loc"] = (
+        np.append(np.flatnonzero(TRAIN & (LABELS == 5)), np.flatnonzero(TEST & (LABELS == 4))) + 1
+    )
+    assert load(write(tmp_path, files)).space.validation.tolist() == [4]
+
+
+@pytest.mark.parametrize("how", ["no val_loc", "split by samples", "asked for"])
+def test_validation_classes_are_drawn_if_the_file_sets_none_aside(tmp_path, how):
+    files = content()
+    splits, settings, count = files["att_splits.mat"], {}, 1  # a fifth of five
+    if how == "no val_loc":
+        del splits["train_loc"], splits["val_loc"]
+    elif how == "split by samples":
+        splits["train_loc"], splits["val_loc"] = splits["trainval_loc"][::2], splits["trainval_loc"][1::2]
+    else:
+        settings, count = {"validation_classes": 3}, 3
+    write(tmp_path, files)
+    spaces = [load(tmp_path, seed, **settings).space for seed in range(6)]
+    assert {len(space.validation) for space in spaces} == {count}
+    assert len({tuple(space.validation) for space in spaces}) > 1
+    np.testing.assert_array_equal(load(tmp_path, 0, **settings).space.validation, spaces[0].validation)
+
+
+def test_predicates_name_the_attributes_and_their_groups(tmp_path):
+    write(tmp_path, content())
+    path = tmp_path / "BEASTS" / "predicates.txt"
+    path.write_text("     1\tblack\n     2\tnew world\n 3 beak::long\n 4 beak::short\n")
+    space = load(tmp_path).space
+    assert space.attribute_names == ("black", "new world", "beak::long", "beak::short")
+    assert space.attribute_groups == {"beak": (2, 3)}
+    path.write_text("1 black\n")
+    with pytest.raises(DataError, match=r"predicates\.txt names 1 attributes, but .*att_splits\.mat has 4$"):
+        load(tmp_path)
+
+
+def test_the_root_may_be_the_data_set_itself(tmp_path):
+    write(tmp_path, content())
+    assert load(tmp_path / "BEASTS").fingerprint() == load(tmp_path).fingerprint()
+
+
+HINT = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
+
+
+def test_missing_folders_and_files(tmp_path):
+    def message(root, **settings):
+        with pytest.raises(DataError) as error:
+            load(root, **settings)
+        return str(error.value)
+
+    nowhere = tmp_path / "nowhere"
+    assert message(nowhere) == f"the folder {nowhere} is missing: {HINT}"
+    assert message(tmp_path) == (
+        f"{tmp_path / 'BEASTS'} is missing, and no other dataset is in {tmp_path}: {HINT}"
+    )
+    write(tmp_path, content())
+    write(tmp_path, content(), dataset="SUN")
+    assert message(tmp_path, dataset="BEAST") == (
+        f"unknown dataset 'BEAST': did you mean 'BEASTS'? (known: BEASTS, SUN) in {tmp_path}"
+    )
+    (tmp_path / "SUN" / "res101.mat").unlink()
+    assert message(tmp_path, dataset="SUN") == f"{tmp_path / 'SUN' / 'res101.mat'} is missing: {HINT}"
+
+
+def with_(file, key, value):
+    def change(files):
+        if value is None:
+            del files[file][key]
+        else:
+            files[file][key] = value(files[file][key]) if callable(value) else value
+
+    return change
+
+
+def put(where, value):
+    def change(array):
+        array = array.astype(np.float64)
+        array.ravel()[where] = value
+        return array
+
+    return change
+
+
+@pytest.mark.parametrize("version", ["5", "7.3"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            with_("res101.mat", "labels", None),
+            "{res} has no variable 'labels': is it a file of the xlsa17 proposed split?",
+        ),
+        (
+            with_("att_splits.mat", "trainval_loc", None),
+            "{att} has no variable 'trainval_loc': is it a file of the xlsa17 proposed split?",
+        ),
+        (
+            with_("res101.mat", "labels", LABELS[:-3, None]),
+            "{res}: the features have the shape (7, 48), but there are 45 labels: features must be d x samples",
+        ),
+        (
+            with_("res101.mat", "labels", put(8, 7)),
+            "{res}: the label 7.0 of sample 9 is outside the class space (1..6)",
+        ),
+        (
+            with_("res101.mat", "labels", put(8, 0)),
+            "{res}: the label 0.0 of sample 9 is outside the class space (1..6)",
+        ),
+        (
+            with_("res101.mat", "labels", put(8, np.nan)),
+            "{res}: the label nan of sample 9 is outside the class space (1..6)",
+        ),
+        (
+            with_("att_splits.mat", "val_loc", put(0, 49)),
+            "{att}: val_loc names sample 49.0, but res101.mat has samples 1 to 48",
+        ),
+        (
+            with_("att_splits.mat", "test_seen_loc", put(0, 0)),
+            "{att}: test_seen_loc names sample 0.0, but res101.mat has samples 1 to 48",
+        ),
+        (
+            with_("att_splits.mat", "att", np.ones((4, 5))),
+            "{att}: att describes 5 classes, but allclasses_names has 6",
+        ),
+        (
+            with_("att_splits.mat", "att", put(1, 0)),  # one zero is no harm
+            None,
+        ),
+        (
+            with_("att_splits.mat", "att", np.ones((4, 6)) * [1, 1, 0, 1, 1, 1]),
+            "the class 'beast+2' has only zeros as attributes: describe it, or leave it out",
+        ),
+        (
+            with_("res101.mat", "features", put(slice(0, 2), np.nan)),
+            "xlsa17/BEASTS: the features of 2 of 48 samples hold NaN or infinity",
+        ),
+        (
+            with_("res101.mat", "features", np.ones((7, 48))),
+            "xlsa17/BEASTS: all training samples have the same features: nothing can be learnt from them",
+        ),
+        (
+            with_("res101.mat", "features", np.ones((7, 48)) + 1j),
+            "{res}: features is of type complex128, not real numbers",
+        ),
+    ],
+)
+def test_bad_content(tmp_path, version, change, message):
+    files = content()
+    change(files)
+    write(tmp_path, files, version)
+    if message is None:
+        load(tmp_path)
+        return
+    folder = tmp_path / "BEASTS"
+    message = message.format(res=folder / "res101.mat", att=folder / "att_splits.mat")
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("version", ["5", "7.3"])
+@pytest.mark.parametrize("name", ["res101.mat", "att_splits.mat"])
+def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path, version, name):
+    path = write(tmp_path, content(), version) / "BEASTS" / name
+    whole = path.read_bytes()
+    for length in [0, 3, 100, 130, *range(200, len(whole) - 8, max(1, len(whole) // 12))]:
+        path.write_bytes(whole[:length])
+        # cut between two variables, the file is sound and a variable is missing
+        with pytest.raises(DataError, match=r"is damaged, perhaps cut short|has no variable '"):
+            load(tmp_path)
+
+
+def test_the_damage_is_named_in_one_sentence(tmp_path):
+    path = write(tmp_path, content()) / "BEASTS" / "res101.mat"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError) as error:
+        load(tmp_path)
+    assert re.fullmatch(
+        re.escape(f"{path} is damaged, perhaps cut short (") + r"\w+\): copy or unpack it again",
+        str(error.value),
+    )
+
+
+def test_without_h5py_the_extra_is_named(tmp_path, monkeypatch):
+    write(tmp_path, content(), "7.3")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(
+        MissingDependencyError,
+        match=r"att_splits\.mat is a MATLAB v7\.3 file, which needs h5py: pip install 'fedunseen\[matlab73\]'$",
+    ):
+        load(tmp_path)
+
+
+def test_settings_know_their_keys(tmp_path):
+    for wrong in ({"attributes": "attributes"}, {"rooot": "x"}, {"validation_classes": -1}, {"dataset": ""}):
+        with pytest.raises(ValidationError):
+            Xlsa17.Settings(**({"root": tmp_path, "dataset": "SUN"} | wrong))
+
+
+PUBLISHED = {  # reference: table of the proposed split (Xian et al., Table 1); classes seen, unseen, attributes
+    "CUB": (150, 50, 312, 7057, 1764, 2967),
+    "AWA1": (40, 10, 85, 19832, 4958, 5685),
+    "AWA2": (40, 10, 85, 23527, 5882, 7913),
+    "SUN": (645, 72, 102, 10320, 2580, 1440),
+    "APY": (20, 12, 64, 5932, 1483, 7924),
+}
+
+
+@pytest.mark.parametrize("dataset", PUBLISHED)
+def test_the_published_splits(real_data, tmp_path, dataset):
+    seen, unseen, attributes, train, test_seen, test_unseen = PUBLISHED[dataset]
+    source = real_data / "xlsa17_splits_only" / dataset
+    folder = tmp_path / dataset
+    shutil.copytree(source, folder)
+    samples = train + test_seen + test_unseen
+    if (source / "labels.npz").is_file():
+        with np.load(source / "labels.npz") as file:
+            labels = file["labels"] + 1
+    elif dataset == "AWA1":  # its labels lie beside other features
+        other = real_data / "xlsa17" / "AWA1_LAMPERT" / "res101.mat"
+        labels = scipy.io.loadmat(other, variable_names=["labels"])["labels"].ravel()
+    else:  # made to fit the split: 20 seen classes, 12 unseen
+        splits = scipy.io.loadmat(folder / "att_splits.mat")
+        labels = np.empty(samples, dtype=int)
+        for key, first, count in (("trainval", 1, 20), ("test_seen", 1, 20), ("test_unseen", 21, 12)):
+            index = splits[f"{key}_loc"].ravel().astype(int) - 1
+            labels[index] = first + np.arange(len(index)) % count
+    features = np.random.default_rng(0).normal(size=(2, samples)).astype(np.float32)
+    scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": labels[:, None]})
+    benchmark = load(tmp_path, dataset=dataset)
+    space = benchmark.space
+    assert (len(space.seen), len(space.unseen), space.attributes) == (seen, unseen, attributes)
+    assert (len(benchmark.train), len(benchmark.test_seen), len(benchmark.test_unseen)) == (
+        train,
+        test_seen,
+        test_unseen,
+    )
+    np.testing.assert_allclose(np.linalg.norm(space.semantics, axis=1), 1)
+    # only AWA1's file names validation classes; a fifth is drawn for the others
+    assert len(space.validation) == (13 if dataset == "AWA1" else round(seen / 5))
+    if dataset == "AWA2":
+        assert (space.attribute_names[0], space.attribute_names[84]) == ("black", "domestic")
+
+
+def test_real_photos_of_animals(real_data):
+    benchmark = load(real_data / "xlsa17", dataset="AWA1_LAMPERT")
+    assert benchmark.features.shape == (30475, 512)
+    assert (len(benchmark.train), len(benchmark.test_seen), len(benchmark.test_unseen)) == (19832, 4958, 5685)
+    assert (len(benchmark.space.seen), len(benchmark.space.validation)) == (40, 13)
+    chosen = benchmark.for_selection(0)
+    assert not np.isin(chosen.test_unseen, np.append(benchmark.test_seen, benchmark.test_unseen)).any()
+
+
+def test_real_quantised_features(real_data):
+    benchmark = load(real_data / "xlsa17", dataset="CIFAR100_MBV2", attributes="original_att")
+    assert benchmark.features.dtype == np.uint8
+    assert benchmark.features.shape == (30000, 1280)
+    assert (len(benchmark.space.seen), len(benchmark.space.validation), len(benchmark.space.unseen)) == (
+        80,
+        16,
+        20,
+    )
