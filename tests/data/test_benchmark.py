@@ -157,9 +157,7 @@ def test_selection_needs_validation_classes_and_others(make_space, make_benchmar
         match=r"^small has no validation classes to choose on: mark some seen classes as validation$",
     ):
         make_benchmark(space=make_space(validation=())).for_selection(0)
-    with pytest.raises(
-        DataError, match=r"^small: every seen class is a validation class: leave some to train on$"
-    ):
+    with pytest.raises(DataError, match=r"^small: every seen class is a validation class: leave some to train on$"):
         make_benchmark(space=make_space(validation=(0, 1, 2, 3))).for_selection(0)
 
 

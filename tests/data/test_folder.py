@@ -6,9 +6,7 @@ import pytest
 from fedunseen.core.errors import DataError
 from fedunseen.data.folder import Folder
 
-CLASSES = (
-    "name,split,fur,legs\ncat,seen,1,4\ndog,seen,1,4.5\nant,validation,0,6\nfly,unseen,0,6.5\nrock,,0,1\n"
-)
+CLASSES = "name,split,fur,legs\ncat,seen,1,4\ndog,seen,1,4.5\nant,validation,0,6\nfly,unseen,0,6.5\nrock,,0,1\n"
 LABELS = ["cat", "cat", "dog", "dog", "ant", "ant", "fly", "fly", "rock"]
 SPLIT = ["train", "test", "train", "test", "train", "test", "test", "test", "train"]
 FEATURES = np.random.default_rng(0).normal(size=(9, 3))
@@ -68,20 +66,50 @@ def replaced(values, i, value):
     ("changes", "message"),
     [
         ({"split": None}, "{npz} has no array 'split' (it has: features, labels)"),
-        ({"labels": replaced(LABELS, 0, "caat")}, "{npz}: the label 'caat' is not a class of classes.csv: did you mean 'cat'?"),
+        (
+            {"labels": replaced(LABELS, 0, "caat")},
+            "{npz}: the label 'caat' is not a class of classes.csv: did you mean 'cat'?",
+        ),
         ({"labels": replaced(LABELS, 0, "zzzzz")}, "{npz}: the label 'zzzzz' is not a class of classes.csv"),
-        ({"labels": np.ones(9)}, "{npz}: the labels are of type float64, neither class names nor row numbers"),
-        ({"labels": np.array([0, 0, 1, 1, 2, 2, 3, 3, 5])}, "{name}: the label 5 of sample 8 is outside the class space (0..4)"),
-        ({"split": replaced(SPLIT, 0, "tran")}, "{npz}: unknown split 'tran': did you mean 'train'? (known: test, train)"),
-        ({"split": np.array(SPLIT[1:])}, "{npz}: features, labels and split have 9, 9 and 8 entries, and must have one a sample"),
-        ({"split": replaced(SPLIT, 6, "train")}, "{npz}: a sample of the unseen class 'fly' is marked 'train': mark it 'test'"),
-        ({"features": np.full((9, 3), np.nan)}, "{name}: the features of 9 of 9 samples hold NaN or infinity"),
-        ({"features": np.ones((9, 3))}, "{name}: all training samples have the same features: nothing can be learnt from them"),
-        ({"features": FEATURES.astype(object)}, "{npz} holds Python objects, which are never loaded: save plain numbers or text"),
+        (
+            {"labels": np.ones(9)},
+            "{npz}: the labels are of type float64, neither class names nor row numbers",
+        ),
+        (
+            {"labels": np.array([0, 0, 1, 1, 2, 2, 3, 3, 5])},
+            "{name}: the label 5 of sample 8 is outside the class space (0..4)",
+        ),
+        (
+            {"split": replaced(SPLIT, 0, "tran")},
+            "{npz}: unknown split 'tran': did you mean 'train'? (known: test, train)",
+        ),
+        (
+            {"split": np.array(SPLIT[1:])},
+            "{npz}: features, labels and split have 9, 9 and 8 entries, and must have one a sample",
+        ),
+        (
+            {"split": replaced(SPLIT, 6, "train")},
+            "{npz}: a sample of the unseen class 'fly' is marked 'train': mark it 'test'",
+        ),
+        (
+            {"features": np.full((9, 3), np.nan)},
+            "{name}: the features of 9 of 9 samples hold NaN or infinity",
+        ),
+        (
+            {"features": np.ones((9, 3))},
+            "{name}: all training samples have the same features: nothing can be learnt from them",
+        ),
+        (
+            {"features": FEATURES.astype(object)},
+            "{npz} holds Python objects, which are never loaded: save plain numbers or text",
+        ),
         ({"classes": CLASSES.replace("unseen", "seen")}, "{name}: the split test_unseen has no sample"),
-        ({"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"}, "{csv}, line 6: 5 cells, but the first line has 4"),
+        (
+            {"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"},
+            "{csv}, line 6: 5 cells, but the first line has 4",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_content(tmp_path, changes, message):
     make(tmp_path, **changes)
     message = message.format(

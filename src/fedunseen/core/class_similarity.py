@@ -12,8 +12,8 @@ correlation is singular), S itself is taken, which differs from the optimum by n
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ def correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def is_optimal_covariance(gamma: NDArray[np.float64], s: NDArray[np.float64], alpha: float) -> bool:
-    """Say whether ``gamma`` (C, C) meets the optimality conditions of the graphical lasso of ``s`` at ``alpha``."""
+    """Say whether ``gamma`` (C, C) keeps to the bounds that the graphical lasso's optimum for ``s`` and ``alpha`` obeys."""
     if not np.isfinite(gamma).all():
         return False
     off = np.abs(gamma - s)
@@ -83,7 +83,8 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
     else:
         solution = _solve(s, alpha)
         gamma, solved = (s, False) if solution is None else (solution, True)
-        write_tensors(cached, {"gamma": gamma, "solved": np.array([solved])})
+        with suppress(OSError):  # a cache that cannot be written is merely no help next time
+            write_tensors(cached, {"gamma": gamma, "solved": np.array([solved])})
     if not solved:
         warnings.warn(
             f"the graphical lasso did not reach its optimum on these {len(s)} classes; their correlation, which is "
@@ -109,11 +110,8 @@ def _solve(s: NDArray[np.float64], alpha: float) -> NDArray[np.float64] | None:
 
 
 def _read(path: Path) -> tuple[NDArray[np.float64], bool] | None:
-    if not path.exists():
-        return None
     try:
         tensors = load_file(path)
         return tensors["gamma"], bool(tensors["solved"][0])
-    except (SafetensorError, KeyError, OSError):  # a damaged cache is made anew
-        os.unlink(path)
+    except (SafetensorError, KeyError, OSError):  # none yet, or damaged: it is made anew
         return None

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.numpy
-import safetensors.torch
+import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 from torch import Tensor
 
 __all__ = ["cache_folder", "replacing", "write_json", "write_tensors", "write_text"]
@@ -56,11 +56,12 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors."""
-    arrays = {
-        k: v.detach().cpu().contiguous() if isinstance(v, Tensor) else np.ascontiguousarray(v)
-        for k, v in tensors.items()
+    # Copies, because safetensors refuses two names for one tensor (a server state that keeps the parameters, say).
+    copies = {
+        name: value.detach().to("cpu", copy=True).contiguous()
+        if isinstance(value, Tensor)
+        else torch.from_numpy(np.array(value, order="C"))
+        for name, value in tensors.items()
     }
-    torch_like = any(isinstance(v, Tensor) for v in arrays.values())
-    save = safetensors.torch.save_file if torch_like else safetensors.numpy.save_file
     with replacing(path) as temporary:
-        save(arrays, temporary, dict(metadata or {}))
+        save_file(copies, temporary, dict(metadata or {}))

@@ -18,8 +18,18 @@ _OUT = -1e9  # a logit that softmax turns into exactly zero; -inf would make 0 *
 
 
 def restrict(logits: Tensor, mask: Tensor) -> Tensor:
-    """Take classes out of a softmax: logits (..., C) where ``mask`` (C,) is true, as good as minus infinity elsewhere."""
+    """Take classes out of a softmax: logits (..., C) where ``mask`` (C,) is true, as good as -inf elsewhere."""
     return logits.masked_fill(~mask, _OUT)
+
+
+def _log_softmax(logits: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return (B, C) log-probabilities over the classes of ``mask`` (C,) at a temperature."""
+    return F.log_softmax(restrict(_precise(logits) / temperature, mask), dim=-1)
+
+
+def _precise(values: Tensor) -> Tensor:
+    """Go on in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits no loss can bear."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def semantic_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
@@ -36,7 +46,7 @@ def semantic_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, mask
         >>> round(loss.item(), 4)  # log 4
         1.3863
     """
-    log_p = F.log_softmax(restrict(logits, mask), dim=-1)
+    log_p = _log_softmax(logits, mask)
     return weighted_mean(-log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1), weights)
 
 
@@ -55,8 +65,8 @@ def relation_distillation(
         mask: (C,) bool, the classes that both softmaxes run over.
         temperature: tau > 0.
     """
-    log_target = F.log_softmax(restrict(similarities, mask) / temperature, dim=-1)
-    log_p = F.log_softmax(restrict(logits, mask) / temperature, dim=-1)
+    log_target = _log_softmax(similarities, mask, temperature)
+    log_p = _log_softmax(logits, mask, temperature)
     divergence = (log_target.exp() * (log_target - log_p)).sum(-1)
     return temperature**2 * weighted_mean(divergence, weights)
 
@@ -69,7 +79,7 @@ def consistency(generated: Tensor, features: Tensor, weights: Tensor) -> Tensor:
         features: (B, d) features of the samples.
         weights: (B,) 0 drops a sample.
     """
-    squared = (generated - features).square().sum(-1)
+    squared = (_precise(generated) - _precise(features)).square().sum(-1)
     # The square root has no derivative at zero: there the subgradient 0 is taken.
     positive = squared > 0
     distance = torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)

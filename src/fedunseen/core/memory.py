@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 __all__ = ["keep_pages", "peak_memory"]
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 
 
 @contextmanager
@@ -27,13 +27,16 @@ def keep_pages() -> Iterator[bool]:
         yield False
         return
     libc = ctypes.CDLL(None)
-    # No block is mapped on its own (M_MMAP_MAX 0), and the top of the heap is never trimmed (2 GiB - 1 is the most).
+    # No block is mapped on its own (M_MMAP_MAX 0; older releases refuse an M_MMAP_THRESHOLD above 32 MiB), and the top
+    # of the heap is never trimmed (2 GiB - 1 is the most).
     kept = bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
     try:
         yield kept
     finally:
-        libc.mallopt(_M_MMAP_MAX, 65536)  # glibc's defaults
-        libc.mallopt(_M_TRIM_THRESHOLD, 128 * 1024)
+        # Any of these calls ends glibc's own adaptation for good, so leave its thresholds where that would arrive.
+        libc.mallopt(_M_MMAP_MAX, 65536)
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)
         libc.malloc_trim(0)
 
 

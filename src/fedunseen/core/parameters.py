@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 Params = dict[str, Tensor]
-"""Name -> tensor. The order of names is the order of creation and is the same everywhere."""
+"""Name -> tensor. Nothing may depend on the order of names: files do not keep it."""
 
 
 def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: float = 1.0) -> Params:

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 
 __all__ = [
+    "SGD",
     "Adam",
     "Batch",
     "Context",
@@ -28,7 +29,6 @@ __all__ = [
     "Optimiser",
     "Phase",
     "Plan",
-    "SGD",
     "Step",
     "Terms",
     "epochs_plan",
@@ -64,8 +64,9 @@ GradientFunction = Callable[[Params, Step], tuple[Params, Terms]]
 class SGD:
     """Stochastic gradient descent with momentum and weight decay: the update rule of ``torch.optim.SGD``.
 
-    Works on one client's parameters and on a stack of clients alike; tensors are changed in place, because fresh
-    memory for every step would cost more than the arithmetic.
+    Works on one client's parameters and on a stack of clients alike; parameters and state are changed in place,
+    because fresh memory for every step would cost more than the arithmetic. Gradients are only read: differentiation
+    may give two parameters one and the same tensor.
     """
 
     lr: float
@@ -78,13 +79,15 @@ class SGD:
 
     def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
         """Take one step in place; ``step`` counts from 1."""
-        if self.weight_decay:
-            torch._foreach_add_(grads, params, alpha=self.weight_decay)
         if self.momentum:
             (velocity,) = state
             torch._foreach_mul_(velocity, self.momentum)
             torch._foreach_add_(velocity, grads)
+            if self.weight_decay:
+                torch._foreach_add_(velocity, params, alpha=self.weight_decay)
             grads = velocity
+        elif self.weight_decay:
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
         torch._foreach_add_(params, grads, alpha=-self.lr)
 
 
@@ -105,7 +108,7 @@ class Adam:
         """Take one step in place; ``step`` counts from 1."""
         (first, second), (beta1, beta2) = state, self.betas
         if self.weight_decay:
-            torch._foreach_add_(grads, params, alpha=self.weight_decay)
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
         torch._foreach_mul_(first, beta1)
         torch._foreach_add_(first, grads, alpha=1 - beta1)
         torch._foreach_mul_(second, beta2)

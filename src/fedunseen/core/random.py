@@ -19,7 +19,7 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     Args:
         seed: the run's seed (``run.seed``), >= 0.
         purpose: what is drawn, for example ``"batches"``; two purposes never share numbers.
-        keys: whatever else names the draw, usually round and client, each >= 0.
+        keys: whatever else names the draw, usually round and client, each >= 0; one purpose always has as many.
 
     Example:
         >>> int(stream(0, "batches", 3, 1).integers(1000)) == int(stream(0, "batches", 3, 1).integers(1000))

@@ -64,11 +64,15 @@ def batching_pays(clients: int, batch_size: int, parameters: int, device: torch.
     return device.type != "cpu" or batch_size * parameters <= 30_000_000
 
 
-def chunk_size(task: Task, memory: int) -> int:
-    """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries."""
-    plan = next(iter(task.plans.values()))
-    batch = 4 * plan.index.shape[1] * max(value.shape[-1] for value in task.params.values())
-    return max(1, memory // (8 * (size_in_bytes(task.params) + batch)))
+def chunk_size(task: Task, context: Context, memory: int) -> int:
+    """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries.
+
+    The widest thing that a sample turns into is taken to be the last dimension of some parameter (features) or of
+    something in the ``context`` that all clients share (the classes of a mask).
+    """
+    places: int = max(plan.index.shape[1] for plan in task.plans.values())
+    widest = max(int(value.shape[-1]) for value in (*task.params.values(), *context.values()))
+    return max(1, memory // (8 * (size_in_bytes(task.params) + 4 * places * widest)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,9 +125,7 @@ class Trainer:
                     for _ in range(running.phase.repeats):
                         fixed = {k: v for k, v in params.items() if k not in running.group}
                         with self._precision():
-                            grads, terms = running.gradient(
-                                running.group, Step(batch, context, task.extras, fixed)
-                            )
+                            grads, terms = running.gradient(running.group, Step(batch, context, task.extras, fixed))
                         running.apply(grads)
                         log.add(terms)
             steps += plan.steps
@@ -139,7 +141,7 @@ class Trainer:
         own, own_dims = _share([task.context for task in chosen])
         extras, extras_dims = _share([task.extras for task in chosen])
         context = {**self.context, **own}
-        context_dims = {**dict.fromkeys(self.context), **own_dims}
+        context_dims: dict[str, int | None] = {**dict.fromkeys(self.context), **own_dims}
         count = len(chosen)
         log = _Log(count)
         total = np.zeros(count, dtype=np.int64)
@@ -149,10 +151,8 @@ class Trainer:
             if (np.diff(steps) > 0).any():
                 raise ValueError("the plans of a round's phases must rank its clients alike")
             total += steps
-            places = [
-                plan.index.shape[1] if plan.extras else int((plan.weight > 0).any(0).sum()) for plan in plans
-            ]
-            padded = _padded(plans, [task.samples for task in chosen], max(places))
+            width = max(_places(plan) for plan in plans)
+            padded = _padded(plans, [task.samples for task in chosen], width)
             index, weight = (torch.from_numpy(array).to(device) for array in padded)
             more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
             run = [_Running(p, params, self.correct(_by_transform(p.loss))) for p in phases]
@@ -174,7 +174,7 @@ class Trainer:
                         {k: v if extras_dims[k] is None else v[active] for k, v in extras.items()},
                         fixed,
                     )
-                    dims = Step(dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0))
+                    dims = Step._make((dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0)))
                     mapped = torch.func.vmap(running.gradient, in_dims=(0, dims))
                     for _ in range(running.phase.repeats):
                         with self._precision():
@@ -275,6 +275,14 @@ def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
         values[name] = first if same else torch.stack([one[name] for one in many])
         dims[name] = None if same else 0
     return values, dims
+
+
+def _places(plan: Plan) -> int:
+    """Return how many places of the batches are needed: up to the last one that any step uses."""
+    if plan.extras:  # what was drawn for each place must stay in place
+        return int(plan.index.shape[1])
+    used = np.flatnonzero((plan.weight > 0).any(0))
+    return 1 + int(used[-1]) if len(used) else 0
 
 
 def _padded(

@@ -69,13 +69,9 @@ class Benchmark:
 
     def _check_labels(self) -> None:
         if self.features.ndim != 2 or self.features.shape[1] == 0:
-            raise DataError(
-                f"{self.name}: the features have the shape {self.features.shape}, not (samples, numbers)"
-            )
+            raise DataError(f"{self.name}: the features have the shape {self.features.shape}, not (samples, numbers)")
         if self.labels.shape != self.features.shape[:1]:
-            raise DataError(
-                f"{self.name}: {len(self.features)} samples have features, but {self.labels.size} a label"
-            )
+            raise DataError(f"{self.name}: {len(self.features)} samples have features, but {self.labels.size} a label")
         classes = len(self.space.names)
         outside = (self.labels < 0) | (self.labels >= classes)
         if outside.any():
@@ -97,9 +93,7 @@ class Benchmark:
                 raise DataError(f"{self.name}: the split {split} has no sample")
             if ids[0] < 0 or ids[-1] >= samples:
                 outside = ids[0] if ids[0] < 0 else ids[-1]
-                raise DataError(
-                    f"{self.name}: the sample id {outside} in {split} is outside 0..{samples - 1}"
-                )
+                raise DataError(f"{self.name}: the sample id {outside} in {split} is outside 0..{samples - 1}")
             if len(np.unique(ids)) != len(ids):
                 raise DataError(f"{self.name}: the split {split} names a sample more than once")
             stray = np.setdiff1d(self.labels[ids], classes)
@@ -113,9 +107,7 @@ class Benchmark:
             raise DataError(f"{self.name}: {len(both)} samples are in both train and test_seen")
         without = np.setdiff1d(self.space.seen, self.labels[self.train])
         if len(without):
-            raise DataError(
-                f"{self.name}: the seen class {self.space.names[without[0]]!r} has no training sample"
-            )
+            raise DataError(f"{self.name}: the seen class {self.space.names[without[0]]!r} has no training sample")
 
     def _check_features(self) -> None:
         if self.features.dtype.kind not in "fiub":
@@ -170,9 +162,7 @@ class Benchmark:
         """
         space = self.space
         if not len(space.validation):
-            raise DataError(
-                f"{self.name} has no validation classes to choose on: mark some seen classes as validation"
-            )
+            raise DataError(f"{self.name} has no validation classes to choose on: mark some seen classes as validation")
         if not len(space.train):
             raise DataError(f"{self.name}: every seen class is a validation class: leave some to train on")
         labels = self.labels[self.train]
@@ -186,9 +176,7 @@ class Benchmark:
         return replace(
             self,
             name=f"{self.name} (selection)",
-            space=replace(
-                space, seen=space.train, validation=np.array([], dtype=np.int64), unseen=space.validation
-            ),
+            space=replace(space, seen=space.train, validation=np.array([], dtype=np.int64), unseen=space.validation),
             train=np.setdiff1d(of_train_classes, test_seen),
             test_seen=test_seen,
             test_unseen=self.train[np.isin(labels, space.validation)],

@@ -91,9 +91,7 @@ class ClassSpace:
         ):
             for name, times in Counter(names).items():
                 if times > 1:
-                    raise DataError(
-                        f"the {kind} name {name!r} occurs {times} times: give each {kind} its own name"
-                    )
+                    raise DataError(f"the {kind} name {name!r} occurs {times} times: give each {kind} its own name")
                 if not name or name != name.strip():
                     raise DataError(f"the {kind} name {name!r} is empty or has space around it: rename it")
         for group in self.attribute_groups:
@@ -103,8 +101,7 @@ class ClassSpace:
         for column, times in Counter(columns).items():
             if not 0 <= column < len(self.attribute_names):
                 raise DataError(
-                    f"an attribute group names column {column}, "
-                    f"but there are {len(self.attribute_names)} attributes"
+                    f"an attribute group names column {column}, but there are {len(self.attribute_names)} attributes"
                 )
             if times > 1:
                 raise DataError(f"the attribute {self.attribute_names[column]!r} is in more than one group")
@@ -202,11 +199,7 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
     (_, header), *rows = read_csv(path)
     name = _column(path, header, "name")
     ids = {full: i for i, full in enumerate(_headers(space))}
-    ids |= {
-        attribute: i
-        for i, attribute in enumerate(space.attribute_names)
-        if attribute not in ("name", "split")
-    }
+    ids |= {attribute: i for i, attribute in enumerate(space.attribute_names) if attribute not in ("name", "split")}
     place: dict[int, int] = {}  # attribute -> column of the file
     for column, text in enumerate(header):
         if column == name or text == "split":
@@ -268,8 +261,7 @@ def draw_validation(seen: NDArray[np.int64], count: int | None, seed: int) -> ND
         count = max(1, round(len(seen) / 5)) if len(seen) > 1 else 0
     if not 0 <= count < len(seen):
         raise DataError(
-            f"{count} validation classes out of {len(seen)} seen classes leave none to train on: "
-            "ask for fewer"
+            f"{count} validation classes out of {len(seen)} seen classes leave none to train on: ask for fewer"
         )
     return np.sort(stream(seed, "validation classes").choice(seen, size=count, replace=False))
 
@@ -300,7 +292,5 @@ def _numbers(
     path: Path, header: list[str], rows: list[tuple[int, list[str]]], columns: list[int]
 ) -> NDArray[np.float64]:
     """Return the given columns as numbers, shape (rows, columns)."""
-    values = [
-        [number(row[c], f"{path}, line {line}, column {header[c]!r}") for c in columns] for line, row in rows
-    ]
+    values = [[number(row[c], f"{path}, line {line}, column {header[c]!r}") for c in columns] for line, row in rows]
     return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))

@@ -102,9 +102,7 @@ class DigitPairs:
             raise DataError(
                 f"{path} is not a readable picture, nor a feature file ({', '.join(FEATURE_SUFFIXES)})"
             ) from None
-        small = grey.resize(
-            (WIDTH, HEIGHT), Image.Resampling.BOX
-        )  # the source digits were block averages too
+        small = grey.resize((WIDTH, HEIGHT), Image.Resampling.BOX)  # the source digits were block averages too
         image = np.clip(np.asarray(small, dtype=np.float32), 0.0, 1.0)
         border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
         if np.median(border) > 0.5:
@@ -159,9 +157,7 @@ def _pairs(
 
 def _grey(picture: Image.Image) -> Image.Image:
     """Return the picture as floats in [0, 1], transparent parts white."""
-    if (
-        picture.mode.startswith("I") or picture.mode == "F"
-    ):  # 16 or 32 bits: Pillow's own conversion would clip them
+    if picture.mode.startswith("I") or picture.mode == "F":  # 16 or 32 bits: Pillow's own conversion would clip them
         values = np.asarray(picture, dtype=np.float32)
         if not np.isfinite(values).all():
             raise ValueError("not finite")

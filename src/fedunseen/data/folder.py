@@ -58,9 +58,7 @@ class Folder:
         arrays = load_arrays(path)
         for key in ("features", "labels", "split"):
             if key not in arrays:
-                raise DataError(
-                    f"{path} has no array {key!r} (it has: {', '.join(sorted(arrays)) or 'none'})"
-                )
+                raise DataError(f"{path} has no array {key!r} (it has: {', '.join(sorted(arrays)) or 'none'})")
         labels = _labels(path, arrays["labels"], space)
         test = _is_test(path, arrays["split"])
         if not len(arrays["features"]) == len(labels) == len(test):
@@ -71,9 +69,7 @@ class Folder:
         unseen = np.isin(labels, space.unseen)
         if (unseen & ~test).any():
             name = space.names[labels[int(np.argmax(unseen & ~test))]]
-            raise DataError(
-                f"{path}: a sample of the unseen class {name!r} is marked 'train': mark it 'test'"
-            )
+            raise DataError(f"{path}: a sample of the unseen class {name!r} is marked 'train': mark it 'test'")
         seen = np.isin(labels, space.seen)  # a class may be neither
         features = arrays["features"]
         if features.dtype.kind in "fiub" and features.dtype != np.uint8:
@@ -105,9 +101,7 @@ def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.i
     ids = {name: i for i, name in enumerate(space.names)}
     for name in names.tolist():
         if name not in ids:
-            raise DataError(
-                f"{path}: the label {name!r} is not a class of classes.csv{did_you_mean(name, ids)}"
-            )
+            raise DataError(f"{path}: the label {name!r} is not a class of classes.csv{did_you_mean(name, ids)}")
     return np.array([ids[name] for name in names.tolist()], dtype=np.int64)[inverse]
 
 

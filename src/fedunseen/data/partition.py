@@ -108,17 +108,13 @@ class PartitionSettings(BaseModel):
         ):
             if getattr(self, option) != default and not sense:
                 raise ExperimentError(
-                    f"partition.{option} = {_toml(getattr(self, option))} makes no sense here: "
-                    f"it belongs to {where}"
+                    f"partition.{option} = {_toml(getattr(self, option))} makes no sense here: it belongs to {where}"
                 )
         if self.kind == "file" and self.file is None:
-            raise ExperimentError(
-                'partition.kind = "file" needs partition.file: lines of class,client[,share]'
-            )
+            raise ExperimentError('partition.kind = "file" needs partition.file: lines of class,client[,share]')
         if self.counts == "dirichlet" and self.floor is not None and self.floor < 2:
             raise ExperimentError(
-                'partition.floor must be at least 2 with partition.counts = "dirichlet": '
-                'raise it, or use "uneven"'
+                'partition.floor must be at least 2 with partition.counts = "dirichlet": raise it, or use "uneven"'
             )
         first, last = self.rounds()
         absent = np.flatnonzero(first >= last)
@@ -131,7 +127,7 @@ class PartitionSettings(BaseModel):
         return self
 
     def rounds(self) -> tuple[Ids, Ids]:
-        """Return each client's first round and the first that it misses again, each of shape (clients,)."""
+        """Return in which round each client joins and in which it leaves, each of shape (clients,)."""
         first, last = np.zeros(self.clients, dtype=np.int64), np.full(self.clients, NEVER, dtype=np.int64)
         for option, rounds, target in (("join", self.join, first), ("leave", self.leave, last)):
             named: set[int] = set()
@@ -251,8 +247,9 @@ def _pccd(settings: PartitionSettings, classes: list[int], seed: int) -> list[li
     """Return the classes of each client."""
     clients = settings.clients
     shuffled = stream(seed, "partition classes").permutation(np.array(classes, dtype=np.int64))
-    disjoint = settings.phi is None or settings.phi * clients < 1
-    if disjoint and clients > len(classes):
+    # how many clients hold a class on average; up to 1, classes are disjoint (1e-9: in floats 49 * (1 / 49) < 1)
+    times = 1.0 if settings.phi is None else settings.phi * clients
+    if settings.counts == "even" and times <= 1 + 1e-9 and clients > len(classes):
         raise ExperimentError(
             f"{clients} clients cannot each hold classes of their own out of {len(classes)} seen ones: "
             "lower partition.clients, or let clients share classes (partition.phi)"
@@ -261,10 +258,10 @@ def _pccd(settings: PartitionSettings, classes: list[int], seed: int) -> list[li
     if settings.counts != "even":
         sizes = _uneven_sizes(settings, len(classes), seed)
     dealt = [part.tolist() for part in np.split(shuffled, np.cumsum(sizes)[:-1])]
-    if settings.phi is None:
+    if settings.phi is None or abs(times - 1) <= 1e-9:
         return dealt
     wanted = max(1, round(settings.phi * len(classes)))
-    if settings.phi * clients < 1:
+    if times < 1:
         return [own[:wanted] for own in dealt]
     # what was dealt sees to it that every class has a holder; the rest is each client's own draw
     for k, own in enumerate(dealt):
@@ -285,9 +282,7 @@ def _uneven_sizes(settings: PartitionSettings, classes: int, seed: int) -> list[
             f"{clients} clients with at least {floor} classes each need {floor * clients} seen classes, "
             f"but there are {classes}: lower partition.clients or partition.floor"
         )
-    alpha = (
-        settings.alpha if settings.counts == "dirichlet" else 1.0
-    )  # Dir(1): any division is equally likely
+    alpha = settings.alpha if settings.counts == "dirichlet" else 1.0  # Dir(1): any division is equally likely
     proportions = stream(seed, "partition class counts").dirichlet(np.full(clients, alpha))
     cuts = np.rint(np.cumsum(proportions) * (classes - floor * clients)).astype(int)
     cuts[-1] = classes - floor * clients
@@ -313,9 +308,7 @@ def _from_file(
     return clients
 
 
-def _read_holders(
-    settings: PartitionSettings, path: Path, benchmark: Benchmark
-) -> dict[int, dict[int, float]]:
+def _read_holders(settings: PartitionSettings, path: Path, benchmark: Benchmark) -> dict[int, dict[int, float]]:
     """Return class id -> client -> share of the class's samples."""
     (_, header), *rows = read_csv(path)
     if header not in (["class", "client"], ["class", "client", "share"]):
@@ -331,8 +324,7 @@ def _read_holders(
             raise ExperimentError(f"{where}: the class {name!r} is not a seen class: nobody can hold it")
         if not client.isdecimal() or int(client) >= settings.clients:
             raise ExperimentError(
-                f"{where}: the client {client!r} is not a number from 0 to {settings.clients - 1} "
-                "(partition.clients)"
+                f"{where}: the client {client!r} is not a number from 0 to {settings.clients - 1} (partition.clients)"
             )
         shares = holders.setdefault(names[name], {})
         if int(client) in shares:
@@ -357,16 +349,13 @@ def _client_range(option: str, key: str, clients: int) -> range:
     """Return the clients that a key of ``join`` or ``leave`` names."""
     match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", key)
     if match is None:
-        raise ExperimentError(
-            f'partition.{option}: {key!r} is neither a client ("3") nor a range of clients ("5-9")'
-        )
+        raise ExperimentError(f'partition.{option}: {key!r} is neither a client ("3") nor a range of clients ("5-9")')
     start, stop = int(match[1]), int(match[2] or match[1])
     if start > stop:
         raise ExperimentError(f'partition.{option}: the range {key!r} is empty: write "{stop}-{start}"')
     if stop >= clients:
         raise ExperimentError(
-            f"partition.{option}: there is no client {stop}: "
-            f"the {clients} clients are numbered from 0 to {clients - 1}"
+            f"partition.{option}: there is no client {stop}: the {clients} clients are numbered from 0 to {clients - 1}"
         )
     return range(start, stop + 1)
 

@@ -77,9 +77,7 @@ class Scaler:
                 fitted["mean"] = mean = np.asarray(total / len(rows))
                 if step == "standard":
                     squares = sum(((earlier(block) - mean) ** 2).sum(axis=0) for block in blocks(rows))
-                    low, high = _extent(
-                        rows, earlier
-                    )  # a rounded mean gives a constant column a tiny deviation
+                    low, high = _extent(rows, earlier)  # a rounded mean gives a constant column a tiny deviation
                     fitted["deviation"] = np.where(high > low, np.sqrt(squares / len(rows)), np.inf)
             statistics |= {f"{i}.{what}": value.astype(np.float32) for what, value in fitted.items()}
         return Scaler(tuple(steps), statistics)

@@ -67,9 +67,7 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
         raise DataError(f"{path} is empty")
     for line, row in rows:
         if len(row) != len(rows[0][1]):
-            raise DataError(
-                f"{path}, line {line}: {len(row)} cells, but the first line has {len(rows[0][1])}"
-            )
+            raise DataError(f"{path}, line {line}: {len(row)} cells, but the first line has {len(rows[0][1])}")
     return rows
 
 

@@ -75,11 +75,7 @@ class Xlsa17:
                 f"but allclasses_names has {len(names)}"
             )
         features, labels = _samples(folder / FEATURES, measured, len(names))
-        index = {
-            key: _index(folder / SPLITS, key, splits[key], len(labels))
-            for key in splits
-            if key.endswith("_loc")
-        }
+        index = {key: _index(folder / SPLITS, key, splits[key], len(labels)) for key in splits if key.endswith("_loc")}
         seen = np.unique(labels[index["trainval_loc"]])
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
         return Benchmark(
@@ -115,9 +111,7 @@ def _validation(
 ) -> NDArray[np.int64]:
     """Return the validation classes: those of ``val_loc`` within trainval (see the top), or drawn ones."""
     if count is None and {"train_loc", "val_loc"} <= index.keys():
-        train, validation = (
-            np.intersect1d(index[k], index["trainval_loc"]) for k in ("train_loc", "val_loc")
-        )
+        train, validation = (np.intersect1d(index[k], index["trainval_loc"]) for k in ("train_loc", "val_loc"))
         # a class in both was split by samples, not set aside
         classes = np.setdiff1d(labels[validation], labels[train])
         if 0 < len(classes) < len(seen):
@@ -160,8 +154,7 @@ def _samples(path: Path, measured: dict[str, Any], classes: int) -> tuple[NDArra
     if outside.any():
         bad = labels[int(np.argmax(outside))]
         raise DataError(
-            f"{path}: the label {bad} of sample {int(np.argmax(outside)) + 1} is outside the class space "
-            f"(1..{classes})"
+            f"{path}: the label {bad} of sample {int(np.argmax(outside)) + 1} is outside the class space (1..{classes})"
         )
     # bytes stay bytes (a quarter of the memory); anything else is worked on in float32 anyway
     kept = features.dtype if features.dtype == np.uint8 else np.float32

@@ -70,11 +70,9 @@ class Worker:
             return [self._finish(work, self._solve(work)) for work in works]
         tasks = [self._task(work, round) for work in works]
         if not self._batched(tasks):
-            return [
-                self._finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)
-            ]
+            return [self._finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
         done: list[tuple[Reply, Params]] = []
-        chunk = chunk_size(tasks[0], self.memory)
+        chunk = chunk_size(tasks[0], self.trainer.context, self.memory)
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
         results: dict[int, LocalResult] = {}
@@ -97,9 +95,7 @@ class Worker:
         names = [phase.name for phase in self.phases if phase.before_round] + [""]
         epochs = self.strategy.settings.local_epochs
         plans = {
-            name: self.method.plan(
-                name, labels, epochs, stream(self.seed, f"batches {name}", round, work.client)
-            )
+            name: self.method.plan(name, labels, epochs, stream(self.seed, f"batches {name}", round, work.client))
             for name in names
         }
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)

@@ -56,9 +56,7 @@ class Answers:
         return np.where(self.gap >= factor, self.best_seen, self.best_unseen)
 
 
-def answer(
-    score: Callable[[Tensor], Tensor], inputs: Tensor, labels: NDArray[np.int64], space: ClassSpace
-) -> Answers:
+def answer(score: Callable[[Tensor], Tensor], inputs: Tensor, labels: NDArray[np.int64], space: ClassSpace) -> Answers:
     """Ask a model for the classes of ``inputs`` (n, d).
 
     Args:
@@ -74,8 +72,7 @@ def answer(
             scores = score(inputs[start : start + _BLOCK]).float()
             high_seen, at_seen = scores[:, seen.to(scores.device)].max(1)
             high_unseen, at_unseen = scores[:, unseen.to(scores.device)].max(1)
-            gap = (high_seen - high_unseen).double()
-            parts.append((seen[at_seen.cpu()], unseen[at_unseen.cpu()], gap.cpu()))
+            parts.append((seen[at_seen.cpu()], unseen[at_unseen.cpu()], (high_seen - high_unseen).double().cpu()))
     best_seen, best_unseen, gap = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
     return Answers(labels, best_seen, best_unseen, gap, np.isin(labels, space.unseen))
 
@@ -117,9 +114,7 @@ def best_factor(many: Sequence[Answers]) -> float:
         seen = _share_below(answers, s, answers.best_seen, np.array([np.inf])) - _share_below(
             answers, s, answers.best_seen, candidates
         )
-        total += np.divide(
-            2 * unseen * seen, unseen + seen, out=np.zeros_like(total), where=unseen + seen > 0
-        )
+        total += np.divide(2 * unseen * seen, unseen + seen, out=np.zeros_like(total), where=unseen + seen > 0)
     best = np.flatnonzero(total >= total.max() - 1e-12)
     # Of a plateau, the factor nearest to none at all.
     return float(candidates[best[np.abs(candidates[best]).argmin()]])

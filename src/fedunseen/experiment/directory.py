@@ -71,9 +71,7 @@ class RunDirectory:
             if self.path.is_file() or (
                 self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
             ):
-                raise RunDirectoryError(
-                    f"{self.path} exists and is not a run directory: choose another --out"
-                )
+                raise RunDirectoryError(f"{self.path} exists and is not a run directory: choose another --out")
             return
         if not resume:
             raise RunDirectoryError(
@@ -122,9 +120,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: this is no run directory.
         """
-        return _json(
-            self.manifest_path, f"{self.path} is not a run directory (it has no readable manifest.json)"
-        )
+        return _json(self.manifest_path, f"{self.path} is not a run directory (it has no readable manifest.json)")
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
@@ -206,9 +202,7 @@ def _json(path: Path, problem: str) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Say which settings differ: ["method.lr was 0.1, is 0.2"]."""
     found: list[str] = []
-    for key in sorted(
-        {*old, *new} - {"name"} if not prefix else {*old, *new}
-    ):  # a copy of a preset is no other one
+    for key in sorted({*old, *new} - {"name"} if not prefix else {*old, *new}):  # a copy of a preset is no other one
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
         if isinstance(a, dict) and isinstance(b, dict):
             found += _differences(a, b, f"{name}.")

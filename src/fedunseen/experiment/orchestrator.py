@@ -106,9 +106,7 @@ def run(
             else:
                 choice, chosen = _select(experiment, selection, partition, directory, hear)
             if chosen["settings"] if chosen else False:
-                federation = Federation.make(
-                    experiment.with_overrides(chosen["settings"]), benchmark, partition
-                )
+                federation = Federation.make(experiment.with_overrides(chosen["settings"]), benchmark, partition)
             result = _train(federation, directory, choice, "training", hear)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(path)}
             if chosen:
@@ -145,21 +143,15 @@ def _select(
     candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     results: list[dict[str, Any]] = []
     for i, settings in enumerate(candidates):
-        candidate = experiment.with_overrides(
-            {**settings, "evaluation.choose": {}, "evaluation.clients": False}
-        )
+        candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
         directory = RunDirectory(
             parent.path / "selection" / str(i) if len(candidates) > 1 else parent.path / "selection"
         )
-        stage = "choosing on validation classes" + (
-            f" {i + 1}/{len(candidates)}" if len(candidates) > 1 else ""
-        )
+        stage = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if len(candidates) > 1 else "")
         result = directory.result()
         if result is None:
             federation = Federation.make(candidate, benchmark, partition)
-            directory.create(
-                {**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"}
-            )
+            directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             fixed = experiment.evaluation.factor
             choice = Choice(None, fixed if fixed is not None else None if _calibrates(experiment) else 0.0)
             result = _train(federation, directory, choice, stage, hear)
@@ -205,9 +197,7 @@ def _train(
     hear(stage, done, rounds, lines[-1] if lines else None)
     for current in range(done, rounds):
         started = time.perf_counter()
-        result = federation.engine.round(
-            current, state, params, client_states, federation.participants(current)
-        )
+        result = federation.engine.round(current, state, params, client_states, federation.participants(current))
         client_states.update(result.client_states)
         line = _measure(federation, current, params, result, client_states, choice.factor)
         state, params = result.state, result.params
@@ -282,9 +272,7 @@ def _model_tensors(federation: Federation, params: Params, client_states: dict[i
     """Return the merged model; where nothing merges, every client's, under ``client/K/``."""
     if federation.engine.strategy.merges:
         return params
-    return {
-        f"client/{k}/{name}": value for k, own in sorted(client_states.items()) for name, value in own.items()
-    }
+    return {f"client/{k}/{name}": value for k, own in sorted(client_states.items()) for name, value in own.items()}
 
 
 def _write_summary(federation: Federation, directory: RunDirectory, result: Mapping[str, Any]) -> None:
@@ -333,9 +321,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
     benchmark = _load_data(experiment, first)
     fingerprint = benchmark.fingerprint()
     directory.check(experiment.to_dict(), fingerprint, resume)
-    make_partition(
-        experiment.partition, benchmark, first
-    )  # what is wrong with it is said before anything is written
+    make_partition(experiment.partition, benchmark, first)  # what is wrong with it is said before anything is written
     with directory.locked():
         directory.create(_manifest(experiment, fingerprint, benchmark))
         results = []
@@ -347,9 +333,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
                 hear(f"seed {seed}: {stage}", round, rounds, line)
 
             one = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
-            done = run(
-                one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed
-            )
+            done = run(one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed)
             results.append(done.result)
         summary: dict[str, Any] = {}
         names = [name for name in results[0] if name in NAMES or name.startswith("uncalibrated_")]

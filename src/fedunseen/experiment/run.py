@@ -106,8 +106,8 @@ class Run:
         name = self.experiment.method.name  # type: ignore[attr-defined]
         if not find("strategy", self.experiment.strategy.name).merges:
             raise ExperimentError(
-                f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own model, "
-                "so there is none to predict with: run with a strategy that merges"
+                f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
+                "model, so there is none to predict with: run with a strategy that merges"
             )
         names, semantics, seen = self._classes(classes)
         if (classes is not None or among != "all") and not self._method.zero_shot:
@@ -134,10 +134,7 @@ class Run:
         scores = scores - self.result["calibration_factor"] * seen
         kept = np.flatnonzero(allowed)
         order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
-        return [
-            [Prediction(names[c], float(row[c])) for c in best]
-            for row, best in zip(scores, order, strict=True)
-        ]
+        return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
 
     def read(self, path: str | Path) -> NDArray[np.float32]:
         """Read an image or a feature file as (n, d) raw features.
@@ -164,16 +161,12 @@ class Run:
         width = int(self.manifest["features"])
         rows = np.atleast_2d(inputs)
         if rows.ndim != 2 or rows.shape[1] != width:
-            raise DataError(
-                f"the inputs have the shape {inputs.shape}, but this run's model takes (n, {width})"
-            )
+            raise DataError(f"the inputs have the shape {inputs.shape}, but this run's model takes (n, {width})")
         if not np.isfinite(rows).all():
             raise DataError("the inputs hold values that are not finite: leave those rows out")
         return rows
 
-    def _given(
-        self, classes: str | Path | Mapping[str, Sequence[float]]
-    ) -> tuple[Sequence[str], NDArray[np.float64]]:
+    def _given(self, classes: str | Path | Mapping[str, Sequence[float]]) -> tuple[Sequence[str], NDArray[np.float64]]:
         if isinstance(classes, (str, Path)):
             return read_classes(Path(classes), self.space)
         for name, values in classes.items():

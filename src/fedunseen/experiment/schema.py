@@ -16,7 +16,7 @@ from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find
 from fedunseen.strategies import StrategySettings
 
-__all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names"]
+__all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names", "preset_text"]
 
 SECTIONS = ("data", "partition", "method", "strategy", "engine", "evaluation", "run")
 
@@ -92,9 +92,7 @@ class Experiment(BaseModel):
         return cls.from_dict(tree, overrides, name=Path(source).stem)
 
     @classmethod
-    def from_dict(
-        cls, tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = ""
-    ) -> Self:
+    def from_dict(cls, tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "") -> Self:
         """Make an experiment from nested dictionaries, as a TOML file would hold them.
 
         Raises:
@@ -108,14 +106,10 @@ class Experiment(BaseModel):
             if section not in SECTIONS:
                 raise ExperimentError(unknown("section", section, SECTIONS))
             if not isinstance(content, dict):
-                raise ExperimentError(
-                    f"{section}: this is a section; write its settings as {section}.key = value"
-                )
+                raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
         for section in ("data", "method", "strategy"):
             if "name" not in sections.get(section, {}):
-                raise ExperimentError(
-                    f"{section}.name is missing: say which one, for example --set {section}.name=..."
-                )
+                raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
         kinds: dict[str, type[BaseModel]] = {
             **{
                 section: find(section, str(sections[section]["name"])).Settings
@@ -126,9 +120,7 @@ class Experiment(BaseModel):
             "evaluation": EvaluationSettings,
             "run": RunSettings,
         }
-        made = {
-            section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
-        }
+        made = {section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS}
         experiment = cls.model_construct(name=name or "experiment", **made)
         experiment._check_combination()
         return experiment
@@ -162,9 +154,7 @@ class Experiment(BaseModel):
                 "evaluation.choose needs evaluation.selection = 'validation': settings are chosen there"
             )
         if evaluation.factor is not None and evaluation.calibration == "none":
-            raise ExperimentError(
-                "evaluation.factor has no effect with evaluation.calibration = 'none': leave one out"
-            )
+            raise ExperimentError("evaluation.factor has no effect with evaluation.calibration = 'none': leave one out")
         if evaluation.factor is not None and not method.zero_shot:
             raise ExperimentError(
                 f"evaluation.factor has no effect on method.name = {name!r}, which knows no unseen class"
@@ -184,6 +174,11 @@ def preset_names() -> list[str]:
     return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
+def preset_text(name: str) -> str:
+    """Return a preset's TOML text."""
+    return (files("fedunseen.experiment") / "presets" / f"{name}.toml").read_text("utf-8")
+
+
 def parse_override(text: str) -> tuple[str, Any]:
     """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
 
@@ -196,9 +191,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
-        raise ExperimentError(
-            f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10"
-        )
+        raise ExperimentError(f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -209,10 +202,8 @@ def _read(source: str | Path) -> tuple[str, Path]:
     path = Path(source)
     if path.suffix != ".toml" and not path.exists():
         if str(source) in preset_names():
-            return (files("fedunseen.experiment") / "presets" / f"{source}.toml").read_text("utf-8"), Path()
-        raise ExperimentError(
-            unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml"
-        )
+            return preset_text(str(source)), Path()
+        raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
     try:
         return path.read_text("utf-8"), path.parent
     except (OSError, UnicodeDecodeError) as error:
@@ -253,16 +244,12 @@ def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) 
         problem = error.errors(include_url=False)[0]
     place = ".".join([section, *(str(part) for part in problem["loc"])])
     if problem["type"] == "extra_forbidden":
-        raise ExperimentError(
-            f"{section}: " + unknown("key", str(problem["loc"][-1]), _keys(kind, problem["loc"]))
-        )
+        raise ExperimentError(f"{section}: " + unknown("key", str(problem["loc"][-1]), _keys(kind, problem["loc"])))
     if problem["type"] == "missing":
         raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
     if problem["type"] == "value_error":
         raise ExperimentError(f"{section}: {problem['ctx']['error']}")
-    raise ExperimentError(
-        f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
-    )
+    raise ExperimentError(f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}")
 
 
 def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from fedunseen.core.losses import semantic_cross_entropy
@@ -26,7 +27,7 @@ class ClassifierSettings(MethodSettings):
     """Settings of the attribute-free classifier."""
 
     name: Literal["classifier"] = "classifier"
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[PositiveInt, ...] = ()
     """Widths of the layers between the inputs and the class outputs."""
 
 
@@ -36,9 +37,7 @@ class Classifier(Method):
     Settings = ClassifierSettings
     zero_shot = False
 
-    def __init__(
-        self, settings: ClassifierSettings, space: ClassSpace, semantics: Tensor, width: int
-    ) -> None:
+    def __init__(self, settings: ClassifierSettings, space: ClassSpace, semantics: Tensor, width: int) -> None:
         super().__init__(settings, space, semantics, width)
         self.hidden = settings.hidden
 
@@ -62,5 +61,5 @@ class Classifier(Method):
         return loss, {"loss": loss}
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
-        """The class outputs; semantics are ignored."""
+        """Return the class outputs; semantics are ignored."""
         return linear(params, "head", mlp(params, "f", inputs))

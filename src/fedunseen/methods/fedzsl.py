@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
@@ -34,7 +34,7 @@ class FedZSLSettings(MethodSettings):
     """Settings of FedZSL; the defaults of the losses are the paper's."""
 
     name: Literal["fedzsl"] = "fedzsl"
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[PositiveInt, ...] = ()
     """Widths of the trained network f on top of the inputs; empty: frozen features."""
     sce: float = Field(1.0, ge=0)
     """Weight of the semantic cross-entropy, Eq. 3."""
@@ -52,6 +52,12 @@ class FedZSLSettings(MethodSettings):
     """Classes in the denominator of Eq. 3."""
     kl_classes: Classes = "seen"
     """Classes in the softmaxes of Eq. 5."""
+
+    @model_validator(mode="after")
+    def _check_losses(self) -> FedZSLSettings:
+        if not (self.sce or self.kl or self.consistency):
+            raise ValueError("sce, kl and consistency are all 0, so that there is nothing to learn: give one a weight")
+        return self
 
 
 class FedZSL(Method):
@@ -95,11 +101,9 @@ class FedZSL(Method):
         return torch.from_numpy(gamma)
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
-        """The masks of denominators that run over a client's own classes."""
+        """Return the masks of denominators that run over a client's own classes."""
         return {
-            name: class_mask(choice, self.space, classes)
-            for name, choice in self.masks.items()
-            if choice == "local"
+            name: class_mask(choice, self.space, classes) for name, choice in self.masks.items() if choice == "local"
         }
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ __all__ = ["linear", "mlp", "mlp_init"]
 def mlp_init(name: str, widths: Sequence[int], rng: np.random.Generator) -> Params:
     """Draw fully connected layers of the given widths, input first; none for a single width."""
     params: Params = {}
-    for i, (width_in, width_out) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+    for i, (width_in, width_out) in enumerate(pairwise(widths)):
         params |= linear_layer(f"{name}.{i}", width_in, width_out, rng)
     return params
 

@@ -28,15 +28,11 @@ class Local(Strategy):
         """Go on from the client's own model; in its first round, from the common initialisation."""
         return Instruction(client_state or params)
 
-    def finish(
-        self, instruction: Instruction, result: LocalResult, client_state: Params
-    ) -> tuple[Params, Params]:
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send nothing; remember the model."""
         return {}, result.params
 
-    def merge(
-        self, state: Params, params: Params, replies: Sequence[Reply], round: int
-    ) -> tuple[Params, Params]:
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """There is nothing to merge."""
         return state, params
 

@@ -86,15 +86,11 @@ class Strategy:
         """Wrap the gradient function of a local step. Must be pure: it is mapped over clients."""
         return gradient
 
-    def finish(
-        self, instruction: Instruction, result: LocalResult, client_state: Params
-    ) -> tuple[Params, Params]:
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Return a client's update and its state for the next round (FedZSL Algorithm 1, line 26)."""
         return difference(result.params, instruction.params, self.settings.update_scale), client_state
 
-    def merge(
-        self, state: Params, params: Params, replies: Sequence[Reply], round: int
-    ) -> tuple[Params, Params]:
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters."""
         step = self.server_step(round)
         weights = [step * weight for weight in self.reply_weights(replies)]
@@ -107,8 +103,6 @@ class Strategy:
     def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
         """Return what each reply counts; the weights of a round sum to one."""
         by = self.settings.weights
-        raw = [
-            1 if by == "uniform" else reply.classes if by == "classes" else reply.samples for reply in replies
-        ]
+        raw = [1 if by == "uniform" else reply.classes if by == "classes" else reply.samples for reply in replies]
         total = sum(raw)
         return [value / total for value in raw]

@@ -44,8 +44,7 @@ class FedProx(Strategy):
         def pulled(params: Params, step: Step) -> tuple[Params, Terms]:
             grads, terms = gradient(params, step)
             pull = {
-                name: grad + self.mu * (params[name] - step.extras[f"global/{name}"])
-                for name, grad in grads.items()
+                name: grad + self.mu * (params[name] - step.extras[f"global/{name}"]) for name, grad in grads.items()
             }
             return pull, terms
 

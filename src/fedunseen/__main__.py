@@ -1,0 +1,5 @@
+"""``python -m fedunseen``: the command."""
+
+from fedunseen.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command: thin, everything it does can be done from Python."""

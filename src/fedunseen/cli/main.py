@@ -1,0 +1,166 @@
+"""``fedunseen``: run, report, predict, presets, doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from fedunseen.core.errors import FedUnseenError
+
+if TYPE_CHECKING:
+    from fedunseen.experiment import Run
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="fedunseen",
+    help="Federated learning that recognises classes which nobody holds.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+
+
+@app.command()
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: strategy.rounds=10")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory [default: runs/NAME-seedN].")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment."""
+    from fedunseen.cli.progress import live_progress
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment import run as run_experiment
+    from fedunseen.experiment.schema import parse_override
+
+    chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
+    with live_progress() as progress:
+        done = run_experiment(chosen, out, resume, progress)
+    from fedunseen.report import write_report  # figures take a second to import: not before they are needed
+
+    report = write_report(done)
+    _say(_headline(done), f"run:    {done.path}", f"report: {report}")
+    if as_json:
+        print(json.dumps(done.result), flush=True)
+
+
+@app.command()
+def report(path: RunPath, as_json: Json = False) -> None:
+    """Write a run's report.html again."""
+    from fedunseen.experiment import load_run
+    from fedunseen.report import write_report
+
+    written = write_report(load_run(path))
+    _say(f"report: {written}")
+    if as_json:
+        print(json.dumps({"run": str(path), "report": str(written)}), flush=True)
+
+
+@app.command()
+def predict(
+    path: RunPath,
+    inputs: Annotated[
+        list[Path], typer.Argument(metavar="INPUT...", help="Images, or feature files (.npy .npz .csv).")
+    ],
+    classes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes...")
+    ] = None,
+    among: Annotated[
+        str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes.")
+    ] = "all",
+    top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Rank classes for new inputs, also classes that the model was never trained on."""
+    from fedunseen.experiment import load_run
+
+    done = load_run(path)
+    reader = done.seeds[0] if done.seeds else done
+    ranked: list[dict[str, Any]] = []
+    for source in inputs:
+        rows = reader.read(source)
+        for i, ranking in enumerate(done.predict(rows, classes, top, among)):
+            name = str(source) if len(rows) == 1 else f"{source}[{i}]"
+            ranked.append({"input": name, "classes": [{"name": p.name, "score": p.score} for p in ranking]})
+    if as_json:
+        print(json.dumps(ranked), flush=True)
+        return
+    for one in ranked:
+        print(one["input"])
+        for place, found in enumerate(one["classes"], 1):
+            print(f"  {place}. {found['name']}  {found['score']:.3f}")
+
+
+@app.command()
+def presets() -> None:
+    """List the experiments that come with the package."""
+    from fedunseen.experiment import preset_names
+    from fedunseen.experiment.schema import preset_text
+
+    width = max(map(len, preset_names()))
+    for name in preset_names():
+        first = preset_text(name).splitlines()[0].lstrip("# ")
+        print(f"{name:<{width}}  {first}")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what is installed, which devices and data are there, what is missing and how to get it."""
+    from fedunseen.cli.doctor import examine, render
+
+    findings = examine()
+    if as_json:
+        print(json.dumps(findings), flush=True)
+    else:
+        print(render(findings))
+
+
+def _headline(done: Run) -> str:
+    """Say a run's numbers on one line."""
+    result = done.result
+
+    def number(name: str) -> str:
+        spread = f" ± {result[f'{name}_sd']:.1f}" if f"{name}_sd" in result else ""
+        return f"{result[name]:.1f}{spread}"
+
+    unseen = f"ZSL {number('zsl')} %   GZSL unseen {number('gzsl_unseen')} %  seen {number('gzsl_seen')} %"
+    return f"{unseen}  harmonic {number('gzsl_harmonic')} %"
+
+
+def _say(*lines: str) -> None:
+    """Print for people: to standard error, so that standard output carries results alone."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
+    """Show a warning as one line; where in the code it arose is of no use to the user."""
+    _say(f"warning: {message}")
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    _say(message)
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """Run the command; what the user can mend is one sentence on standard error and exit code 2."""
+    warnings.showwarning = _warn
+    try:
+        app()
+    except FedUnseenError as error:
+        _fail(f"error: {error}", 2)
+    except KeyboardInterrupt:
+        _fail("interrupted: go on with --resume and the same --out", 130)

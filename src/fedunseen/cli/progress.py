@@ -1,0 +1,44 @@
+"""The progress bar of a run: round, losses, current accuracy; silent when nobody watches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from fedunseen.experiment import Progress
+
+__all__ = ["live_progress"]
+
+
+@contextmanager
+def live_progress() -> Iterator[Progress | None]:
+    """Yield what hears of every round and draws it on standard error, or None if that is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    state = TextColumn("{task.fields[state]}")
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), state, TimeRemainingColumn())
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def hear(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=rounds, state="")
+            bars.update(tasks[stage], completed=round, state=_state(line))
+
+        yield hear
+
+
+def _state(line: Mapping[str, Any] | None) -> str:
+    """Say a round's numbers in few words."""
+    if line is None:
+        return ""
+    loss = line["losses"].get("loss")
+    losses = "" if loss is None else f"loss {loss:.3f}  "
+    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}"

@@ -1,0 +1,461 @@
+"""Figures as inline SVG: pure functions of arrays. Colours are the page's CSS variables, so both colour schemes work.
+
+A new figure is one more function here: make a :class:`Frame` for its axes, add marks to it, wrap it in :func:`svg`.
+Charts are drawn 420 units wide, to stand in columns at about that many pixels and still be read on a phone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Curve",
+    "Frame",
+    "confusion_map",
+    "histogram",
+    "holdings_map",
+    "image_source",
+    "line_chart",
+    "raster",
+    "similarity_map",
+    "svg",
+    "ticks",
+]
+
+Floats = NDArray[np.float64]
+
+_HOVERED = 120  # rounds up to which every point says its value when pointed at
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One line of a chart.
+
+    Attributes:
+        y: (T,) values at the chart's x; NaN leaves a gap.
+        label: its name in the legend and when pointed at.
+        colour: a CSS variable of the page, without the dashes in front.
+        low, high: (T,) the edges of a shaded area around it, or None.
+        dashed: dashed instead of solid.
+    """
+
+    y: Floats
+    label: str
+    colour: str = "blue"
+    low: Floats | None = None
+    high: Floats | None = None
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The axes of a chart: data limits and the place of the plot within the drawing."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    width: int = 420
+    height: int = 240
+    left: int = 40
+    right: int = 14
+    top: int = 34
+    bottom: int = 36
+
+    def px(self, value: float) -> float:
+        """Return the horizontal place of a value."""
+        low, high = self.x
+        share = (value - low) / (high - low) if high > low else 0.5
+        return round(self.left + share * (self.width - self.left - self.right), 2)
+
+    def py(self, value: float) -> float:
+        """Return the vertical place of a value."""
+        low, high = self.y
+        share = (value - low) / (high - low) if high > low else 0.5
+        return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 2)
+
+    def path(self, x: Floats, y: Floats) -> str:
+        """Return path data through the points (T,), lifted over those that are NaN."""
+        parts, pen = [], "M"
+        for a, b in zip(x.tolist(), y.tolist(), strict=True):
+            if not math.isfinite(b):
+                pen = "M"
+                continue
+            parts.append(f"{pen}{self.px(a):g} {self.py(b):g}")
+            pen = "L"
+        return "".join(parts)
+
+    def area(self, x: Floats, low: Floats, high: Floats) -> str:
+        """Return path data of the area between two curves (T,), where both are known."""
+        known = np.isfinite(low) & np.isfinite(high)
+        parts = []
+        for run in np.split(np.arange(len(x)), np.flatnonzero(np.diff(known.astype(int))) + 1):
+            if not known[run[0]]:
+                continue
+            points = [(x[i], high[i]) for i in run] + [(x[i], low[i]) for i in run[::-1]]
+            parts.append("M" + "L".join(f"{self.px(a):g} {self.py(b):g}" for a, b in points) + "Z")
+        return "".join(parts)
+
+    def axes(self, title: str, x_label: str, x_ticks: Iterable[float], unit: str = "") -> list[str]:
+        """Return title, grid, tick labels and axis label."""
+        out = [f'<text class="title" x="0" y="14">{escape(title)}</text>']
+        bottom = self.height - self.bottom
+        for tick in ticks(*self.y):
+            y = self.py(tick)
+            out.append(f'<path class="rule" d="M{self.left} {y:g}H{self.width - self.right}"/>')
+            out.append(
+                f'<text class="tick end" x="{self.left - 7}" y="{y + 4:g}">{_short(tick)}{unit}</text>'
+            )
+        for tick in x_ticks:
+            out.append(
+                f'<text class="tick mid" x="{self.px(tick):g}" y="{bottom + 16}">{_short(tick)}</text>'
+            )
+        middle = (self.left + self.width - self.right) / 2
+        out.append(
+            f'<text class="tick mid" x="{middle:g}" y="{self.height - 4}">{escape(x_label)}</text>'
+        )
+        return out
+
+
+def svg(parts: Iterable[str], width: float, height: float, label: str, css: str = "") -> str:
+    """Wrap marks into one SVG that scales with the page and that a screen reader announces as ``label``."""
+    return (
+        f'<svg class="figure {css}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
+        + "".join(parts)
+        + "</svg>"
+    )
+
+
+def ticks(low: float, high: float, about: int = 4) -> list[float]:
+    """Return round numbers within [low, high], about as many as asked for.
+
+    Example:
+        >>> ticks(0, 100), ticks(1, 40), ticks(0, 3.1)
+        ([0.0, 25.0, 50.0, 75.0, 100.0], [10.0, 20.0, 30.0, 40.0], [0.0, 1.0, 2.0, 3.0])
+    """
+    if high <= low:
+        return [float(low)]
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((power * m for m in (1, 2, 2.5, 5, 10)), key=lambda s: abs(math.log(s / rough)))
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 10) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def line_chart(
+    curves: Sequence[Curve],
+    title: str,
+    x: Floats,
+    top: float | None = None,
+    x_label: str = "round",
+    unit: str = "",
+    level: tuple[str, float] | None = None,
+    mark: float | None = None,
+    legend: bool = False,
+) -> str:
+    """Draw curves over common x values.
+
+    Args:
+        curves: what to draw; the first one is in front and carries the mark.
+        title: says what is on the y axis.
+        x: (T,) common x values.
+        top: upper end of the y axis, which starts at 0; by default what the data need.
+        x_label: says what is on the x axis.
+        unit: written behind the y axis' numbers.
+        level: a name and a value to draw as a dotted horizontal line.
+        mark: the x value to mark.
+        legend: name the curves below the title.
+    """
+    if top is None:
+        tops = [np.nanmax(values, initial=0.0) for c in curves for values in (c.y, c.high) if values is not None]
+        top = max([*map(float, tops), 1e-9]) * 1.05
+    rows = _legend(curves) if legend else []
+    height = 34 + 17 * (1 + max((row for row, _, _ in rows), default=-1)) if rows else 34
+    frame = Frame((float(x[0]), float(x[-1])), (0.0, top), height=206 + height, top=height)
+    whole = [t for t in ticks(*frame.x, about=5) if t == round(t)] or [float(x[0])]
+    if x[0] not in whole and len(whole) > 1 and (whole[0] - x[0]) * 2 > whole[1] - whole[0]:
+        whole.insert(0, float(x[0]))
+    out = frame.axes(title, x_label, whole, unit)
+    for curve in curves:
+        if curve.low is not None and curve.high is not None:
+            out.append(f'<path class="band" fill="var(--{curve.colour})" d="{frame.area(x, curve.low, curve.high)}"/>')  # fmt: skip
+    if level is not None and level[1] <= top:
+        y = frame.py(level[1])
+        out.append(f'<path class="level" d="M{frame.left} {y:g}H{frame.width - frame.right}"/>')
+        out.append(f'<text class="tick end" x="{frame.width - frame.right}" y="{y - 5:g}">{escape(level[0])}</text>')  # fmt: skip
+    for curve in reversed(curves):
+        dash = " dashed" if curve.dashed else ""
+        out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{frame.path(x, curve.y)}"/>')
+        if np.isfinite(curve.y).sum() == 1:
+            at = int(np.isfinite(curve.y).argmax())
+            out.append(f'<circle cx="{frame.px(x[at])}" cy="{frame.py(curve.y[at])}" r="3" fill="var(--{curve.colour})"/>')  # fmt: skip
+    if mark is not None:
+        out += _mark(frame, x, curves[0], mark, unit)
+    for row, offset, curve in rows:
+        y = 29 + 17 * row
+        out.append(f'<path class="line" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>')
+        out.append(f'<text class="tick" x="{frame.left + offset + 21}" y="{y + 4}">{escape(curve.label)}</text>')  # fmt: skip
+    if len(x) <= _HOVERED:
+        out += _hovers(frame, x, curves, x_label, unit)
+    last = [f"{c.label} ends at {_short(c.y[-1], 1)}{unit}" for c in curves if np.isfinite(c.y[-1])]
+    return svg(out, frame.width, frame.height, f"{title} by {x_label}: {', '.join(last)}")
+
+
+def _mark(frame: Frame, x: Floats, curve: Curve, mark: float, unit: str) -> list[str]:
+    """Mark one point of a curve and write its value beside it."""
+    at = int(np.abs(x - mark).argmin())
+    if not np.isfinite(curve.y[at]):
+        return []
+    px, py = frame.px(x[at]), frame.py(curve.y[at])
+    side = "end" if px > frame.width / 2 else ""
+    above = py - 10 if py - 10 > frame.top + 6 else py + 20
+    return [
+        f'<path class="stem" d="M{px:g} {py:g}V{frame.height - frame.bottom}"/>',
+        f'<circle class="mark" cx="{px:g}" cy="{py:g}" r="4.5" fill="var(--{curve.colour})"/>',
+        f'<text class="value {side}" x="{px:g}" y="{above:g}">{_short(curve.y[at], 1)}{unit}</text>',
+    ]
+
+
+def _legend(curves: Sequence[Curve]) -> list[tuple[int, int, Curve]]:
+    """Place the names of curves in rows: (row, offset, curve)."""
+    placed, row, offset = [], 0, 0
+    for curve in curves:
+        wide = 34 + 7 * len(curve.label)
+        if offset and offset + wide > 360:
+            row, offset = row + 1, 0
+        placed.append((row, offset, curve))
+        offset += wide
+    return placed
+
+
+def _hovers(frame: Frame, x: Floats, curves: Sequence[Curve], x_label: str, unit: str) -> list[str]:
+    """Return invisible strips that say the curves' values at each x when pointed at."""
+    wide = (frame.width - frame.left - frame.right) / max(len(x) - 1, 1)
+    tall, out = frame.height - frame.top - frame.bottom, []
+    for i, at in enumerate(x.tolist()):
+        said = [f"{x_label} {_short(at)}"]
+        for curve in curves:
+            if np.isfinite(curve.y[i]):
+                spread = ""
+                if curve.low is not None and curve.high is not None:
+                    spread = f" ({_short(curve.low[i], 1)} to {_short(curve.high[i], 1)})"
+                said.append(f"{curve.label} {_short(curve.y[i], 2)}{unit}{spread}")
+        left = max(frame.px(at) - wide / 2, 0)
+        out.append(
+            f'<rect class="hover" x="{left:.1f}" y="{frame.top}" width="{wide:.1f}" height="{tall}">'
+            f"<title>{escape(', '.join(said))}</title></rect>"
+        )
+    return out
+
+
+def histogram(values: Floats, title: str, x_label: str) -> str:
+    """Draw how many of the percentages (n,) fall into each span of five, with their mean."""
+    values = values[np.isfinite(values)]
+    counts, edges = np.histogram(np.clip(values, 0, 100), bins=20, range=(0, 100))
+    frame = Frame((0.0, 100.0), (0.0, float(max(counts.max(initial=1), 1)) * 1.12))
+    out = frame.axes(title, x_label, range(0, 101, 25))
+    base = frame.height - frame.bottom
+    for count, edge in zip(counts.tolist(), edges.tolist(), strict=False):
+        if count:
+            left, y = frame.px(edge) + 1, frame.py(count)
+            out.append(
+                f'<rect fill="var(--blue)" rx="1.5" x="{left:g}" y="{y:g}" width="{frame.px(edge + 5) - left - 1:.2f}" '
+                f'height="{base - y:.2f}"><title>{edge:g} to {edge + 5:g} %: {count} classes</title></rect>'
+            )
+    if not len(values):
+        return svg(out, frame.width, frame.height, f"{title}: no class was tested")
+    mean = float(values.mean())
+    side = "end" if mean > 50 else ""
+    out.append(f'<path class="stem strong" d="M{frame.px(mean):g} {frame.top - 8}V{base}"/>')
+    out.append(f'<text class="value {side}" x="{frame.px(mean) + (-6 if side else 6):g}" y="{frame.top}">mean {mean:.1f} %</text>')  # fmt: skip
+    return svg(out, frame.width, frame.height, f"{title}: {len(values)} classes, mean {mean:.1f} percent")
+
+
+def raster(values: Floats, x: float, y: float, width: float, height: float) -> str:
+    """Draw a matrix in [-1, 1] as coloured cells: blue above 0, orange below, hatched grey where NaN.
+
+    The matrix travels as greyscale PNGs that mask plain rectangles, so that its colours follow the page's scheme.
+    """
+    box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+    out = [f'<rect class="cells" {box}/>']
+    for colour, part in (
+        ("blue", np.clip(np.nan_to_num(values), 0, 1)),
+        ("orange", np.clip(-np.nan_to_num(values), 0, 1)),
+        ("unknown", np.isnan(values).astype(np.float64)),
+    ):
+        if not part.any():
+            continue
+        source = image_source(part)
+        name = "m" + hashlib.blake2b((box + source).encode(), digest_size=6).hexdigest()
+        out.append(
+            f'<mask id="{name}" maskUnits="userSpaceOnUse" {box}><image {box} preserveAspectRatio="none" '
+            f'href="{source}"/></mask><rect {box} fill="var(--{colour})" mask="url(#{name})"/>'
+        )
+    return "".join(out)
+
+
+def image_source(pixels: NDArray[np.floating]) -> str:
+    """Return a ``data:`` address holding pixels in [0, 1], (h, w) grey or (h, w, 3) colour, as PNG."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(np.round(np.clip(pixels, 0, 1) * 255).astype(np.uint8)).save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def _gaps(rows: int, columns: int, x: float, y: float, cell: tuple[float, float]) -> str:
+    """Return lines in the page's colour between cells that are wide enough to be told apart."""
+    across, down = cell
+    path = ""
+    if across >= 5:
+        path += "".join(f"M{x + i * across:.2f} {y:g}v{rows * down:.2f}" for i in range(1, columns))
+    if down >= 5:
+        path += "".join(f"M{x:g} {y + i * down:.2f}h{columns * across:.2f}" for i in range(1, rows))
+    return f'<path class="gap" d="{path}"/>' if path else ""
+
+
+def holdings_map(
+    counts: NDArray[np.int64], names: Sequence[str], held: int, idle: int, clients: Sequence[str]
+) -> str:
+    """Draw who holds how much of which class.
+
+    Args:
+        counts: (K, C) training samples; columns in the order to draw, held ones first, then idle, then unseen ones.
+        names: (C,) of the columns.
+        held: how many columns are held by somebody.
+        idle: how many are held by nobody although they are not unseen.
+        clients: (K,) names of the rows.
+    """
+    rows, columns = counts.shape
+    left, wide = 74, 700
+    across = wide / columns
+    down = min(max(380 / rows, 2.5), 22)
+    label = min(11.0, across * 0.98)
+    named = label >= 6.5
+    top = 30 + (_tallest(names) * label * 0.6 if named else 0)
+    tall = rows * down
+    out = [raster(np.sqrt(counts / max(counts.max(), 1)), left, top, wide, tall)]
+    out.append(_gaps(rows, columns, left, top, (across, down)))
+    every = max(1, math.ceil(12 / down))
+    totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    longest = max(int(totals.max()), 1)
+    for i in range(rows):
+        y = top + (i + 0.5) * down
+        if i % every == 0:
+            out.append(f'<text class="tick end" x="{left - 8}" y="{y + 4:.1f}">{escape(clients[i])}</text>')
+        out.append(
+            f'<rect class="bar" x="{left + wide + 12}" y="{y - down * 0.3:.2f}" height="{down * 0.6:.2f}" '
+            f'width="{44 * totals[i] / longest:.2f}"><title>{escape(clients[i])}: {classes[i]} classes, '
+            f"{totals[i]} samples</title></rect>"
+        )
+        if i % every == 0:
+            out.append(f'<text class="tick" x="{left + wide + 62}" y="{y + 4:.1f}">{totals[i]:,}</text>')
+    out.append(f'<text class="tick" x="{left + wide + 12}" y="{top - 8:.1f}">samples</text>')
+    if named:
+        for j, name in enumerate(names):
+            out.append(_upright(name, left + (j + 0.7) * across, top - 5, label, "tick" if j < held else "tick none"))  # fmt: skip
+    start = held
+    for text, number in (("not trained on", idle), ("unseen: nobody holds them", columns - held - idle)):
+        if number:
+            x, w = left + start * across, number * across
+            out.append(f'<rect class="nobody" x="{x:.2f}" y="{top:.2f}" width="{w:.2f}" height="{tall:.2f}"/>')
+            out.append(f'<path class="bracket" d="M{x + 1:.2f} {top + tall + 5:.2f}v5h{w - 2:.2f}v-5"/>')
+            out.append(
+                f'<text class="tick none end" x="{x + w:.2f}" y="{top + tall + 25:.2f}">{number} {text}</text>'
+            )
+        start += number
+    if held:
+        out.append(f'<path class="bracket held" d="M{left + 1} {top + tall + 5:.2f}v5h{held * across - 2:.2f}v-5"/>')  # fmt: skip
+        out.append(f'<text class="tick" x="{left}" y="{top + tall + 25:.2f}">{held} classes held by somebody</text>')  # fmt: skip
+    words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
+    return svg(out, left + wide + 106, top + tall + 32, words, "wide")
+
+
+def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool_], title: str) -> str:
+    """Draw a similarity matrix.
+
+    Args:
+        values: (m, m) in [-1, 1], in the order to draw.
+        names: (m,) of the rows; written where there is room.
+        marked: (m,) the unseen classes, marked along the edge.
+        title: above it.
+    """
+    count, label = len(values), min(10.0, 330 / max(len(values), 1))
+    named = label >= 6.0
+    left = 16 + (_tallest(names) * label * 0.56 if named else 0)
+    size = 420.0 - left
+    cell = size / count
+    out = [f'<text class="title" x="0" y="14">{escape(title)}</text>']
+    out.append(raster(values, left, 28, size, size))
+    out.append(_gaps(count, count, left, 28, (cell, cell)))
+    for i in range(count):
+        if named:
+            y = 28 + (i + 0.5) * cell + label * 0.35
+            css = "tick end none" if marked[i] else "tick end"
+            out.append(f'<text class="{css}" style="font-size:{label:.1f}px" x="{left - 8:g}" y="{y:.1f}">{_cut(names[i])}</text>')  # fmt: skip
+    edge = "".join(f"M{left - 3:g} {28 + i * cell:.2f}v{cell:.2f}" for i in np.flatnonzero(marked).tolist())
+    below = "".join(f"M{left + i * cell:.2f} {28 + size + 3:.2f}h{cell:.2f}" for i in np.flatnonzero(marked).tolist())  # fmt: skip
+    out.append(f'<path class="edge" d="{edge}{below}"/>')
+    return svg(out, 420, 28 + size + 8, f"{title}: {count} by {count} classes")
+
+
+def confusion_map(table: Floats, names: Sequence[str]) -> str:
+    """Draw which class (columns) is answered how often, in percent, for the samples of each class (rows)."""
+    count = len(table)
+    across = min(max(760 / count, 9.0), 34.0)
+    label = min(11.5, across * 0.95)
+    left = 20 + _tallest(names) * label * 0.56
+    size = across * count
+    out = [
+        f'<text class="tick" x="{left:.1f}" y="12">answered</text>'
+        f'<text class="tick end" x="{left - 8:.1f}" y="{left - 10:.1f}">true class</text>'
+    ]
+    out.append(raster(table / 100, left, left, size, size))
+    out.append(_gaps(count, count, left, left, (across, across)))
+    for i, name in enumerate(names):
+        y = left + (i + 0.5) * across + label * 0.35
+        out.append(f'<text class="tick end" style="font-size:{label:.1f}px" x="{left - 8:.1f}" y="{y:.1f}">{_cut(name)}</text>')  # fmt: skip
+        out.append(_upright(name, left + (i + 0.5) * across + label * 0.35, left - 6, label, "tick"))
+    if across >= 22:
+        for i, j in zip(*np.nonzero(np.nan_to_num(table) >= 0.5), strict=True):
+            css = "cell strong" if table[i, j] > 45 else "cell"
+            out.append(
+                f'<text class="{css}" style="font-size:{across * 0.36:.1f}px" x="{left + (j + 0.5) * across:.1f}" '
+                f'y="{left + (i + 0.62) * across:.1f}">{table[i, j]:.0f}</text>'
+            )
+    right = float(np.nanmean(np.diag(table))) if count else math.nan
+    words = f"Confusion among {count} unseen classes, {right:.1f} percent on the diagonal"
+    return svg(out, left + size + 4, left + size + 4, words, "wide" if count > 14 else "middle")
+
+
+def _upright(name: str, x: float, y: float, size: float, css: str) -> str:
+    turn = f"rotate(-90 {x:.1f} {y:.1f})"
+    return f'<text class="{css}" style="font-size:{size:.1f}px" transform="{turn}" x="{x:.1f}" y="{y:.1f}">{_cut(name)}</text>'  # fmt: skip
+
+
+def _tallest(names: Sequence[str]) -> int:
+    return max((min(len(name), _CUT) for name in names), default=0)
+
+
+_CUT = 20  # letters of a class name that a figure has room for
+
+
+def _cut(name: str) -> str:
+    return escape(name if len(name) <= _CUT else name[: _CUT - 1] + "…")
+
+
+def _short(value: float, digits: int = 3) -> str:
+    """Write a number with at most so many decimals.
+
+    Example:
+        >>> _short(25.0), _short(0.25), _short(98.8333, 1)
+        ('25', '0.25', '98.8')
+    """
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".") if value != round(value) else f"{value:.0f}"

@@ -1,0 +1,432 @@
+"""Gather what a run directory holds into one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.files import write_text
+from fedunseen.report import figures, reproduce, statistics
+from fedunseen.report.figures import Curve
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.run import Run
+
+__all__ = ["write_report"]
+
+Tensors = Mapping[str, NDArray[Any]]
+
+NUMBERS = (
+    ("zsl", "ZSL", "only unseen classes to choose from"),
+    ("gzsl_unseen", "U", "unseen classes, all classes to choose from"),
+    ("gzsl_seen", "S", "seen classes, all classes to choose from"),
+    ("gzsl_harmonic", "H", "harmonic mean of U and S"),
+)
+TITLES = {"zsl": "ZSL accuracy", "gzsl_unseen": "U, unseen classes", "gzsl_seen": "S, seen classes", "gzsl_harmonic": "H, harmonic mean"}  # fmt: skip
+COLOURS = {"zsl": "orange", "gzsl_unseen": "orange", "gzsl_seen": "blue", "gzsl_harmonic": "green"}
+LOSSES = ("blue", "orange", "green", "purple", "sky", "yellow")
+LISTED = 120  # classes that are listed openly; more are folded away
+NAMED_HOLDINGS = 150  # classes of one client that are named
+
+
+def write_report(run: Run, path: Path | None = None) -> Path:
+    """Write the report of a complete run: one HTML file that needs nothing else.
+
+    Args:
+        run: the run, of one seed or of several.
+        path: where to; by default ``report.html`` in the run directory.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        RunDirectoryError: what the run left behind is damaged.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    source = files("fedunseen.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((source / "report.html").read_text("utf-8"))
+    style = Markup((source / "style.css").read_text("utf-8"))  # noqa: S704 - our own file
+    target = path if path is not None else run.path / "report.html"
+    write_text(target, template.render(_context(run), style=style) + "\n")
+    return target
+
+
+def _context(run: Run) -> dict[str, Any]:
+    """Return everything that the template names."""
+    first = run.seeds[0] if run.seeds else run
+    facts = Facts.of(first)
+    tensors = facts.tensors
+    return {
+        "facts": facts,
+        "experiment": run.manifest["experiment"],
+        "means": run.result,
+        "headline": _headline(run, facts),
+        "choice": _choice(run, first),
+        "seeds": _seeds(run, facts),
+        "curves": _curves(first, facts),
+        "losses": _losses(first),
+        "holdings": _holdings(facts),
+        "classes": _classes(facts) if "labels" in tensors else None,
+        "similarity": _similarity(facts),
+        "images": _images(facts) if "images" in tensors else None,
+        "chosen": _chosen(first),
+        "technical": _technical(run, first),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What several parts of the page need to know about one run."""
+
+    run: Run
+    tensors: Tensors
+    names: tuple[str, ...]
+    unseen: NDArray[np.int64]
+    merges: bool
+    pools: bool
+    zero_shot: bool
+
+    @staticmethod
+    def of(run: Run) -> Facts:
+        """Read them from the run directory."""
+        from fedunseen.experiment.directory import load_params
+        from fedunseen.experiment.registry import find
+
+        tree = run.manifest["experiment"]
+        strategy = find("strategy", tree["strategy"]["name"])
+        method = find("method", tree["method"]["name"])
+        stored = load_params(run.path / "evaluation.safetensors")
+        return Facts(
+            run,
+            {name: value.numpy() for name, value in stored.items()},
+            run.space.names,
+            run.space.unseen,
+            bool(strategy.merges),
+            bool(strategy.pools),
+            bool(method.zero_shot),
+        )
+
+    @property
+    def chance(self) -> float:
+        """ZSL accuracy of guessing, in percent."""
+        return 100.0 / max(len(self.unseen), 1)
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.tensors["client_counts"])
+
+    @property
+    def holders(self) -> str:
+        """Say in one clause who trained."""
+        if self.pools:
+            return "All training data in one place"
+        counts = self.tensors["client_counts"]
+        if len(counts) == 1:
+            return "One client"
+        disjoint = ((counts > 0).sum(axis=0) <= 1).all()
+        return f"{len(counts)} clients" + (", no class held by two of them," if disjoint else "")
+
+    def of_classes(self, ids: NDArray[np.int64]) -> list[str]:
+        """Return the names of classes."""
+        return [self.names[int(c)] for c in ids]
+
+
+def _headline(run: Run, facts: Facts) -> list[dict[str, Any]]:
+    """Return the numbers at the top of the page."""
+    shown = []
+    for name, short, words in NUMBERS:
+        shown.append(
+            {
+                "name": name,
+                "short": short,
+                "words": words,
+                "value": run.result[name],
+                "sd": run.result.get(f"{name}_sd"),
+                "plain": run.result.get(f"uncalibrated_{name}"),
+                "chance": facts.chance if name == "zsl" else None,
+                "colour": COLOURS[name],
+            }
+        )
+    return shown
+
+
+def _choice(run: Run, first: Run) -> dict[str, Any]:
+    """Say in plain words how round and calibration were chosen."""
+    result, evaluation = first.result, run.manifest["experiment"]["evaluation"]
+    factor = float(result["calibration_factor"])
+    fixed, calibrated = "factor" in evaluation, bool(result["calibration_factor"])
+    several = bool(run.seeds)
+    which = "each seed's round" if several else f"round {result['selected_round']} of {result['rounds']}"
+    calibration = "" if several else f" (the scores of seen classes lowered by {factor:.3g})"
+    selection = result["selection"]
+    if selection == "validation":
+        both = f"{which} and calibration{calibration}" if calibrated and not fixed else which
+        words = (
+            f"{both[0].upper()}{both[1:]} chosen on validation classes, which played the unseen ones in a run of "
+            "their own. No test sample took part in the choice."
+        )
+        label, honest = "Chosen on validation classes", True
+    elif selection == "best-on-test":
+        both = f"{which} and calibration{calibration}" if calibrated and not fixed else which
+        words = (
+            f"{both[0].upper()}{both[1:]} chosen because it scores best on the very test samples that are reported "
+            "here. Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
+        )
+        label, honest = "Not an honest choice: best on test", False
+    else:
+        words, label, honest = "The last round, whatever it is. Nothing was chosen.", "Last round", True
+    if fixed:
+        words += f" The calibration factor {evaluation['factor']:g} was given in the experiment."
+    elif not calibrated:
+        words += " The generalised accuracies are not calibrated."
+    return {"words": words, "label": label, "honest": honest, "calibrated": calibrated}
+
+
+def _axis(lines: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    return np.array([line["round"] for line in lines], dtype=np.float64)
+
+
+def _top(curves: Sequence[Curve]) -> float:
+    """Return a common upper end for percentages: 100, or lower where all that is drawn is low."""
+    highest = max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None)
+    return 100.0 if highest > 50 else max(5 * np.ceil(highest * 1.08 / 5), 5.0)
+
+
+def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
+    """Draw each accuracy of one run by round, with the spread of the clients' own models."""
+    lines = run.metrics
+    if not lines:
+        return None
+    x = _axis(lines)
+    drawn: dict[str, list[Curve]] = {}
+    spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
+    for name, _, _ in NUMBERS:
+        low, mean, high = statistics.clients_band(lines, name)
+        drawn[name] = [Curve(statistics.curve(lines, name), "merged" if facts.merges else "mean of clients", COLOURS[name])]  # fmt: skip
+        if spread:
+            drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
+    top = _top([curve for curves in drawn.values() for curve in curves])
+    charts = [
+        figures.line_chart(
+            curves,
+            TITLES[name],
+            x,
+            top,
+            unit="%",
+            level=(f"guessing {facts.chance:.3g}%", facts.chance) if name == "zsl" else None,
+            mark=run.result["selected_round"],
+        )
+        for name, curves in drawn.items()
+    ]
+    return {"charts": charts, "spread": spread}
+
+
+def _losses(run: Run) -> str | None:
+    """Draw the losses by term; the total is left out where it is the only term's double."""
+    lines = run.metrics
+    terms = list(lines[-1].get("losses", {})) if lines else []
+    losses = {t: statistics.curve([line.get("losses", {}) for line in lines], t) for t in terms}
+    if len(losses) == 2 and "loss" in losses:
+        other = next(term for term in losses if term != "loss")
+        if np.allclose(losses[other], losses["loss"], equal_nan=True):
+            del losses["loss"]
+    if not losses:
+        return None
+    curves = [Curve(y, term, LOSSES[i % len(LOSSES)]) for i, (term, y) in enumerate(losses.items())]
+    return figures.line_chart(curves, "Losses by term, mean of clients", _axis(lines), legend=True)
+
+
+def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
+    """Summarise a run of several seeds: a table, and mean curves with the spread over seeds."""
+    if not run.seeds:
+        return None
+    rows = [{"seed": one.result["seed"], **one.result} for one in run.seeds]
+    all_lines = [one.metrics for one in run.seeds]
+    rounds = min(map(len, all_lines))
+    x = _axis(all_lines[0][:rounds])
+    drawn = {}
+    for name, _, _ in NUMBERS:
+        each = np.array([statistics.curve(lines[:rounds], name) for lines in all_lines])
+        low, mean, high = statistics.band(each.T.tolist())
+        drawn[name] = Curve(mean, "mean of seeds", COLOURS[name], low, high)
+    top = _top(list(drawn.values()))
+    charts = [
+        figures.line_chart(
+            [curve],
+            TITLES[name],
+            x,
+            top,
+            unit="%",
+            level=(f"guessing {facts.chance:.3g}%", facts.chance) if name == "zsl" else None,
+        )
+        for name, curve in drawn.items()
+    ]
+    return {"rows": rows, "charts": charts, "count": len(rows)}
+
+
+def _holdings(facts: Facts) -> dict[str, Any]:
+    """Draw and list who holds which classes."""
+    counts = facts.tensors["client_counts"]
+    order, held, idle = statistics.holding_order(counts, facts.unseen)
+    clients = ["all data"] if facts.pools and len(counts) == 1 else [f"client {k}" for k in range(len(counts))]
+    listed = []
+    for client, row in zip(clients, counts, strict=True):
+        own = facts.of_classes(np.flatnonzero(row))
+        listed.append(
+            {
+                "client": client,
+                "classes": len(own),
+                "samples": int(row.sum()),
+                "names": own[:NAMED_HOLDINGS],
+                "more": max(len(own) - NAMED_HOLDINGS, 0),
+            }
+        )
+    per_client = (counts > 0).sum(axis=1)
+    return {
+        "map": figures.holdings_map(counts[:, order], facts.of_classes(order), held, idle, clients),
+        "listed": listed,
+        "fewest": int(per_client.min()),
+        "most": int(per_client.max()),
+        "held": held,
+        "idle": facts.of_classes(order[held : held + idle]),
+        "nobody": facts.of_classes(facts.unseen),
+    }
+
+
+def _classes(facts: Facts) -> dict[str, Any]:
+    """Rank classes by accuracy, and say which unseen classes are taken for which."""
+    tensors, count, unseen = facts.tensors, len(facts.names), facts.unseen
+    labels, zsl_answers, gzsl_answers = (
+        tensors[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
+    )
+    zsl = statistics.per_class(labels, zsl_answers, count)
+    gzsl = statistics.per_class(labels, gzsl_answers, count)
+    samples = np.bincount(labels, minlength=count)
+    ranked = unseen[np.lexsort((gzsl[unseen], np.nan_to_num(zsl[unseen], nan=-1.0)))[::-1]]
+    bars = [
+        {
+            "name": facts.names[c],
+            "zsl": None if np.isnan(zsl[c]) else float(zsl[c]),
+            "gzsl": None if np.isnan(gzsl[c]) else float(gzsl[c]),
+            "samples": int(samples[c]),
+        }
+        for c in ranked.tolist()
+    ]
+    of_unseen = np.isin(labels, unseen)
+    lost = float(100 * (~np.isin(gzsl_answers[of_unseen], unseen)).mean()) if of_unseen.any() else 0.0
+    seen = np.setdiff1d(np.flatnonzero(samples), unseen)
+    seen = seen[np.argsort(gzsl[seen], kind="stable")]
+    scored = [{"name": facts.names[c], "gzsl": float(gzsl[c])} for c in seen.tolist()]
+    tested = unseen[samples[unseen] > 0]
+    order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
+    table = statistics.confusion(labels, zsl_answers, order)
+    wrong = np.where(np.eye(len(table), dtype=bool), 0.0, table)
+    worst = [divmod(int(i), len(table)) for i in np.argsort(wrong, axis=None)[::-1][:6]]
+    return {
+        "bars": bars[:LISTED],
+        "more_bars": bars[LISTED:],
+        "lost": lost,
+        "seen": scored,
+        "histogram": figures.histogram(gzsl[seen], "Seen classes by their accuracy", "accuracy %") if len(seen) else None,  # fmt: skip
+        "confusion": figures.confusion_map(table, facts.of_classes(order)) if len(order) else None,
+        "confused": [
+            {"true": facts.names[order[i]], "answer": facts.names[order[j]], "share": float(wrong[i, j])}
+            for i, j in worst
+            if wrong[i, j] >= 0.5
+        ],
+    }
+
+
+def _similarity(facts: Facts) -> dict[str, Any]:
+    """Draw how alike classes are by their semantics, and by the model where there is one."""
+    semantics, model = facts.tensors["similarity"], facts.tensors.get("model_similarity")
+    order = statistics.leaf_order(semantics)
+    block = np.ix_(order, order)
+    names, marked = facts.of_classes(order), np.isin(order, facts.unseen)
+    maps = [figures.similarity_map(semantics[block].astype(np.float64), names, marked, "By their semantics")]
+    found: dict[str, Any] = {"maps": maps, "agreement": None, "among_unseen": None, "untested": False}
+    if model is not None:
+        maps.append(figures.similarity_map(model[block].astype(np.float64), names, marked, "By the model's scores"))
+        some = np.ix_(facts.unseen, facts.unseen)
+        for key, pair in (("agreement", (semantics, model)), ("among_unseen", (semantics[some], model[some]))):
+            value = statistics.agreement(*pair)
+            found[key] = None if np.isnan(value) else value
+        found["untested"] = bool(np.isnan(model).any())
+    return found
+
+
+def _images(facts: Facts) -> dict[str, Any]:
+    """Return the cards of the image grid."""
+    images, labels = facts.tensors["images"], facts.tensors["image_labels"]
+    low, high = float(images.min()), float(images.max())
+    scaled = (images - low) / (high - low or 1.0)
+    cards = []
+    for pixels, label, answers in zip(scaled, labels.tolist(), facts.tensors["image_answers"].tolist(), strict=True):
+        cards.append(
+            {
+                "source": figures.image_source(pixels),
+                "height": pixels.shape[0],
+                "width": pixels.shape[1],
+                "true": facts.names[label],
+                "answers": [{"name": facts.names[c], "right": c == label} for c in answers[:3]],
+                "right": answers[0] == label,
+            }
+        )
+    return {"cards": cards, "right": sum(card["right"] for card in cards)}
+
+
+def _chosen(run: Run) -> dict[str, Any] | None:
+    """Return what was chosen on validation classes, if anything was."""
+    chosen = run.result.get("chosen_on_validation")
+    if not chosen:
+        return None
+    keys = list(chosen.get("settings", {}))
+    tried = [
+        {"values": [one["settings"][key] for key in keys], "won": one["settings"] == chosen["settings"], **one}
+        for one in chosen.get("tried", [])
+    ]
+    return {**chosen, "keys": keys, "tried": tried}
+
+
+def _technical(run: Run, first: Run) -> dict[str, Any]:
+    """Return what is needed to make the run again, and what it cost."""
+    tree, lines = run.manifest["experiment"], first.metrics
+    again, whole = reproduce.command(tree)
+    down, up = (statistics.curve(lines, name) for name in ("bytes_down", "bytes_up"))
+    return {
+        "command": again,
+        "whole": whole,
+        "toml": reproduce.toml_text(tree),
+        "versions": run.manifest["versions"],
+        "fingerprint": run.manifest["data_fingerprint"],
+        "created": run.manifest["created"],
+        "seconds": run.result["seconds"],
+        "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
+        "down": _bytes(float(np.nanmean(down))) if lines else None,
+        "up": _bytes(float(np.nanmean(up))) if lines else None,
+        "total": _bytes(float(np.nansum(down) + np.nansum(up))) if lines else None,
+    }
+
+
+def _bytes(count: float) -> str:
+    """Write a number of bytes for people.
+
+    Example:
+        >>> _bytes(1526560), _bytes(0)
+        ('1.53 MB', '0 B')
+    """
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} GB" if count < 1000 else f"{count:,.0f} GB"

@@ -1,0 +1,83 @@
+"""How to make a run again: its experiment as a TOML file, and the shortest command that says the same."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["command", "toml_text"]
+
+
+def toml_text(tree: Mapping[str, Any]) -> str:
+    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a section each.
+
+    Example:
+        >>> print(toml_text({"name": "mine", "run": {"seed": 0, "join": {"3": 5}}}))
+        name = "mine"
+        <BLANKLINE>
+        [run]
+        seed = 0
+        join = { 3 = 5 }
+        <BLANKLINE>
+    """
+    plain = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
+    text = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in plain.items())
+    for section, content in tree.items():
+        if isinstance(content, Mapping):
+            lines = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in content.items())
+            text += f"\n[{_key(section)}]\n{lines}"
+    return text.lstrip("\n")
+
+
+def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the command that runs the experiment ``tree`` again.
+
+    Returns:
+        The command, and whether it is whole: it names a preset and what differs from it. If not, it names a file
+        that has to hold :func:`toml_text` of the experiment.
+    """
+    from fedunseen.core.errors import FedUnseenError
+    from fedunseen.experiment.schema import Experiment, preset_names
+
+    name = str(tree["name"])
+    if name in preset_names():
+        changes = _changes(Experiment.load(name).to_dict(), tree)
+        try:
+            whole = Experiment.load(name, changes).to_dict() == tree
+        except FedUnseenError:
+            whole = False
+        if whole:
+            sets = [f"--set {shlex.quote(f'{key}={_value(value)}')}" for key, value in changes.items()]
+            return " ".join(["fedunseen", "run", name, *sets]), True
+    return f"fedunseen run {shlex.quote(name + '.toml')}", False
+
+
+def _changes(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{"section.key": value}`` that turns ``base`` into ``tree``; names go first, they bring defaults."""
+    changes: dict[str, Any] = {}
+    for section, content in tree.items():
+        if not isinstance(content, Mapping):
+            continue
+        old = base.get(section, {})
+        renamed = content.get("name") != old.get("name")
+        ordered = sorted(content.items(), key=lambda item: item[0] != "name")
+        changes |= {f"{section}.{k}": v for k, v in ordered if renamed or k not in old or old[k] != v}
+    return changes
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else json.dumps(key, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)  # strings, whole numbers, true and false

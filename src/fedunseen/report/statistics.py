@@ -1,0 +1,169 @@
+"""What the figures show, computed from what the run directory holds. NaN stands for "not measured" throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Band",
+    "agreement",
+    "band",
+    "clients_band",
+    "confusion",
+    "curve",
+    "holding_order",
+    "leaf_order",
+    "per_class",
+]
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+_OPTIMAL_LEAVES = 150  # above this many classes, ordering the leaves optimally takes seconds
+
+
+class Band(NamedTuple):
+    """Lowest, mean and highest value at each round, (T,) each."""
+
+    low: Floats
+    mean: Floats
+    high: Floats
+
+
+def curve(lines: Sequence[Mapping[str, Any]], name: str) -> Floats:
+    """Return (T,) the value ``name`` of every round.
+
+    Example:
+        >>> curve([{"zsl": 10.0}, {"zsl": 12.5}, {}], "zsl")
+        array([10. , 12.5,  nan])
+    """
+    return np.array([line.get(name, np.nan) for line in lines], dtype=np.float64)
+
+
+def band(rows: Sequence[Sequence[float]]) -> Band:
+    """Return lowest, mean and highest of each row; rows may differ in length, an empty one gives NaN.
+
+    Example:
+        >>> band([[1.0, 3.0], [], [4.0]]).mean
+        array([ 2., nan,  4.])
+    """
+    full = [row if len(row) else [np.nan] for row in rows]
+    return Band(*(np.array([f(row) for row in full], dtype=np.float64) for f in (np.min, np.mean, np.max)))
+
+
+def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
+    """Return the spread over each round's participants of ``name``, measured before merging.
+
+    Example:
+        >>> clients_band([{"clients": {"zsl": [10.0, 20.0]}}, {}], "zsl").high
+        array([20., nan])
+    """
+    return band([line.get("clients", {}).get(name, []) for line in lines])
+
+
+def per_class(labels: Ids, answers: Ids, classes: int) -> Floats:
+    """Return (classes,) the percentage of right answers among each class's samples; NaN where there are none.
+
+    Args:
+        labels: (n,) true classes.
+        answers: (n,) answered classes.
+        classes: how many classes there are.
+
+    Example:
+        >>> per_class(np.array([0, 0, 2]), np.array([0, 1, 2]), 3)
+        array([ 50.,  nan, 100.])
+    """
+    counts = np.bincount(labels, minlength=classes)
+    right = np.bincount(labels[labels == answers], minlength=classes)
+    return np.where(counts > 0, 100.0 * right / np.maximum(counts, 1), np.nan)
+
+
+def confusion(labels: Ids, answers: Ids, ids: Ids) -> Floats:
+    """Return (m, m) how often, in percent of row i's samples, class ``ids[i]`` is answered with ``ids[j]``.
+
+    Args:
+        labels: (n,) true classes; samples of classes outside ``ids`` do not count.
+        answers: (n,) answered classes; an answer outside ``ids`` leaves its row below 100.
+        ids: (m,) the classes, in the order wanted.
+
+    Example:
+        >>> confusion(np.array([7, 7, 5]), np.array([7, 5, 5]), np.array([5, 7]))
+        array([[100.,   0.],
+               [ 50.,  50.]])
+    """
+    place = {int(c): i for i, c in enumerate(ids)}
+    table = np.zeros((len(ids), len(ids)))
+    totals = np.zeros((len(ids), 1))
+    for label, answer in zip(labels.tolist(), answers.tolist(), strict=True):
+        if (row := place.get(label)) is None:
+            continue
+        totals[row] += 1
+        if (column := place.get(answer)) is not None:
+            table[row, column] += 1
+    return np.where(totals > 0, 100.0 * table / np.maximum(totals, 1), np.nan)
+
+
+def leaf_order(similarity: Floats) -> Ids:
+    """Order classes so that similar ones stand together: the leaves of average linkage on 1 - correlation.
+
+    Args:
+        similarity: (m, m) correlations; classes whose row holds NaN off the diagonal go last.
+
+    Returns:
+        (m,) a permutation of the rows.
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+    from scipy.spatial.distance import squareform
+
+    known = np.flatnonzero(~np.isnan(np.diag(similarity)))
+    unknown = np.flatnonzero(np.isnan(np.diag(similarity)))
+    if len(known) < 3:
+        return np.concatenate([known, unknown]).astype(np.int64)
+    block = similarity[np.ix_(known, known)].astype(np.float64)
+    distance = np.clip(1.0 - (block + block.T) / 2, 0.0, None)
+    np.fill_diagonal(distance, 0.0)
+    condensed = squareform(np.nan_to_num(distance, nan=1.0), checks=False)
+    tree = linkage(condensed, "average")
+    if len(known) <= _OPTIMAL_LEAVES:
+        tree = optimal_leaf_ordering(tree, condensed)
+    return np.concatenate([known[leaves_list(tree)], unknown]).astype(np.int64)
+
+
+def agreement(first: Floats, second: Floats) -> float:
+    """Return the Pearson correlation of the off-diagonal entries that both (m, m) matrices know; NaN for under 3.
+
+    Example:
+        >>> a = np.array([[1.0, 0.2, 0.4], [0.2, 1.0, 0.9], [0.4, 0.9, 1.0]])
+        >>> agreement(a, a * 2 + 1)
+        1.0
+    """
+    rows, columns = np.triu_indices(len(first), 1)
+    x, y = first[rows, columns].astype(np.float64), second[rows, columns].astype(np.float64)
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return round(float(np.corrcoef(x, y)[0, 1]), 12)
+
+
+def holding_order(counts: Ids, unseen: Ids) -> tuple[Ids, int, int]:
+    """Order classes by who holds most of each, so that disjoint holdings stand as blocks along the diagonal.
+
+    Args:
+        counts: (K, C) training samples of each class at each client.
+        unseen: ids of the unseen classes; they go last.
+
+    Returns:
+        (C,) the order, how many of it are held by somebody, and how many further ones are held by nobody although
+        they are not unseen.
+    """
+    owner = counts.argmax(axis=0)
+    held = np.flatnonzero(counts.sum(axis=0) > 0)
+    held = held[np.argsort(owner[held], kind="stable")]
+    idle = np.setdiff1d(np.flatnonzero(counts.sum(axis=0) == 0), unseen)
+    rest = np.setdiff1d(unseen, held)
+    return np.concatenate([held, idle, rest]).astype(np.int64), len(held), len(idle)

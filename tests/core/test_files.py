@@ -1,0 +1,61 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen.core.files import cache_folder, replacing, write_json, write_tensors, write_text
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file.txt"
+    write_text(path, "old")
+
+    def fail():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_makes_the_folders_and_leaves_only_the_file(tmp_path):
+    write_json(tmp_path / "a" / "b.json", {"name": "é", "n": [1, 2.5]})
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b.json"]
+    assert json.loads((tmp_path / "a" / "b.json").read_text("utf-8")) == {"name": "é", "n": [1, 2.5]}
+
+
+def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
+    shared = torch.arange(6.0).reshape(2, 3)
+    tensors = {
+        "one": shared,
+        "same": shared,  # safetensors itself refuses two names for one tensor
+        "turned": shared.T,
+        "half": torch.tensor([1.5], dtype=torch.bfloat16),
+        "array": np.array([[1.0, 2.0], [3.0, 4.0]]).T,
+        "flag": np.array([True]),
+    }
+    write_tensors(tmp_path / "t.safetensors", tensors)
+    read = load_file(tmp_path / "t.safetensors")
+    assert set(read) == set(tensors)
+    assert read["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert read["same"].tolist() == read["one"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read["half"].dtype == torch.bfloat16
+    assert read["array"].dtype == torch.float64
+    assert read["array"].tolist() == [[1, 3], [2, 4]]
+    assert read["flag"].tolist() == [True]
+
+
+def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "mine"))
+    assert cache_folder() == tmp_path / "mine"
+    monkeypatch.delenv("FEDUNSEEN_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "fedunseen"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "fedunseen"

@@ -1,0 +1,177 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedunseen.core.losses import consistency, relation_distillation, restrict, semantic_cross_entropy
+
+KEPT = [0, 2, 3, 6]  # the classes of the denominator, of 7
+
+
+def mask():
+    return torch.zeros(7, dtype=torch.bool).index_fill(0, torch.tensor(KEPT), True)
+
+
+def draw(*shape, seed=0, scale=2.0):
+    generator = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+LABELS = torch.tensor([0, 2, 6, 3, 2])
+ONES = torch.ones(5, dtype=torch.float64)
+SOME = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
+
+
+# Eq. 3
+
+
+def test_semantic_cross_entropy_of_two_classes_by_hand():
+    logits, two = torch.tensor([[1.0, 2.0, 50.0]]), torch.tensor([True, True, False])
+    loss = semantic_cross_entropy(logits, torch.tensor([0]), torch.ones(1), two)
+    assert loss.item() == pytest.approx(math.log(1 + math.e))  # -log(e^1 / (e^1 + e^2))
+
+
+def test_semantic_cross_entropy_is_torchs_on_the_classes_of_the_denominator():
+    logits = draw(5, 7)
+    position = torch.tensor([KEPT.index(label) for label in LABELS])
+    expected = F.cross_entropy(logits[:, KEPT], position)
+    torch.testing.assert_close(semantic_cross_entropy(logits, LABELS, ONES, mask()), expected)
+
+
+def test_semantic_cross_entropy_leaves_out_samples_of_weight_zero():
+    logits, kept = draw(5, 7), SOME.bool()
+    expected = F.cross_entropy(logits[kept], LABELS[kept])
+    everything = torch.ones(7, dtype=torch.bool)
+    torch.testing.assert_close(semantic_cross_entropy(logits, LABELS, SOME, everything), expected)
+
+
+# Eqs. 5 and 6
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 10.0])
+def test_relation_distillation_is_torchs_divergence(temperature):
+    logits, rows = draw(5, 7), draw(5, 7, seed=1, scale=0.5)
+    expected = temperature**2 * F.kl_div(
+        F.log_softmax(logits[:, KEPT] / temperature, 1),
+        F.softmax(rows[:, KEPT] / temperature, 1),
+        reduction="batchmean",
+    )
+    torch.testing.assert_close(relation_distillation(logits, rows, ONES, mask(), temperature), expected)
+
+
+def test_relation_distillation_of_two_classes_by_hand():
+    # softmax of (log 3, 0) is (3/4, 1/4), of (0, 0) is (1/2, 1/2); the divergence of the first from the second:
+    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
+    rows, both = torch.tensor([[math.log(3), 0.0]]), torch.ones(2, dtype=torch.bool)
+    loss = relation_distillation(torch.zeros(1, 2), rows, torch.ones(1), both, 1.0)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_relation_distillation_at_high_temperature_is_half_the_variance_over_classes(restricted):
+    logits, rows = draw(5, 7), draw(5, 7, seed=1, scale=0.5)
+    chosen = mask() if restricted else torch.ones(7, dtype=torch.bool)
+    expected = 0.5 * (logits - rows)[:, chosen].var(1, unbiased=False).mean()
+    loss = relation_distillation(logits, rows, ONES, chosen, 1e4)
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
+
+
+def test_relation_distillation_is_zero_where_the_logits_are_the_similarities_up_to_a_constant():
+    rows = draw(5, 7)
+    loss = relation_distillation(rows + draw(5, 1, seed=1), rows, ONES, mask(), 10.0)
+    assert abs(loss.item()) < 1e-13
+
+
+@pytest.mark.parametrize("temperature", [0.1, 10.0, 1e9])
+def test_classes_outside_the_mask_have_no_influence_and_no_gradient(temperature):
+    logits, rows = draw(5, 7), draw(5, 7, seed=1)
+    others = torch.where(mask(), logits, draw(5, 7, seed=2, scale=100.0))
+    other_rows = torch.where(mask(), rows, draw(5, 7, seed=3, scale=100.0))
+    for loss in (
+        lambda z, r: relation_distillation(z, r, ONES, mask(), temperature),
+        lambda z, r: semantic_cross_entropy(z, LABELS, ONES, mask()),
+    ):
+        assert loss(logits, rows).item() == loss(others, other_rows).item()
+        leaf = logits.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf, rows), leaf)
+        assert torch.count_nonzero(gradient[:, ~mask()]) == 0
+        assert torch.count_nonzero(gradient[:, mask()]) == 5 * len(KEPT)
+
+
+def test_restrict_leaves_no_probability_outside_the_mask():
+    p = torch.softmax(restrict(draw(5, 7).float(), mask()), 1)
+    assert torch.count_nonzero(p[:, ~mask()]) == 0
+    torch.testing.assert_close(p[:, mask()].sum(1), torch.ones(5))
+
+
+# Eq. 7
+
+
+def test_consistency_is_the_mean_euclidean_distance():
+    generated = torch.tensor([[3.0, 4.0], [1.0, 1.0], [9.0, 9.0]])
+    features = torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    loss = consistency(generated, features, torch.tensor([1.0, 1.0, 0.0]))
+    assert loss.item() == (5.0 + 0.0) / 2
+
+
+def test_consistency_has_a_finite_gradient_where_the_distance_is_zero():
+    generated = torch.tensor([[3.0, 4.0], [1.0, 1.0]], requires_grad=True)
+    features = torch.tensor([[0.0, 0.0], [1.0, 1.0]], requires_grad=True)
+    consistency(generated, features, torch.ones(2)).backward()
+    expected = torch.tensor([[0.3, 0.4], [0.0, 0.0]])  # a unit vector over the two samples, and the subgradient 0
+    torch.testing.assert_close(generated.grad, expected)
+    torch.testing.assert_close(features.grad, -expected)
+
+
+# all of them
+
+
+def test_gradients_agree_with_finite_differences():
+    logits, rows = draw(5, 7).requires_grad_(), draw(5, 7, seed=1).requires_grad_()
+    generated, features = draw(5, 3).requires_grad_(), draw(5, 3, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: semantic_cross_entropy(z, LABELS, SOME, mask()), logits)
+    assert torch.autograd.gradcheck(lambda z, r: relation_distillation(z, r, SOME, mask(), 3.0), (logits, rows))
+    assert torch.autograd.gradcheck(lambda v, f: consistency(v, f, SOME), (generated, features))
+
+
+def losses_of(logits, rows, generated, features, weights):
+    return [
+        semantic_cross_entropy(logits, LABELS, weights, mask()),
+        relation_distillation(logits, rows, weights, mask(), 10.0),
+        consistency(generated, features, weights),
+    ]
+
+
+def test_samples_of_weight_zero_have_no_influence():
+    tensors = [draw(5, 7), draw(5, 7, seed=1), draw(5, 3), draw(5, 3, seed=1)]
+    changed = [torch.where(SOME.bool().unsqueeze(1), t, 1e3 * draw(*t.shape, seed=5)) for t in tensors]
+    for loss, again in zip(losses_of(*tensors, SOME), losses_of(*changed, SOME), strict=True):
+        assert loss.item() == again.item() > 0
+
+
+def test_a_batch_whose_samples_are_all_dropped_has_loss_and_gradient_zero():
+    leaves = [draw(5, 7), draw(5, 7, seed=1), draw(5, 3), draw(5, 3, seed=1)]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    for loss in losses_of(*leaves, torch.zeros(5, dtype=torch.float64)):
+        assert loss.item() == 0
+        for gradient in torch.autograd.grad(loss, leaves, allow_unused=True):
+            assert gradient is None or torch.count_nonzero(gradient) == 0
+
+
+def test_losses_of_bfloat16_are_computed_in_float32():
+    tensors = [t.to(torch.bfloat16) for t in (draw(5, 7), draw(5, 7, seed=1), draw(5, 3), draw(5, 3, seed=1))]
+    exact = losses_of(*(t.double() for t in tensors), SOME)
+    for loss, expected in zip(losses_of(*tensors, SOME.float()), exact, strict=True):
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-4)  # bfloat16 has steps of 1 / 256
+
+
+def test_enormous_logits_give_finite_gradients():
+    logits = (1e6 * draw(5, 7)).float().requires_grad_()
+    rows = draw(5, 7, seed=1).float()
+    loss = semantic_cross_entropy(logits, LABELS, ONES.float(), mask())
+    loss = loss + relation_distillation(logits, rows, ONES.float(), mask(), 10.0)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert torch.isfinite(loss)
+    assert torch.isfinite(gradient).all()

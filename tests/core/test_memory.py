@@ -1,0 +1,38 @@
+import platform
+
+import pytest
+import torch
+
+from fedunseen.core.memory import keep_pages, peak_memory
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library can keep pages")
+def test_pages_are_kept_and_given_back():
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    size = 256 * 2**20
+    before = resident()
+    with keep_pages() as kept:
+        assert kept
+        del_me = torch.ones(size // 4)
+        del del_me
+        assert resident() - before > size // 2  # freed, yet still with the process
+    assert resident() - before < size // 2
+
+
+def test_memory_works_after_an_error_within(monkeypatch):
+    with pytest.raises(ValueError, match="inside"), keep_pages():
+        raise ValueError("inside")
+    assert torch.ones(2**22).sum().item() == 2**22
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    with keep_pages() as kept:
+        assert kept is False
+
+
+def test_peak_memory_is_in_bytes():
+    assert 2**25 < peak_memory() < 2**40

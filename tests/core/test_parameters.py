@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.core.parameters import (
+    add_scaled,
+    difference,
+    finite,
+    linear_layer,
+    size_in_bytes,
+    stack,
+    to_device,
+    unstack,
+)
+
+
+def params(a, b):
+    return {"a": torch.tensor(a), "b": torch.tensor(b)}
+
+
+def test_difference_is_scaled():
+    new, old = params([3.0, 5.0], 1.0), params([1.0, 1.0], 4.0)
+    assert {k: v.tolist() for k, v in difference(new, old).items()} == {"a": [2.0, 4.0], "b": -3.0}
+    assert {k: v.tolist() for k, v in difference(new, old, 0.5).items()} == {"a": [1.0, 2.0], "b": -1.5}
+
+
+def test_difference_goes_by_name_and_not_by_order():
+    old = params([1.0, 1.0], 4.0)
+    turned = dict(reversed(old.items()))
+    assert all(torch.count_nonzero(value) == 0 for value in difference(turned, old).values())
+
+
+def test_add_scaled_adds_in_the_order_given():
+    big, small = {"w": torch.tensor(1e8)}, {"w": torch.tensor(1.0)}
+    start = {"w": torch.tensor(0.0)}
+    # In float32, 1e8 + 1 is 1e8: only the order of the additions tells these apart.
+    assert add_scaled(start, [big, small, big], [1, 1, -1])["w"].item() == 0.0
+    assert add_scaled(start, [big, big, small], [1, -1, 1])["w"].item() == 1.0
+
+
+def test_add_scaled_changes_none_of_its_arguments():
+    start, update = params([1.0, 2.0], 3.0), params([1.0, 1.0], 1.0)
+    total = add_scaled(start, [update, update], [0.5, 2.0])
+    assert total["a"].tolist() == [3.5, 4.5]
+    assert start["a"].tolist() == [1.0, 2.0]
+    assert update["a"].tolist() == [1.0, 1.0]
+
+
+def test_add_scaled_leaves_what_no_update_names():
+    total = add_scaled(params([1.0, 2.0], 3.0), [{"b": torch.tensor(1.0)}], [2.0])
+    assert total["a"].tolist() == [1.0, 2.0]
+    assert total["b"].item() == 5.0
+
+
+def test_add_scaled_needs_a_weight_for_each_update():
+    with pytest.raises(ValueError, match="shorter"):
+        add_scaled(params([1.0], 1.0), [params([1.0], 1.0)], [])
+
+
+def test_stacks_come_apart_again_as_copies():
+    many = [params([1.0, 2.0], 3.0), dict(reversed(params([4.0, 5.0], 6.0).items()))]
+    stacked = stack(many)
+    assert stacked["a"].tolist() == [[1.0, 2.0], [4.0, 5.0]]
+    assert stacked["b"].tolist() == [3.0, 6.0]
+    one = unstack(stacked, 1)
+    stacked["a"].zero_()
+    assert one["a"].tolist() == [4.0, 5.0]
+
+
+@pytest.mark.parametrize(("bad", "answer"), [(1.0, True), (float("nan"), False), (float("-inf"), False)])
+def test_finite_finds_a_single_bad_number(bad, answer):
+    assert finite({"a": torch.ones(3), "n": torch.tensor([7]), "b": torch.tensor([[0.0, bad]])}) is answer
+
+
+def test_size_in_bytes_counts_each_number_by_its_type():
+    tensors = {"a": torch.zeros(3, 2), "b": torch.zeros(5, dtype=torch.bfloat16), "c": torch.zeros(2, dtype=torch.int64)}
+    assert size_in_bytes(tensors) == 24 + 10 + 16
+    assert size_in_bytes(list(tensors.values())) == 50
+
+
+def test_to_device_keeps_a_tensor_that_is_there_already():
+    value = torch.ones(2)
+    assert to_device({"a": value}, torch.device("cpu"))["a"] is value
+
+
+def test_linear_layer_is_drawn_from_the_given_generator_alone():
+    layer = linear_layer("g", 25, 400, np.random.default_rng(0))
+    assert {name: tuple(value.shape) for name, value in layer.items()} == {"g.weight": (400, 25), "g.bias": (400,)}
+    weight = layer["g.weight"]
+    assert weight.abs().max() <= 0.2  # 1 / sqrt(25)
+    assert weight.abs().max() > 0.19
+    assert abs(weight.mean()) < 0.01
+    assert weight.var().item() == pytest.approx(0.4**2 / 12, rel=0.05)  # of a uniform draw over a width of 0.4
+    torch.manual_seed(1)
+    again = linear_layer("g", 25, 400, np.random.default_rng(0))
+    assert torch.equal(weight, again["g.weight"])
+    assert torch.equal(layer["g.bias"], again["g.bias"])

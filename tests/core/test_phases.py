@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedunseen.core.phases import SGD, Adam, Phase, Plan, epochs_plan, weighted_mean
+
+OPTIMISERS = [
+    (SGD(0.1), torch.optim.SGD, {}),
+    (SGD(0.1, weight_decay=0.03), torch.optim.SGD, {"weight_decay": 0.03}),
+    (SGD(0.1, momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
+    (SGD(0.1, momentum=0.9, weight_decay=0.03), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.03}),
+    (Adam(0.1), torch.optim.Adam, {}),
+    (Adam(0.1, (0.5, 0.99), 1e-4, 0.03), torch.optim.Adam, {"betas": (0.5, 0.99), "eps": 1e-4, "weight_decay": 0.03}),
+]
+SHAPES = [(3, 2), (4,)]
+
+
+def draw(seed, *lead):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*lead, *shape, generator=generator) for shape in SHAPES]
+
+
+def torchs(kind, options, params, gradients):
+    """Give ``params`` after steps with ``gradients`` by the optimiser of torch."""
+    params = [value.clone().requires_grad_() for value in params]
+    optimiser = kind(params, lr=0.1, **options)
+    for grads in gradients:
+        for value, grad in zip(params, grads, strict=True):
+            value.grad = grad.clone()
+        optimiser.step()
+    return [value.detach() for value in params]
+
+
+@pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
+def test_steps_are_those_of_torch(optimiser, kind, options):
+    params, gradients = draw(0), [draw(seed) for seed in range(1, 6)]
+    expected = torchs(kind, options, params, gradients)
+    state = optimiser.init(dict(enumerate(params)))
+    for step, grads in enumerate(gradients, 1):
+        optimiser.update(params, grads, state, step)
+    torch.testing.assert_close(params, expected)
+
+
+@pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
+def test_a_stack_of_clients_takes_each_ones_own_steps(optimiser, kind, options):
+    params, gradients = draw(0, 3), [draw(seed, 3) for seed in range(1, 6)]
+    steps = [5, 4, 2]  # the clients at the back rest early
+    expected = [
+        torchs(kind, options, [v[k] for v in params], [[g[k] for g in grads] for grads in gradients[: steps[k]]])
+        for k in range(3)
+    ]
+    state = optimiser.init(dict(enumerate(params)))
+    for step, grads in enumerate(gradients, 1):
+        active = slice(0, sum(s >= step for s in steps))
+        optimiser.update(
+            [v[active] for v in params], [g[active] for g in grads], [[v[active] for v in k] for k in state], step
+        )
+    for k in range(3):
+        torch.testing.assert_close([v[k] for v in params], expected[k])
+
+
+@pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
+def test_gradients_are_only_read(optimiser, kind, options):
+    # Autograd may return one tensor for two parameters (those of a sum), and one that a scalar was expanded to.
+    one = torch.ones(1).expand(4)
+    params = [torch.zeros(4), torch.full((4,), 2.0)]
+    expected = torchs(kind, options, params, [[one, one]] * 2)
+    state = optimiser.init(dict(enumerate(params)))
+    for step in (1, 2):
+        optimiser.update(params, [one, one], state, step)
+    assert one.tolist() == [1.0] * 4
+    torch.testing.assert_close(params, expected)
+
+
+@given(
+    samples=st.integers(1, 40), batch=st.integers(1, 12), epochs=st.integers(1, 4), seed=st.integers(0, 2**32 - 1)
+)
+@settings(max_examples=60, deadline=None)
+def test_every_epoch_sees_every_sample_once(samples, batch, epochs, seed):
+    plan = epochs_plan(samples, batch, epochs, np.random.default_rng(seed))
+    assert plan.index.shape == plan.weight.shape == (plan.steps, batch)
+    assert plan.steps == epochs * int(np.ceil(samples / batch))
+    for index, weight in zip(np.split(plan.index, epochs), np.split(plan.weight, epochs), strict=True):
+        assert set(np.unique(weight)) <= {0.0, 1.0}
+        assert sorted(index[weight > 0].tolist()) == list(range(samples))
+        # Only the last batch of an epoch is short, and its places are filled from the front.
+        assert (weight[:-1] == 1).all()
+        assert (np.diff(weight[-1]) <= 0).all()
+        assert weight[-1, 0] == 1
+    assert ((plan.index >= 0) & (plan.index < samples)).all()
+
+
+def test_epochs_differ_in_order():
+    plan = epochs_plan(30, 30, 2, np.random.default_rng(0))
+    assert plan.index[0].tolist() != plan.index[1].tolist()
+
+
+def test_a_plan_without_samples_has_no_steps():
+    assert epochs_plan(0, 4, 3, np.random.default_rng(0)).steps == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "mean"), [([1.0, 1.0, 1.0], 4.0), ([1.0, 0.0, 1.0], 3.5), ([0.0, 0.0, 0.0], 0.0)]
+)
+def test_weighted_mean_is_over_the_samples_that_count(weights, mean):
+    assert weighted_mean(torch.tensor([1.0, 5.0, 6.0]), torch.tensor(weights)).item() == mean
+
+
+def test_a_phase_owns_the_parameters_that_its_patterns_name():
+    phase = Phase("critic", lambda params, batch, context: (params["w"].sum(), {}), SGD(0.1), ("critic.*", "scale"))
+    names = ["critic.0.weight", "critic", "scale", "scales", "Critic.0", "generator.critic.0"]
+    assert [name for name in names if phase.owns(name)] == ["critic.0.weight", "scale"]
+
+
+def test_a_plan_counts_its_batches():
+    assert Plan(np.zeros((4, 2), dtype=np.int64), np.ones((4, 2), dtype=np.float32)).steps == 4
