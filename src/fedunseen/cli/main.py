@@ -1,4 +1,4 @@
-"""``fedunseen``: run, report, predict, presets, doctor."""
+"""``fedunseen``: run, report, predict, presets, settings, doctor."""
 
 from __future__ import annotations
 
@@ -113,6 +113,14 @@ def presets() -> None:
     for name in preset_names():
         first = preset_text(name).splitlines()[0].lstrip("# ")
         print(f"{name:<{width}}  {first}")
+
+
+@app.command()
+def settings() -> None:
+    """List every key of an experiment file with its default and meaning, as Markdown."""
+    from fedunseen.cli.settings import reference
+
+    print(reference(), end="")
 
 
 @app.command()

@@ -23,7 +23,8 @@ def live_progress() -> Iterator[Progress | None]:
         yield None
         return
     state = TextColumn("{task.fields[state]}")
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), state, TimeRemainingColumn())
+    bar, counter = BarColumn(bar_width=24), MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), bar, counter, state, TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 

@@ -71,7 +71,7 @@ def chunk_size(task: Task, context: Context, memory: int) -> int:
     something in the ``context`` that all clients share (the classes of a mask).
     """
     places: int = max(plan.index.shape[1] for plan in task.plans.values())
-    widest = max(int(value.shape[-1]) for value in (*task.params.values(), *context.values()))
+    widest = max((int(v.shape[-1]) for v in (*task.params.values(), *context.values()) if v.ndim), default=1)
     return max(1, memory // (8 * (size_in_bytes(task.params) + 4 * places * widest)))
 
 

@@ -9,23 +9,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
+from fedunseen.core.settings import NamedSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.scaling import Scaling, blocks
 
 __all__ = ["Benchmark", "DataSettings"]
 
 
-class DataSettings(BaseModel):
+class DataSettings(NamedSettings):
     """What every ``[data]`` section may say; a benchmark's own ``Settings`` add to it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    """Which benchmark."""
     features: tuple[Scaling, ...] = ()
     """Scalings of the features, in order, fitted on training samples only."""
     semantics: tuple[Scaling, ...] = ()

@@ -28,10 +28,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.random import stream
+from fedunseen.core.settings import Settings
 from fedunseen.data.benchmark import Benchmark
 from fedunseen.data.tables import did_you_mean, number, read_csv
 
@@ -46,7 +47,7 @@ Ids = NDArray[np.int64]
 Rounds = dict[str, Annotated[int, Field(ge=0)]]
 
 
-class PartitionSettings(BaseModel):
+class PartitionSettings(Settings):
     """The section ``[partition]``.
 
     Raises:
@@ -57,10 +58,9 @@ class PartitionSettings(BaseModel):
         {'2-3': 10}
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     kind: Literal["iid", "dirichlet", "pccd", "file"] = "pccd"
-    """How the samples are dealt; see the top of this file."""
+    """How the samples are dealt: every class evenly, every class by its own Dirichlet draw, each client classes of its own
+    (partial class-conditional distribution), or as a file says."""
     clients: int = Field(10, ge=1)
     """How many clients."""
     counts: Literal["even", "uneven", "dirichlet"] = "even"
@@ -75,9 +75,9 @@ class PartitionSettings(BaseModel):
     """Share of the samples of each of its classes that a client keeps, at least one."""
     file: Path | None = None
     """file: CSV with the columns class, client (counted from 0) and, optionally, share."""
-    join: Rounds = {}
+    join: Rounds = Field(default_factory=dict)
     """Clients ("3" or "5-9") -> the first round, counted from 0, in which they take part."""
-    leave: Rounds = {}
+    leave: Rounds = Field(default_factory=dict)
     """Clients ("3" or "5-9") -> the first round in which they take part no more."""
 
     @model_validator(mode="after")

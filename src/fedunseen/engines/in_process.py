@@ -6,21 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import Params, finite, size_in_bytes
+from fedunseen.core.settings import Settings
 from fedunseen.engines.worker import Work, Worker
 from fedunseen.strategies import Reply, Strategy
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult"]
 
 
-class EngineSettings(BaseModel):
+class EngineSettings(Settings):
     """Settings of the in-process engine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["in-process"] = "in-process"
     mode: Literal["auto", "batched", "one-at-a-time"] = "auto"

@@ -70,7 +70,7 @@ class Federation:
         labels = torch.from_numpy(benchmark.labels).to(device)
         semantics = torch.from_numpy(fit_semantics(space, data.semantics)(space.semantics)).to(device)
         settings = experiment.method
-        method: Method = find("method", settings.name)(settings, space, semantics, inputs.shape[1])  # type: ignore[attr-defined]
+        method: Method = find("method", settings.name)(settings, space, semantics, inputs.shape[1])
         engine = experiment.engine
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,

@@ -129,7 +129,7 @@ def _selection_benchmark(experiment: Experiment, benchmark: Benchmark) -> Benchm
 
 def _calibrates(experiment: Experiment) -> bool:
     """Say whether a calibration factor is to be chosen."""
-    method = find("method", experiment.method.name)  # type: ignore[attr-defined]
+    method = find("method", experiment.method.name)
     evaluation = experiment.evaluation
     return bool(evaluation.calibration == "stacking" and evaluation.factor is None and method.zero_shot)
 

@@ -74,7 +74,7 @@ class Run:
     def _method(self) -> Method:
         data, settings = self.experiment.data, self.experiment.method
         semantics = fit_semantics(self.space, data.semantics)(self.space.semantics)
-        made: Method = find("method", settings.name)(  # type: ignore[attr-defined]
+        made: Method = find("method", settings.name)(
             settings, self.space, torch.from_numpy(semantics), int(self.manifest["features"])
         )
         return made
@@ -103,7 +103,7 @@ class Run:
         """
         if self.seeds:
             return self.seeds[0].predict(inputs, classes, top, among)
-        name = self.experiment.method.name  # type: ignore[attr-defined]
+        name = self.experiment.method.name
         if not find("strategy", self.experiment.strategy.name).merges:
             raise ExperimentError(
                 f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings, PartitionSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find
@@ -21,10 +22,8 @@ __all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", 
 SECTIONS = ("data", "partition", "method", "strategy", "engine", "evaluation", "run")
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(Settings):
     """How accuracies are measured and how rounds, calibration and settings are chosen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     selection: Literal["validation", "best-on-test", "last"] = "validation"
     """Where the round and the calibration factor are chosen: on validation classes, by a run of their own that never
@@ -41,15 +40,15 @@ class EvaluationSettings(BaseModel):
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
 
 
-class RunSettings(BaseModel):
+class RunSettings(Settings):
     """Seed, device."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     seed: int = Field(0, ge=0)
+    """What every random choice depends on."""
     seeds: int = Field(1, ge=1, le=100)
     """Run with this many seeds, counting up from ``seed``, and report mean and standard deviation."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; ``auto`` takes a CUDA device if there is one."""
 
 
 class Experiment(BaseModel):
@@ -66,7 +65,7 @@ class Experiment(BaseModel):
     name: str
     data: SerializeAsAny[DataSettings]
     partition: PartitionSettings
-    method: SerializeAsAny[BaseModel]
+    method: SerializeAsAny[NamedSettings]
     strategy: SerializeAsAny[StrategySettings]
     engine: EngineSettings
     evaluation: EvaluationSettings
@@ -120,7 +119,7 @@ class Experiment(BaseModel):
             "evaluation": EvaluationSettings,
             "run": RunSettings,
         }
-        made = {section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS}
+        made: dict[str, Any] = {section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS}
         experiment = cls.model_construct(name=name or "experiment", **made)
         experiment._check_combination()
         return experiment
@@ -137,8 +136,8 @@ class Experiment(BaseModel):
         }
 
     def _check_combination(self) -> None:
-        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)  # type: ignore[attr-defined]
-        name = self.method.name  # type: ignore[attr-defined]
+        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)
+        name = self.method.name
         if not method.trained and strategy.merges and not strategy.pools:
             raise ExperimentError(
                 f"method.name = {name!r} is a closed form that no strategy can merge: "

@@ -8,26 +8,28 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Context, Phase, Plan, epochs_plan
+from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 
 __all__ = ["Method", "MethodSettings", "class_mask"]
 
 
-class MethodSettings(BaseModel):
+class MethodSettings(NamedSettings):
     """Settings that every trained method has: its optimiser (SGD) and batches."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
     lr: float = Field(0.01, gt=0)
+    """Learning rate of the clients' SGD (lambda in FedZSL's Algorithm 1)."""
     momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum; its state starts anew each round."""
     weight_decay: float = Field(1e-5, ge=0)
+    """Weight decay."""
     batch_size: int = Field(64, ge=1)
+    """Samples a step (B)."""
 
 
 class Method:
@@ -42,7 +44,7 @@ class Method:
         trained: has phases; otherwise :meth:`solve` gives its parameters in closed form.
     """
 
-    Settings: ClassVar[type[BaseModel]] = MethodSettings
+    Settings: ClassVar[type[NamedSettings]] = MethodSettings
     zero_shot: ClassVar[bool] = True
     batched: ClassVar[bool] = True
     trained: ClassVar[bool] = True

@@ -9,20 +9,18 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
+from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.methods.base import Method
 
 __all__ = ["ESZSL", "ESZSLSettings"]
 
 
-class ESZSLSettings(BaseModel):
+class ESZSLSettings(NamedSettings):
     """Settings of ESZSL: both regularisers as powers of ten, chosen on validation classes in the papers."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["eszsl"] = "eszsl"
     log_gamma: float = 3.0

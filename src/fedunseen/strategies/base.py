@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedunseen.core.parameters import Params, add_scaled, difference
 from fedunseen.core.phases import GradientFunction
+from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult
 
 __all__ = ["Instruction", "Reply", "Strategy", "StrategySettings"]
 
 
-class StrategySettings(BaseModel):
+class StrategySettings(NamedSettings):
     """Settings that every strategy has."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
     rounds: int = Field(50, ge=1)
     """Communication rounds, T."""
     local_epochs: int = Field(2, ge=1)
