@@ -1,6 +1,6 @@
-"""The tables of docs/results.md: federated zero-shot learning on real features, three seeds, everything chosen honestly.
+"""The tables of docs/results.md: federated zero-shot learning on real features, three seeds, chosen honestly.
 
-Each row first chooses its settings on the validation classes of seed 0, from the same grid of learning rates and its own
+Each row first chooses its settings on the validation classes of seed 0, from the same learning rates and its own
 losses' weights; then runs all seeds with them, each choosing its round and calibration on validation classes again.
 
     python benchmarks/real_data.py AWA1_LAMPERT --root FOLDER_WITH_XLSA17 --markdown table.md

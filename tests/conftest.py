@@ -1,6 +1,8 @@
 """What all tests share: a cache folder of their own, so that no test sees another run's cached results."""
 
+import numpy as np
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -9,3 +11,40 @@ def own_cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("FEDUNSEEN_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def one_thread():
+    """Compute on one thread: on a busy machine, threads that wait for each other cost more than small sums."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def make_folder():
+    """Write a small benchmark ``folder``: 8 seen classes, the last two for validation, and 4 unseen ones."""
+
+    def make(path, edit=None):
+        """Write it; ``edit(rows, arrays)`` may spoil the lines of classes.csv and the arrays of features.npz."""
+        random = np.random.default_rng(0)
+        names = ["zèbre", "猫", "two words", "d", "e", "f", "g", "h", "i", "j", "k", "l"]
+        splits = ["seen"] * 6 + ["validation"] * 2 + ["unseen"] * 4
+        semantics = random.uniform(0.1, 1, (12, 6)).round(3)
+        labels, split = np.repeat(np.arange(12), 14), np.tile(["train"] * 10 + ["test"] * 4, 12)
+        kept = (labels < 8) | (split == "test")
+        labels, split = labels[kept], split[kept]
+        features = (semantics - semantics.mean(0))[labels] @ random.normal(size=(6, 9))
+        features = (features + random.normal(scale=0.6, size=features.shape)).astype(np.float32)
+        rows = [[name, word, *map(str, row)] for name, word, row in zip(names, splits, semantics, strict=True)]
+        rows = [["name", "split", *(f"attribute {i}" for i in range(6))], *rows]
+        arrays = {"features": features, "labels": labels, "split": split}
+        if edit is not None:
+            edit(rows, arrays)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "classes.csv").write_text("".join(",".join(row) + "\n" for row in rows), "utf-8")
+        np.savez(path / "features.npz", **arrays)
+        return path
+
+    return make

@@ -74,9 +74,7 @@ def test_gradients_are_only_read(optimiser, kind, options):
     torch.testing.assert_close(params, expected)
 
 
-@given(
-    samples=st.integers(1, 40), batch=st.integers(1, 12), epochs=st.integers(1, 4), seed=st.integers(0, 2**32 - 1)
-)
+@given(samples=st.integers(1, 40), batch=st.integers(1, 12), epochs=st.integers(1, 4), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
 def test_every_epoch_sees_every_sample_once(samples, batch, epochs, seed):
     plan = epochs_plan(samples, batch, epochs, np.random.default_rng(seed))
@@ -101,9 +99,7 @@ def test_a_plan_without_samples_has_no_steps():
     assert epochs_plan(0, 4, 3, np.random.default_rng(0)).steps == 0
 
 
-@pytest.mark.parametrize(
-    ("weights", "mean"), [([1.0, 1.0, 1.0], 4.0), ([1.0, 0.0, 1.0], 3.5), ([0.0, 0.0, 0.0], 0.0)]
-)
+@pytest.mark.parametrize(("weights", "mean"), [([1.0, 1.0, 1.0], 4.0), ([1.0, 0.0, 1.0], 3.5), ([0.0, 0.0, 0.0], 0.0)])
 def test_weighted_mean_is_over_the_samples_that_count(weights, mean):
     assert weighted_mean(torch.tensor([1.0, 5.0, 6.0]), torch.tensor(weights)).item() == mean
 

@@ -21,7 +21,9 @@ def examine() -> dict[str, Any]:
     """Look around; returns JSON values: ``versions``, ``devices``, ``data``, ``missing``."""
     import torch
 
-    versions = {"python": platform.python_version(), "fedunseen": _version("fedunseen")}
+    from fedunseen import __version__
+
+    versions: dict[str, str | None] = {"python": platform.python_version(), "fedunseen": __version__}
     versions |= {name: _version(name) for name in _requirements()}
     devices = [f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} threads)"]
     devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]

@@ -43,11 +43,17 @@ def run(
     from fedunseen.cli.progress import live_progress
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
+    from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.schema import parse_override
 
     chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
-    with live_progress() as progress:
-        done = run_experiment(chosen, out, resume, progress)
+    if out is None and not resume:
+        out = free_directory(chosen)
+    try:
+        with live_progress() as progress:
+            done = run_experiment(chosen, out, resume, progress)
+    except KeyboardInterrupt:  # caught here, because typer ends the process without a word
+        _fail(f"interrupted: go on with --out {out} --resume", 130)
     from fedunseen.report import write_report  # figures take a second to import: not before they are needed
 
     report = write_report(done)
@@ -170,5 +176,6 @@ def main() -> None:
         app()
     except FedUnseenError as error:
         _fail(f"error: {error}", 2)
-    except KeyboardInterrupt:
-        _fail("interrupted: go on with --resume and the same --out", 130)
+    except OSError as error:
+        place = error.filename or "a file"
+        _fail(f"error: {place} cannot be read or written ({error.strerror or error}): mend that and try again", 2)

@@ -32,9 +32,13 @@ def reference() -> str:
                 own = set(kind.model_fields) - same - {"name"}
                 parts.append(f'### name = "{name}"\n\n' + (_table(kind, own) if own else "No keys of its own."))
         else:
-            single = {"partition": PartitionSettings, "engine": EngineSettings, "evaluation": EvaluationSettings}
-            kind = single.get(section, RunSettings)
-            parts.append(_table(kind, set(kind.model_fields)))
+            single: dict[str, type[Settings]] = {
+                "partition": PartitionSettings,
+                "engine": EngineSettings,
+                "evaluation": EvaluationSettings,
+            }
+            only = single.get(section, RunSettings)
+            parts.append(_table(only, set(only.model_fields)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -55,7 +55,7 @@ def correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def is_optimal_covariance(gamma: NDArray[np.float64], s: NDArray[np.float64], alpha: float) -> bool:
-    """Say whether ``gamma`` (C, C) keeps to the bounds that the graphical lasso's optimum for ``s`` and ``alpha`` obeys."""
+    """Say whether ``gamma`` (C, C) keeps to the bounds that the optimum for ``s`` and ``alpha`` obeys."""
     if not np.isfinite(gamma).all():
         return False
     off = np.abs(gamma - s)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -64,4 +65,11 @@ def write_tensors(
         for name, value in tensors.items()
     }
     with replacing(path) as temporary:
-        save_file(copies, temporary, dict(metadata or {}))
+        # safetensors writes a file of its own and moves it here, for the owner's eyes alone: give it the usual rights.
+        temporary.touch()
+        rights = temporary.stat().st_mode
+        try:
+            save_file(copies, temporary, dict(metadata or {}))
+        except SafetensorError as error:
+            raise OSError(f"{path} cannot be written: {error}") from None
+        temporary.chmod(rights)

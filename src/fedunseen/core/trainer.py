@@ -67,12 +67,15 @@ def batching_pays(clients: int, batch_size: int, parameters: int, device: torch.
 def chunk_size(task: Task, context: Context, memory: int) -> int:
     """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries.
 
-    The widest thing that a sample turns into is taken to be the last dimension of some parameter (features) or of
-    something in the ``context`` that all clients share (the classes of a mask).
+    Features are taken to be as wide as the last dimension of some parameter, and scores as that of something in the
+    ``context`` that all clients share (the classes of a mask). Of scores, the losses keep some 26 tensors at once.
     """
     places: int = max(plan.index.shape[1] for plan in task.plans.values())
-    widest = max((int(v.shape[-1]) for v in (*task.params.values(), *context.values()) if v.ndim), default=1)
-    return max(1, memory // (8 * (size_in_bytes(task.params) + 4 * places * widest)))
+    features, scores = (
+        max((int(v.shape[-1]) for v in of.values() if v.ndim), default=1) for of in (task.params, context)
+    )
+    client = 8 * size_in_bytes(task.params) + 4 * places * (8 * features + 32 * scores)
+    return max(1, memory // client)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
 
-__all__ = ["Checkpoint", "RunDirectory", "load_params"]
+__all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
 _KEPT = 2  # checkpoints: the newest, and the one before
 
@@ -67,10 +67,9 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it holds a run and ``resume`` is false, or another experiment, or other data.
         """
-        if not self.manifest_path.exists():
-            if self.path.is_file() or (
-                self.path.is_dir() and any(not p.name.startswith(".") for p in self.path.iterdir())
-            ):
+        if not os.path.lexists(self.manifest_path):
+            holds_something = self.path.is_dir() and any(not _is_ours(p.name) for p in self.path.iterdir())
+            if holds_something or (os.path.lexists(self.path) and not self.path.is_dir()):
                 raise RunDirectoryError(f"{self.path} exists and is not a run directory: choose another --out")
             return
         if not resume:
@@ -81,7 +80,7 @@ class RunDirectory:
         if differences := _differences(manifest["experiment"], experiment):
             raise RunDirectoryError(
                 f"{self.path} holds a run of another experiment ({'; '.join(differences[:3])}): "
-                "choose another --out, or leave --resume with the settings that it was started with"
+                "choose another --out, or resume it with the settings that it was started with"
             )
         if manifest["data_fingerprint"] != fingerprint:
             raise RunDirectoryError(
@@ -92,8 +91,9 @@ class RunDirectory:
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Make the directory, unless it is there, and sweep up what a kill left half-written."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:
-            leftover.unlink()
+        for leftover in [*self.path.glob(".*"), *self.checkpoints.glob(".*")]:
+            if _is_leftover(leftover.name):
+                leftover.unlink()
         if not self.manifest_path.exists():
             write_json(self.manifest_path, manifest)
 
@@ -102,38 +102,70 @@ class RunDirectory:
         """Hold the directory against a second process.
 
         Raises:
-            RunDirectoryError: another process runs in it.
+            RunDirectoryError: another process runs in it, or it cannot be written, be it now or later.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / ".lock", "w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunDirectoryError(
-                    f"{self.path} is in use by another process: wait for it, or choose another --out"
-                ) from None
-            yield
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with open(self.path / ".lock", "w") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise RunDirectoryError(
+                        f"{self.path} is in use by another process: wait for it, or choose another --out"
+                    ) from None
+                yield
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self.path} cannot be written ({error.strerror or error}): "
+                "choose another --out, or mend that and go on with --resume"
+            ) from None
 
     def manifest(self) -> dict[str, Any]:
         """Read the manifest.
 
         Raises:
-            RunDirectoryError: this is no run directory.
+            RunDirectoryError: this is no run directory, or its manifest is damaged.
         """
-        return _json(self.manifest_path, f"{self.path} is not a run directory (it has no readable manifest.json)")
+        if not self.manifest_path.exists():
+            raise RunDirectoryError(f"{self.path} is not a run directory: name one that `fedunseen run` has made")
+        problem = f"{self.manifest_path} is damaged: restore it, or run the experiment again in another --out"
+        manifest = _json(self.manifest_path, problem, ("experiment", "data_fingerprint", "features"))
+        if not isinstance(manifest["experiment"], dict):
+            raise RunDirectoryError(problem)
+        return manifest
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
         if not self.result_path.exists():
             return None
-        return _json(self.result_path, f"{self.result_path} is damaged: delete it and resume the run")
+        problem = f"{self.result_path} is damaged: delete it and resume the run"
+        return _json(self.result_path, problem, ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "rounds"))
+
+    def complete(self) -> bool:
+        """Say whether the run is complete and all that it left behind is whole."""
+        result = self.result()
+        if result is None:
+            return False
+        if "seeds" in result:
+            return all(RunDirectory(self.path / f"seed-{seed}").complete() for seed in result["seeds"])
+        tensors = [self.model_path, *(self.path / f"{name}.safetensors" for name in ("scaling", "evaluation"))]
+        there = (self.path / "classes.csv").exists() and len(self.metrics()) == result["rounds"]
+        return there and all(map(is_whole, tensors))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read the lines of all rounds; a last line that a kill cut short does not count."""
+        """Read the lines of all rounds, up to the first that is not whole: a kill may have cut the last one short."""
         if not self.metrics_path.exists():
             return []
-        lines = self.metrics_path.read_text("utf-8").split("\n")[:-1]  # a whole line ends in a newline
-        return [json.loads(line) for line in lines]
+        found: list[dict[str, Any]] = []
+        for line in self.metrics_path.read_bytes().split(b"\n")[:-1]:  # a whole line ends in a newline
+            try:
+                value = json.loads(line)
+            except ValueError:
+                break
+            if not isinstance(value, dict) or value.get("round") != len(found) + 1:
+                break
+            found.append(value)
+        return found
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append one round's line, flushed to disk."""
@@ -142,8 +174,11 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
 
-    def keep_metrics(self, rounds: int) -> None:
-        """Forget the lines after the first ``rounds`` rounds."""
+    def rewind(self, rounds: int) -> None:
+        """Forget the metrics and checkpoints after the first ``rounds`` rounds."""
+        for path in self._checkpoint_files():
+            if int(path.stem) > rounds:
+                path.unlink()
         lines = self.metrics()[:rounds]
         write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in lines))
 
@@ -154,12 +189,20 @@ class RunDirectory:
         for client, own in checkpoint.client_states.items():
             tensors |= {f"client/{client}/{name}": value for name, value in own.items()}
         write_tensors(self.checkpoints / f"{checkpoint.rounds:06d}.safetensors", tensors)
-        for old in sorted(self.checkpoints.glob("*.safetensors"))[:-_KEPT]:
+        for old in self._checkpoint_files()[:-_KEPT]:
             old.unlink()
 
+    def _checkpoint_files(self) -> list[Path]:
+        """Return the checkpoints, oldest first."""
+        found = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdecimal()]
+        return sorted(found, key=lambda path: int(path.stem))
+
     def newest_checkpoint(self, device: torch.device) -> Checkpoint | None:
-        """Read the newest checkpoint that is whole; None if there is none."""
-        for path in sorted(self.checkpoints.glob("*.safetensors"), reverse=True):
+        """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if there is none."""
+        known = len(self.metrics())
+        for path in reversed(self._checkpoint_files()):
+            if int(path.stem) > known:  # the metrics were damaged by something else than us
+                continue
             try:
                 tensors = load_params(path, device)
             except RunDirectoryError:  # damaged by something else than us: the one before still serves
@@ -176,6 +219,15 @@ class RunDirectory:
         return None
 
 
+def is_whole(path: Path) -> bool:
+    """Say whether a safetensors file is there in its full length."""
+    try:
+        with safe_open(path, "pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
+
+
 def load_params(path: Path, device: torch.device | None = None) -> Params:
     """Read a safetensors file. The order of its names is not kept.
 
@@ -189,12 +241,22 @@ def load_params(path: Path, device: torch.device | None = None) -> Params:
         raise RunDirectoryError(f"{path} cannot be read ({error}): resume the run to make it again") from None
 
 
-def _json(path: Path, problem: str) -> dict[str, Any]:
+def _is_leftover(name: str) -> bool:
+    """Say whether a file is what a kill left of a write: ours, safetensors' or that of the class space."""
+    return name.startswith((".tmp", ".classes.csv.")) or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def _is_ours(name: str) -> bool:
+    """Say whether a file may lie in the directory of a run that was killed before its manifest was written."""
+    return name == ".lock" or _is_leftover(name)
+
+
+def _json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
         raise RunDirectoryError(problem) from None
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or any(key not in value for key in needed):
         raise RunDirectoryError(problem)
     return value
 

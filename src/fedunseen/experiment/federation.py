@@ -13,13 +13,14 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
+from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess, Worker
 from fedunseen.evaluation import Answers, answer
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Method
 
-__all__ = ["Federation", "find_device"]
+__all__ = ["Federation", "check_presence", "find_device"]
 
 
 def find_device(choice: str) -> torch.device:
@@ -32,6 +33,21 @@ def find_device(choice: str) -> torch.device:
     if choice == "cuda" and not there:
         raise ExperimentError("run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'")
     return torch.device("cuda" if there and choice != "cpu" else "cpu")
+
+
+def check_presence(partition: Partition, rounds: int) -> None:
+    """Refuse a partition that leaves a round without clients.
+
+    Raises:
+        ExperimentError: nobody is present in some round.
+    """
+    changes = np.unique(np.concatenate([[0], partition.first, partition.last]))  # between two nobody comes or goes
+    for round in changes[changes < rounds].tolist():
+        if not partition.present(round):
+            raise ExperimentError(
+                f"no client with samples is present in round {round} (counted from 0): "
+                "change partition.join or partition.leave"
+            )
 
 
 @dataclass(eq=False)
@@ -64,7 +80,8 @@ class Federation:
         strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
         if strategy.pools:
             everything = np.unique(np.concatenate(partition.clients))
-            partition = Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, 2**62))
+            partition = Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, NEVER))
+        check_presence(partition, experiment.strategy.rounds)
         feature_scaler = Scaler.fit(benchmark.features[benchmark.train], data.features)
         inputs = torch.from_numpy(feature_scaler(benchmark.features)).to(device)
         labels = torch.from_numpy(benchmark.labels).to(device)
@@ -99,16 +116,8 @@ class Federation:
         return self.engine.strategy.init(params), params
 
     def participants(self, round: int) -> list[int]:
-        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order.
-
-        Raises:
-            ExperimentError: nobody is present.
-        """
+        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
         present = self.partition.present(round)
-        if not present:
-            raise ExperimentError(
-                f"no client is present in round {round + 1}: change partition.join or partition.leave"
-            )
         count = max(1, round_half_up(self.experiment.strategy.fraction * len(present)))
         rng = stream(self.experiment.run.seed, "participants", round)
         return sorted(int(client) for client in rng.choice(present, count, replace=False))

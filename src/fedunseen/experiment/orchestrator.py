@@ -18,21 +18,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.errors import FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
-from fedunseen.data import Benchmark, Partition, make_partition
+from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation import Answers, Metrics, best_factor, metrics
-from fedunseen.experiment.directory import Checkpoint, RunDirectory, load_params
-from fedunseen.experiment.federation import Federation
+from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
+from fedunseen.experiment.federation import Federation, check_presence
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import summary_tensors
 
-__all__ = ["Progress", "run"]
+__all__ = ["Progress", "free_directory", "run"]
 
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
@@ -79,7 +79,7 @@ def run(
     """
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
-    path = Path(out) if out is not None else _free_directory(experiment)
+    path = Path(out) if out is not None else free_directory(experiment)
     hear = progress or (lambda stage, round, rounds, line: None)
     if experiment.run.seeds > 1:
         return _run_seeds(experiment, path, resume, hear)
@@ -89,11 +89,14 @@ def run(
     fingerprint = benchmark.fingerprint()
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
+    if directory.complete():
+        return load_run(path)
     federation = Federation.make(experiment, benchmark, partition)
-    selection = _selection_benchmark(experiment, benchmark)
+    selection = _selection_benchmark(experiment, benchmark, partition)
     with directory.locked(), keep_pages():
+        directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
         directory.create(_manifest(experiment, fingerprint, benchmark))
-        if directory.result() is None:
+        if not directory.complete():
             chosen: dict[str, Any] = {}
             if selection is None:
                 own = experiment.evaluation
@@ -105,7 +108,7 @@ def run(
                 )
             else:
                 choice, chosen = _select(experiment, selection, partition, directory, hear)
-            if chosen["settings"] if chosen else False:
+            if chosen.get("settings"):
                 federation = Federation.make(experiment.with_overrides(chosen["settings"]), benchmark, partition)
             result = _train(federation, directory, choice, "training", hear)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(path)}
@@ -121,10 +124,18 @@ def _load_data(experiment: Experiment, seed: int) -> Benchmark:
     return benchmark
 
 
-def _selection_benchmark(experiment: Experiment, benchmark: Benchmark) -> Benchmark | None:
+def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:
+    """Return what to choose on, None if nothing is chosen there, checked before anything is written."""
     if experiment.evaluation.selection != "validation":
         return None
-    return benchmark.for_selection(experiment.run.seed)
+    try:
+        selection = benchmark.for_selection(experiment.run.seed)
+        fit_semantics(selection.space, experiment.data.semantics)
+        if not find("strategy", experiment.strategy.name).pools:
+            check_presence(partition.restricted_to(selection.train), experiment.strategy.rounds)
+    except FedUnseenError as error:
+        raise type(error)(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
+    return selection
 
 
 def _calibrates(experiment: Experiment) -> bool:
@@ -142,8 +153,10 @@ def _select(
     grid = experiment.evaluation.choose
     candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     results: list[dict[str, Any]] = []
+    judge = experiment  # whose criterion compares the candidates: that of a zero-shot method, if one is among them
     for i, settings in enumerate(candidates):
         candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
+        judge = candidate if find("method", candidate.method.name).zero_shot else judge  # type: ignore[attr-defined]
         directory = RunDirectory(
             parent.path / "selection" / str(i) if len(candidates) > 1 else parent.path / "selection"
         )
@@ -153,11 +166,11 @@ def _select(
             federation = Federation.make(candidate, benchmark, partition)
             directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             fixed = experiment.evaluation.factor
-            choice = Choice(None, fixed if fixed is not None else None if _calibrates(experiment) else 0.0)
+            choice = Choice(None, fixed if fixed is not None else None if _calibrates(candidate) else 0.0)
             result = _train(federation, directory, choice, stage, hear)
             write_json(directory.result_path, result)
         results.append(result)
-    best = max(range(len(results)), key=lambda i: (*_merit(results[i], experiment), -i))
+    best = max(range(len(results)), key=lambda i: (*_merit(results[i], judge), -i))
     result = results[best]
     found = {
         "settings": candidates[best],
@@ -174,7 +187,13 @@ def _select(
 
 
 def _merit(line: Mapping[str, Any], experiment: Experiment) -> tuple[float, float]:
-    """Order rounds: by the criterion, and where that is 0 throughout (no unseen class is known) by seen accuracy."""
+    """Order rounds: by the criterion, then by seen accuracy; by that alone if the method knows no unseen class.
+
+    What such a method answers on unseen classes is chance: before its outputs for them have learnt to be low, they even
+    win now and then, and the criterion would choose the round that is trained least.
+    """
+    if not find("method", experiment.method.name).zero_shot:  # type: ignore[attr-defined]
+        return (line["gzsl_seen"], 0.0)
     by_zsl = experiment.evaluation.criterion == "zsl"
     return (line["zsl"] if by_zsl else line["gzsl_harmonic"], line["gzsl_seen"])
 
@@ -189,11 +208,15 @@ def _train(
     order = list(params)
     client_states: dict[int, Params] = {}
     done = 0
-    if checkpoint := directory.newest_checkpoint(federation.device):
+    checkpoint = directory.newest_checkpoint(federation.device)
+    if checkpoint and (choice.round or 1) <= checkpoint.rounds and not is_whole(directory.model_path):
+        checkpoint = None  # the model of the chosen round is lost: only training again makes it
+    if checkpoint:
         done, state, client_states = checkpoint.rounds, checkpoint.state, checkpoint.client_states
         params = {name: checkpoint.params[name] for name in order}
-    directory.keep_metrics(done)
+    directory.rewind(done)
     lines = directory.metrics()
+    best = max((_merit(line, experiment) for line in lines), default=(-1.0, -1.0))
     hear(stage, done, rounds, lines[-1] if lines else None)
     for current in range(done, rounds):
         started = time.perf_counter()
@@ -202,11 +225,12 @@ def _train(
         line = _measure(federation, current, params, result, client_states, choice.factor)
         state, params = result.state, result.params
         line["seconds"] = round(time.perf_counter() - started, 4)
-        best = max((_merit(old, experiment) for old in lines), default=(-1.0, -1.0))
+        merit = _merit(line, experiment)
         lines.append(line)
         directory.add_metrics(line)
-        if choice.round == current + 1 or (choice.round is None and _merit(line, experiment) > best):
+        if choice.round == current + 1 or (choice.round is None and merit > best):
             write_tensors(directory.model_path, _model_tensors(federation, params, client_states))
+        best = max(best, merit)
         directory.save_checkpoint(Checkpoint(current + 1, params, state, client_states))
         hear(stage, current + 1, rounds, line)
     selected = choice.round
@@ -235,7 +259,6 @@ def _measure(
 ) -> dict[str, Any]:
     """Measure the merged model, and each client's own before merging; return the round's line of metrics."""
     experiment, replies = federation.experiment, result.replies
-    calibrating = factor is None
     many = [federation.answers(model) for model in federation.models(result.params, client_states)]
     factor = best_factor(many) if factor is None else factor
     line: dict[str, Any] = {"round": round + 1, **_mean_metrics(many, factor)}
@@ -247,7 +270,7 @@ def _measure(
     line["losses"] = {t: sum(w * r.terms[t] for w, r in zip(weights, replies, strict=True)) for t in terms}
     line["participants"] = [reply.client for reply in replies]
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
-    if experiment.evaluation.clients and not calibrating:
+    if experiment.evaluation.clients:
         own: list[Metrics] = []
         for reply in replies:
             model = (
@@ -308,7 +331,8 @@ def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) ->
     }
 
 
-def _free_directory(experiment: Experiment) -> Path:
+def free_directory(experiment: Experiment) -> Path:
+    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken."""
     base = Path("runs") / f"{experiment.name}-seed{experiment.run.seed}"
     candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
     return next(path for path in candidates if not path.exists())
@@ -321,8 +345,14 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
     benchmark = _load_data(experiment, first)
     fingerprint = benchmark.fingerprint()
     directory.check(experiment.to_dict(), fingerprint, resume)
-    make_partition(experiment.partition, benchmark, first)  # what is wrong with it is said before anything is written
+    if directory.complete():
+        return load_run(path)
+    # What is wrong is said before anything is written.
+    partitions = [make_partition(experiment.partition, benchmark, first + i) for i in range(experiment.run.seeds)]
+    Federation.make(experiment, benchmark, partitions[0])
+    _selection_benchmark(experiment, benchmark, partitions[0])
     with directory.locked():
+        directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
         directory.create(_manifest(experiment, fingerprint, benchmark))
         results = []
         for seed in range(first, first + experiment.run.seeds):

@@ -44,7 +44,14 @@ def find(section: str, name: str) -> type[Any]:
         return found
     for entry in entry_points(group=_GROUP[section]):
         if entry.name == name:
-            loaded: type[Any] = entry.load()
+            try:
+                loaded: type[Any] = entry.load()
+            except Exception as error:  # another package's code: it may raise anything
+                package = entry.dist.name if entry.dist else "another package"
+                raise ExperimentError(
+                    f"{section}.name: {name!r} of {package} cannot be loaded ({type(error).__name__}: {error}): "
+                    "mend or update that package"
+                ) from error
             return loaded
     raise ExperimentError(
         f"{section}.name: " + unknown("benchmark" if section == "data" else section, name, names(section))

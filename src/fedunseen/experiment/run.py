@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace, Scaler, fit_semantics, read_classes
+from fedunseen.data.class_space import check_semantics
 from fedunseen.experiment.directory import RunDirectory, load_params
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
@@ -52,8 +53,11 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """The line of every round."""
-        return RunDirectory(self.path).metrics()
+        """The line of every round; with several seeds, each of ``seeds`` has its own."""
+        lines = RunDirectory(self.path).metrics()
+        if "seeds" not in self.result and len(lines) != self.result["rounds"]:
+            raise RunDirectoryError(f"{self.path / 'metrics.jsonl'} is damaged: resume the run to make it again")
+        return lines
 
     @cached_property
     def seeds(self) -> list[Run]:
@@ -62,12 +66,16 @@ class Run:
 
     @cached_property
     def space(self) -> ClassSpace:
-        """The class space."""
+        """The class space; of several seeds, the first one's."""
+        if self.seeds:
+            return self.seeds[0].space
         return ClassSpace.load(self.path / "classes.csv")
 
     @cached_property
     def params(self) -> Params:
         """The merged model of the chosen round."""
+        if self.seeds:
+            raise RunDirectoryError(f"{self.path} holds a model for each seed: take the params of one of its seeds")
         return load_params(self.path / "model.safetensors")
 
     @cached_property
@@ -81,7 +89,7 @@ class Run:
 
     def predict(
         self,
-        inputs: NDArray[Any] | Sequence[str | Path],
+        inputs: NDArray[Any] | str | Path | Sequence[str | Path],
         classes: str | Path | Mapping[str, Sequence[float]] | None = None,
         top: int | None = None,
         among: str = "all",
@@ -153,15 +161,22 @@ class Run:
         statistics = {name: value.numpy() for name, value in stored.items() if name != "none"}
         return Scaler(steps, statistics)
 
-    def _read(self, inputs: NDArray[Any] | Sequence[str | Path]) -> NDArray[Any]:
-        if not isinstance(inputs, np.ndarray):
-            if not len(inputs):
-                raise DataError("there is nothing to predict: give at least one input")
+    def _read(self, inputs: NDArray[Any] | str | Path | Sequence[str | Path]) -> NDArray[Any]:
+        if isinstance(inputs, (str, Path)):
+            return self.read(inputs)
+        if not len(inputs):
+            raise DataError("there is nothing to predict: give at least one input")
+        if not isinstance(inputs, np.ndarray) and all(isinstance(one, (str, Path)) for one in inputs):
             return np.concatenate([self.read(path) for path in inputs])
         width = int(self.manifest["features"])
-        rows = np.atleast_2d(inputs)
+        given: NDArray[Any] = np.asarray(inputs)
+        rows = np.atleast_2d(given)
         if rows.ndim != 2 or rows.shape[1] != width:
-            raise DataError(f"the inputs have the shape {inputs.shape}, but this run's model takes (n, {width})")
+            raise DataError(f"the inputs have the shape {given.shape}, but this run's model takes (n, {width})")
+        if rows.dtype.kind not in "fiub":
+            raise DataError(f"the inputs are of type {rows.dtype}: give real numbers")
+        with np.errstate(over="ignore"):
+            rows = rows.astype(np.float32)
         if not np.isfinite(rows).all():
             raise DataError("the inputs hold values that are not finite: leave those rows out")
         return rows
@@ -174,7 +189,13 @@ class Run:
                 raise DataError(
                     f"class {name!r} has {len(values)} attributes, but this run's classes have {self.space.attributes}"
                 )
-        return list(classes), np.array([list(values) for values in classes.values()], dtype=np.float64)
+        try:
+            semantics = np.array([list(values) for values in classes.values()], dtype=np.float64)
+        except (TypeError, ValueError):
+            raise DataError("the attributes of a class must be numbers, as many as the run's classes have") from None
+        semantics = semantics.reshape(len(classes), self.space.attributes)
+        check_semantics(list(classes), semantics)
+        return list(classes), semantics
 
     def _classes(
         self, classes: str | Path | Mapping[str, Sequence[float]] | None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
@@ -32,7 +36,7 @@ class EvaluationSettings(Settings):
     """What the chosen round has most of."""
     calibration: Literal["stacking", "none"] = "stacking"
     """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
-    factor: float | None = None
+    factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
     clients: bool = True
     """Measure every client's own model before merging, each round."""
@@ -98,14 +102,16 @@ class Experiment(BaseModel):
             ExperimentError: a section, key, name, type or combination is wrong.
         """
         sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
-        name = str(sections.pop("name", name))
-        for key, value in (overrides or {}).items():
-            _override(sections, key, value)
+        title: Any = sections.pop("name", name)
+        if not isinstance(title, str):
+            raise ExperimentError(f"name: input should be a text, not {title!r}")
         for section, content in sections.items():
             if section not in SECTIONS:
                 raise ExperimentError(unknown("section", section, SECTIONS))
             if not isinstance(content, dict):
                 raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
+        for key, value in (overrides or {}).items():
+            _override(sections, key, value)
         for section in ("data", "method", "strategy"):
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
@@ -119,8 +125,10 @@ class Experiment(BaseModel):
             "evaluation": EvaluationSettings,
             "run": RunSettings,
         }
-        made: dict[str, Any] = {section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS}
-        experiment = cls.model_construct(name=name or "experiment", **made)
+        made: dict[str, Any] = {
+            section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
+        }
+        experiment = cls.model_construct(name=title or "experiment", **made)
         experiment._check_combination()
         return experiment
 
@@ -163,8 +171,14 @@ class Experiment(BaseModel):
                 raise ExperimentError(
                     f"evaluation.choose: {key!r} cannot be chosen; only method, strategy and engine can"
                 )
-            for value in values:
-                Experiment.from_dict({**self.to_dict(), "evaluation": {}}, {key: value})
+            if not values:
+                raise ExperimentError(f"evaluation.choose: {key!r} has no value to choose from: give it a few")
+        for combination in itertools.product(*evaluation.choose.values()) if evaluation.choose else ():
+            try:
+                settings = dict(zip(evaluation.choose, combination, strict=True))
+                Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
+            except ExperimentError as error:
+                raise ExperimentError(f"evaluation.choose: {error}") from None
 
 
 def preset_names() -> list[str]:
@@ -199,16 +213,19 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 def _read(source: str | Path) -> tuple[str, Path]:
     path = Path(source)
-    if path.suffix != ".toml" and not path.exists():
+    if path.suffix != ".toml" and not os.path.isfile(path):  # a folder may well have a preset's name
         if str(source) in preset_names():
             return preset_text(str(source)), Path()
         raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
     try:
-        return path.read_text("utf-8"), path.parent
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(
-            f"{source}: the experiment file cannot be read: {getattr(error, 'strerror', error)}"
-        ) from None
+        return path.read_text("utf-8-sig"), path.parent  # some editors begin a file with a byte order mark
+    except FileNotFoundError:
+        presets = ", ".join(preset_names())
+        raise ExperimentError(f"{source} is missing: name an experiment file or a preset ({presets})") from None
+    except OSError as error:
+        raise ExperimentError(f"{source} cannot be read ({error.strerror}): name an experiment file") from None
+    except UnicodeDecodeError:
+        raise ExperimentError(f"{source} is not a text file in UTF-8: save it as UTF-8") from None
 
 
 def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
@@ -220,6 +237,8 @@ def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
 
 def _override(sections: dict[str, Any], key: str, value: Any) -> None:
     section, _, setting = key.partition(".")
+    if not setting:
+        raise ExperimentError(f"{key}: name a setting as section.key, for example strategy.rounds")
     if section not in SECTIONS:
         raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
     content = dict(sections.get(section, {}))
@@ -229,7 +248,8 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
         content = {k: v for k, v in content.items() if k in known}
     first, dot, rest = setting.partition(".")
     if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
-        content[first] = {**content.get(first, {}), rest.strip('"'): value}
+        table = content.get(first, {})
+        content[first] = {**(table if isinstance(table, Mapping) else {}), rest.strip('"'): value}
     else:
         content[setting] = value
     sections[section] = content
@@ -237,6 +257,13 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
 
 def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:
     """Validate one section; the first thing wrong becomes one sentence."""
+    for key, value in content.items():  # pydantic takes true for 1, and infinity for a number
+        wanted = kind.model_fields[key].annotation if key in kind.model_fields else None
+        wanted_types = {wanted, *get_args(wanted)}
+        if isinstance(value, bool) and wanted_types & {int, float} and bool not in wanted_types:
+            raise ExperimentError(f"{section}.{key}: input should be a number, not {str(value).lower()}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ExperimentError(f"{section}.{key}: input should be a finite number, not {value}")
     try:
         return kind.model_validate(dict(content))
     except ValidationError as error:
@@ -248,7 +275,12 @@ def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) 
         raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
     if problem["type"] == "value_error":
         raise ExperimentError(f"{section}: {problem['ctx']['error']}")
-    raise ExperimentError(f"{place}: {problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}")
+    if problem["type"] == "literal_error" and isinstance(problem["input"], str):
+        known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
+        raise ExperimentError(f"{place}: " + unknown("value", problem["input"], known))
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    message = message.replace("a valid tuple", "a list in square brackets").replace("a valid dictionary", "a table")
+    raise ExperimentError(f"{place}: {message}, not {problem['input']!r}")
 
 
 def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:

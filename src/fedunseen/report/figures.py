@@ -28,6 +28,7 @@ __all__ = [
     "raster",
     "similarity_map",
     "svg",
+    "text",
     "ticks",
 ]
 
@@ -68,6 +69,7 @@ class Frame:
     right: int = 14
     top: int = 34
     bottom: int = 36
+    whole: bool = False  # only whole numbers along the y axis
 
     def px(self, value: float) -> float:
         """Return the horizontal place of a value."""
@@ -105,32 +107,33 @@ class Frame:
 
     def axes(self, title: str, x_label: str, x_ticks: Iterable[float], unit: str = "") -> list[str]:
         """Return title, grid, tick labels and axis label."""
-        out = [f'<text class="title" x="0" y="14">{escape(title)}</text>']
+        out = [text(0, 14, title, "title")]
         bottom = self.height - self.bottom
         for tick in ticks(*self.y):
+            if self.whole and tick != round(tick):
+                continue
             y = self.py(tick)
             out.append(f'<path class="rule" d="M{self.left} {y:g}H{self.width - self.right}"/>')
-            out.append(
-                f'<text class="tick end" x="{self.left - 7}" y="{y + 4:g}">{_short(tick)}{unit}</text>'
-            )
+            out.append(text(self.left - 7, y + 4, _short(tick) + unit, "tick end"))
         for tick in x_ticks:
-            out.append(
-                f'<text class="tick mid" x="{self.px(tick):g}" y="{bottom + 16}">{_short(tick)}</text>'
-            )
+            out.append(text(self.px(tick), bottom + 16, _short(tick), "tick mid"))
         middle = (self.left + self.width - self.right) / 2
-        out.append(
-            f'<text class="tick mid" x="{middle:g}" y="{self.height - 4}">{escape(x_label)}</text>'
-        )
+        out.append(text(middle, self.height - 4, x_label, "tick mid"))
         return out
 
 
 def svg(parts: Iterable[str], width: float, height: float, label: str, css: str = "") -> str:
     """Wrap marks into one SVG that scales with the page and that a screen reader announces as ``label``."""
     return (
-        f'<svg class="figure {css}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}">'
-        + "".join(parts)
-        + "</svg>"
+        f'<svg class="figure {css}" style="--natural:{width:.0f}px" viewBox="0 0 {width:.1f} {height:.1f}" '
+        f'role="img" aria-label="{escape(label)}">' + "".join(parts) + "</svg>"
     )
+
+
+def text(x: float, y: float, words: str, css: str = "tick", size: float | None = None) -> str:
+    """Return words at a place; ``css`` says how they look, ``size`` how tall they are if not as usual."""
+    style = f' style="font-size:{size:.1f}px"' if size is not None else ""
+    return f'<text class="{css.strip()}"{style} x="{round(x, 1):g}" y="{round(y, 1):g}">{escape(words)}</text>'
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
@@ -185,23 +188,25 @@ def line_chart(
     out = frame.axes(title, x_label, whole, unit)
     for curve in curves:
         if curve.low is not None and curve.high is not None:
-            out.append(f'<path class="band" fill="var(--{curve.colour})" d="{frame.area(x, curve.low, curve.high)}"/>')  # fmt: skip
+            area = frame.area(x, curve.low, curve.high)
+            out.append(f'<path class="band" fill="var(--{curve.colour})" d="{area}"/>')
     if level is not None and level[1] <= top:
         y = frame.py(level[1])
         out.append(f'<path class="level" d="M{frame.left} {y:g}H{frame.width - frame.right}"/>')
-        out.append(f'<text class="tick end" x="{frame.width - frame.right}" y="{y - 5:g}">{escape(level[0])}</text>')  # fmt: skip
+        out.append(text(frame.width - frame.right, y - 5, level[0], "tick end"))
     for curve in reversed(curves):
         dash = " dashed" if curve.dashed else ""
         out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{frame.path(x, curve.y)}"/>')
         if np.isfinite(curve.y).sum() == 1:
             at = int(np.isfinite(curve.y).argmax())
-            out.append(f'<circle cx="{frame.px(x[at])}" cy="{frame.py(curve.y[at])}" r="3" fill="var(--{curve.colour})"/>')  # fmt: skip
+            px, py = frame.px(x[at]), frame.py(curve.y[at])
+            out.append(f'<circle cx="{px}" cy="{py}" r="3" fill="var(--{curve.colour})"/>')
     if mark is not None:
         out += _mark(frame, x, curves[0], mark, unit)
     for row, offset, curve in rows:
         y = 29 + 17 * row
         out.append(f'<path class="line" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>')
-        out.append(f'<text class="tick" x="{frame.left + offset + 21}" y="{y + 4}">{escape(curve.label)}</text>')  # fmt: skip
+        out.append(text(frame.left + offset + 21, y + 4, curve.label))
     if len(x) <= _HOVERED:
         out += _hovers(frame, x, curves, x_label, unit)
     last = [f"{c.label} ends at {_short(c.y[-1], 1)}{unit}" for c in curves if np.isfinite(c.y[-1])]
@@ -219,7 +224,7 @@ def _mark(frame: Frame, x: Floats, curve: Curve, mark: float, unit: str) -> list
     return [
         f'<path class="stem" d="M{px:g} {py:g}V{frame.height - frame.bottom}"/>',
         f'<circle class="mark" cx="{px:g}" cy="{py:g}" r="4.5" fill="var(--{curve.colour})"/>',
-        f'<text class="value {side}" x="{px:g}" y="{above:g}">{_short(curve.y[at], 1)}{unit}</text>',
+        text(px, above, _short(curve.y[at], 1) + unit, f"value {side}"),
     ]
 
 
@@ -259,7 +264,7 @@ def histogram(values: Floats, title: str, x_label: str) -> str:
     """Draw how many of the percentages (n,) fall into each span of five, with their mean."""
     values = values[np.isfinite(values)]
     counts, edges = np.histogram(np.clip(values, 0, 100), bins=20, range=(0, 100))
-    frame = Frame((0.0, 100.0), (0.0, float(max(counts.max(initial=1), 1)) * 1.12))
+    frame = Frame((0.0, 100.0), (0.0, float(max(counts.max(initial=1), 1)) * 1.12), whole=True)
     out = frame.axes(title, x_label, range(0, 101, 25))
     base = frame.height - frame.bottom
     for count, edge in zip(counts.tolist(), edges.tolist(), strict=False):
@@ -274,7 +279,7 @@ def histogram(values: Floats, title: str, x_label: str) -> str:
     mean = float(values.mean())
     side = "end" if mean > 50 else ""
     out.append(f'<path class="stem strong" d="M{frame.px(mean):g} {frame.top - 8}V{base}"/>')
-    out.append(f'<text class="value {side}" x="{frame.px(mean) + (-6 if side else 6):g}" y="{frame.top}">mean {mean:.1f} %</text>')  # fmt: skip
+    out.append(text(frame.px(mean) + (-6 if side else 6), frame.top, f"mean {mean:.1f} %", f"value {side}"))
     return svg(out, frame.width, frame.height, f"{title}: {len(values)} classes, mean {mean:.1f} percent")
 
 
@@ -321,9 +326,7 @@ def _gaps(rows: int, columns: int, x: float, y: float, cell: tuple[float, float]
     return f'<path class="gap" d="{path}"/>' if path else ""
 
 
-def holdings_map(
-    counts: NDArray[np.int64], names: Sequence[str], held: int, idle: int, clients: Sequence[str]
-) -> str:
+def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idle: int, clients: Sequence[str]) -> str:
     """Draw who holds how much of which class.
 
     Args:
@@ -349,33 +352,36 @@ def holdings_map(
     for i in range(rows):
         y = top + (i + 0.5) * down
         if i % every == 0:
-            out.append(f'<text class="tick end" x="{left - 8}" y="{y + 4:.1f}">{escape(clients[i])}</text>')
+            out.append(text(left - 8, y + 4, clients[i], "tick end"))
         out.append(
             f'<rect class="bar" x="{left + wide + 12}" y="{y - down * 0.3:.2f}" height="{down * 0.6:.2f}" '
             f'width="{44 * totals[i] / longest:.2f}"><title>{escape(clients[i])}: {classes[i]} classes, '
             f"{totals[i]} samples</title></rect>"
         )
         if i % every == 0:
-            out.append(f'<text class="tick" x="{left + wide + 62}" y="{y + 4:.1f}">{totals[i]:,}</text>')
-    out.append(f'<text class="tick" x="{left + wide + 12}" y="{top - 8:.1f}">samples</text>')
+            out.append(text(left + wide + 62, y + 4, f"{totals[i]:,}"))
+    out.append(text(left + wide + 12, top - 8, "samples"))
     if named:
         for j, name in enumerate(names):
-            out.append(_upright(name, left + (j + 0.7) * across, top - 5, label, "tick" if j < held else "tick none"))  # fmt: skip
-    start = held
-    for text, number in (("not trained on", idle), ("unseen: nobody holds them", columns - held - idle)):
-        if number:
-            x, w = left + start * across, number * across
-            out.append(f'<rect class="nobody" x="{x:.2f}" y="{top:.2f}" width="{w:.2f}" height="{tall:.2f}"/>')
-            out.append(f'<path class="bracket" d="M{x + 1:.2f} {top + tall + 5:.2f}v5h{w - 2:.2f}v-5"/>')
-            out.append(
-                f'<text class="tick none end" x="{x + w:.2f}" y="{top + tall + 25:.2f}">{number} {text}</text>'
-            )
+            css = "tick" if j < held else "tick none"
+            out.append(_upright(name, left + (j + 0.7) * across, top - 5, label, css))
+    nobody = columns - held - idle
+    start = 0
+    for words, number, css, drop in (
+        (f"{held} classes held by somebody", held, "held", 25),
+        (f"{idle} not trained on", idle, "none end", 41),
+        (f"{nobody} unseen: nobody holds them", nobody, "none end", 25),
+    ):
+        x, w = left + start * across, number * across
         start += number
-    if held:
-        out.append(f'<path class="bracket held" d="M{left + 1} {top + tall + 5:.2f}v5h{held * across - 2:.2f}v-5"/>')  # fmt: skip
-        out.append(f'<text class="tick" x="{left}" y="{top + tall + 25:.2f}">{held} classes held by somebody</text>')  # fmt: skip
+        if not number:
+            continue
+        if css != "held":
+            out.append(f'<rect class="nobody" x="{x:.2f}" y="{top:.2f}" width="{w:.2f}" height="{tall:.2f}"/>')
+        out.append(f'<path class="bracket {css}" d="M{x + 1:.2f} {top + tall + 5:.2f}v5h{max(w - 2, 0):.2f}v-5"/>')
+        out.append(text(x + w if "end" in css else x, top + tall + drop, words, f"tick {css}"))
     words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
-    return svg(out, left + wide + 106, top + tall + 32, words, "wide")
+    return svg(out, left + wide + 106, top + tall + (48 if idle else 32), words, "map")
 
 
 def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool_], title: str) -> str:
@@ -392,52 +398,46 @@ def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool
     left = 16 + (_tallest(names) * label * 0.56 if named else 0)
     size = 420.0 - left
     cell = size / count
-    out = [f'<text class="title" x="0" y="14">{escape(title)}</text>']
+    out = [text(0, 14, title, "title")]
     out.append(raster(values, left, 28, size, size))
     out.append(_gaps(count, count, left, 28, (cell, cell)))
     for i in range(count):
         if named:
             y = 28 + (i + 0.5) * cell + label * 0.35
             css = "tick end none" if marked[i] else "tick end"
-            out.append(f'<text class="{css}" style="font-size:{label:.1f}px" x="{left - 8:g}" y="{y:.1f}">{_cut(names[i])}</text>')  # fmt: skip
-    edge = "".join(f"M{left - 3:g} {28 + i * cell:.2f}v{cell:.2f}" for i in np.flatnonzero(marked).tolist())
-    below = "".join(f"M{left + i * cell:.2f} {28 + size + 3:.2f}h{cell:.2f}" for i in np.flatnonzero(marked).tolist())  # fmt: skip
-    out.append(f'<path class="edge" d="{edge}{below}"/>')
+            out.append(text(left - 8, y, _cut(names[i]), css, label))
+    edge = ""
+    for i in np.flatnonzero(marked).tolist():
+        edge += f"M{left - 3:g} {28 + i * cell:.2f}v{cell:.2f}M{left + i * cell:.2f} {31 + size:.2f}h{cell:.2f}"
+    out.append(f'<path class="edge" d="{edge}"/>')
     return svg(out, 420, 28 + size + 8, f"{title}: {count} by {count} classes")
 
 
 def confusion_map(table: Floats, names: Sequence[str]) -> str:
     """Draw which class (columns) is answered how often, in percent, for the samples of each class (rows)."""
     count = len(table)
-    across = min(max(760 / count, 9.0), 34.0)
-    label = min(11.5, across * 0.95)
-    left = 20 + _tallest(names) * label * 0.56
-    size = across * count
-    out = [
-        f'<text class="tick" x="{left:.1f}" y="12">answered</text>'
-        f'<text class="tick end" x="{left - 8:.1f}" y="{left - 10:.1f}">true class</text>'
-    ]
-    out.append(raster(table / 100, left, left, size, size))
-    out.append(_gaps(count, count, left, left, (across, across)))
+    cell = min(max(600 / count, 11.0), 34.0)
+    label = min(11.5, cell * 0.95)
+    room = _tallest(names) * label * 0.58
+    left, top, size = max(16 + room, 56.0), 34 + room, cell * count
+    out = [text(left, 12, "answer →"), text(left - 8, top - 6, "true ↓", "tick end")]
+    out.append(raster(table / 100, left, top, size, size))
+    out.append(_gaps(count, count, left, top, (cell, cell)))
     for i, name in enumerate(names):
-        y = left + (i + 0.5) * across + label * 0.35
-        out.append(f'<text class="tick end" style="font-size:{label:.1f}px" x="{left - 8:.1f}" y="{y:.1f}">{_cut(name)}</text>')  # fmt: skip
-        out.append(_upright(name, left + (i + 0.5) * across + label * 0.35, left - 6, label, "tick"))
-    if across >= 22:
+        y = top + (i + 0.5) * cell + label * 0.35
+        out.append(text(left - 8, y, _cut(name), "tick end", label))
+        out.append(_upright(name, left + (i + 0.5) * cell + label * 0.35, top - 6, label, "tick"))
+    if cell >= 20:
         for i, j in zip(*np.nonzero(np.nan_to_num(table) >= 0.5), strict=True):
-            css = "cell strong" if table[i, j] > 45 else "cell"
-            out.append(
-                f'<text class="{css}" style="font-size:{across * 0.36:.1f}px" x="{left + (j + 0.5) * across:.1f}" '
-                f'y="{left + (i + 0.62) * across:.1f}">{table[i, j]:.0f}</text>'
-            )
-    right = float(np.nanmean(np.diag(table))) if count else math.nan
-    words = f"Confusion among {count} unseen classes, {right:.1f} percent on the diagonal"
-    return svg(out, left + size + 4, left + size + 4, words, "wide" if count > 14 else "middle")
+            css = "cell strong" if table[i, j] > 72 else "cell"
+            x, y = left + (j + 0.5) * cell, top + (i + 0.62) * cell
+            out.append(text(x, y, f"{table[i, j]:.0f}", css, cell * 0.36))
+    words = f"Confusion among {count} unseen classes, {np.mean(np.diag(table)):.1f} percent on the diagonal"
+    return svg(out, left + size + 4, top + size + 4, words, "map")
 
 
 def _upright(name: str, x: float, y: float, size: float, css: str) -> str:
-    turn = f"rotate(-90 {x:.1f} {y:.1f})"
-    return f'<text class="{css}" style="font-size:{size:.1f}px" transform="{turn}" x="{x:.1f}" y="{y:.1f}">{_cut(name)}</text>'  # fmt: skip
+    return f'<g transform="translate({x:.1f} {y:.1f}) rotate(-90)">{text(0, 0, _cut(name), css, size)}</g>'
 
 
 def _tallest(names: Sequence[str]) -> int:
@@ -448,7 +448,7 @@ _CUT = 20  # letters of a class name that a figure has room for
 
 
 def _cut(name: str) -> str:
-    return escape(name if len(name) <= _CUT else name[: _CUT - 1] + "…")
+    return name if len(name) <= _CUT else name[: _CUT - 1] + "…"
 
 
 def _short(value: float, digits: int = 3) -> str:

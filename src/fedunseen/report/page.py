@@ -28,7 +28,12 @@ NUMBERS = (
     ("gzsl_seen", "S", "seen classes, all classes to choose from"),
     ("gzsl_harmonic", "H", "harmonic mean of U and S"),
 )
-TITLES = {"zsl": "ZSL accuracy", "gzsl_unseen": "U, unseen classes", "gzsl_seen": "S, seen classes", "gzsl_harmonic": "H, harmonic mean"}  # fmt: skip
+TITLES = {
+    "zsl": "ZSL accuracy",
+    "gzsl_unseen": "U, unseen classes",
+    "gzsl_seen": "S, seen classes",
+    "gzsl_harmonic": "H, harmonic mean",
+}
 COLOURS = {"zsl": "orange", "gzsl_unseen": "orange", "gzsl_seen": "blue", "gzsl_harmonic": "green"}
 LOSSES = ("blue", "orange", "green", "purple", "sky", "yellow")
 LISTED = 120  # classes that are listed openly; more are folded away
@@ -54,7 +59,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     source = files("fedunseen.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((source / "report.html").read_text("utf-8"))
-    style = Markup((source / "style.css").read_text("utf-8"))  # noqa: S704 - our own file
+    style = Markup((source / "style.css").read_text("utf-8"))
     target = path if path is not None else run.path / "report.html"
     write_text(target, template.render(_context(run), style=style) + "\n")
     return target
@@ -121,15 +126,10 @@ class Facts:
         return 100.0 / max(len(self.unseen), 1)
 
     @property
-    def clients(self) -> int:
-        """How many clients there are."""
-        return len(self.tensors["client_counts"])
-
-    @property
     def holders(self) -> str:
         """Say in one clause who trained."""
         if self.pools:
-            return "All training data in one place"
+            return "One model, with all training data in one place,"
         counts = self.tensors["client_counts"]
         if len(counts) == 1:
             return "One client"
@@ -170,16 +170,16 @@ def _choice(run: Run, first: Run) -> dict[str, Any]:
     calibration = "" if several else f" (the scores of seen classes lowered by {factor:.3g})"
     selection = result["selection"]
     if selection == "validation":
-        both = f"{which} and calibration{calibration}" if calibrated and not fixed else which
+        both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
         words = (
             f"{both[0].upper()}{both[1:]} chosen on validation classes, which played the unseen ones in a run of "
             "their own. No test sample took part in the choice."
         )
         label, honest = "Chosen on validation classes", True
     elif selection == "best-on-test":
-        both = f"{which} and calibration{calibration}" if calibrated and not fixed else which
+        both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
         words = (
-            f"{both[0].upper()}{both[1:]} chosen because it scores best on the very test samples that are reported "
+            f"{both[0].upper()}{both[1:]} chosen for scoring best on the very test samples that are reported "
             "here. Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
         )
         label, honest = "Not an honest choice: best on test", False
@@ -212,7 +212,11 @@ def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
     spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
     for name, _, _ in NUMBERS:
         low, mean, high = statistics.clients_band(lines, name)
-        drawn[name] = [Curve(statistics.curve(lines, name), "merged" if facts.merges else "mean of clients", COLOURS[name])]  # fmt: skip
+        main = statistics.curve(lines, name)
+        if not facts.merges:  # the main curve is the clients' mean
+            drawn[name] = [Curve(main, "mean of clients", COLOURS[name], low, high)]
+            continue
+        drawn[name] = [Curve(main, "merged", COLOURS[name])]
         if spread:
             drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
     top = _top([curve for curves in drawn.values() for curve in curves])
@@ -292,11 +296,11 @@ def _holdings(facts: Facts) -> dict[str, Any]:
             }
         )
     per_client = (counts > 0).sum(axis=1)
+    spread = int(per_client.min()), int(per_client.max())
     return {
         "map": figures.holdings_map(counts[:, order], facts.of_classes(order), held, idle, clients),
         "listed": listed,
-        "fewest": int(per_client.min()),
-        "most": int(per_client.max()),
+        "range": spread[:1] if spread[0] == spread[1] else spread,
         "held": held,
         "idle": facts.of_classes(order[held : held + idle]),
         "nobody": facts.of_classes(facts.unseen),
@@ -337,7 +341,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
         "more_bars": bars[LISTED:],
         "lost": lost,
         "seen": scored,
-        "histogram": figures.histogram(gzsl[seen], "Seen classes by their accuracy", "accuracy %") if len(seen) else None,  # fmt: skip
+        "histogram": figures.histogram(gzsl[seen], "Seen classes by their accuracy", "accuracy %"),
         "confusion": figures.confusion_map(table, facts.of_classes(order)) if len(order) else None,
         "confused": [
             {"true": facts.names[order[i]], "answer": facts.names[order[j]], "share": float(wrong[i, j])}
@@ -395,7 +399,35 @@ def _chosen(run: Run) -> dict[str, Any] | None:
         {"values": [one["settings"][key] for key in keys], "won": one["settings"] == chosen["settings"], **one}
         for one in chosen.get("tried", [])
     ]
-    return {**chosen, "keys": keys, "tried": tried}
+    last = chosen["round"] == run.result["rounds"] > 1
+    return {**chosen, "keys": keys, "tried": tried, "chart": _selection_chart(run, keys), "last": last}
+
+
+def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
+    """Draw how each candidate did on validation classes, round by round."""
+    from fedunseen.experiment.directory import RunDirectory
+
+    chosen = run.result["chosen_on_validation"]
+    criterion = run.manifest["experiment"]["evaluation"]["criterion"]
+    name = "zsl" if criterion == "zsl" else "gzsl_harmonic"
+    tried = chosen.get("tried", [])
+    folders = [str(i) for i in range(len(tried))] if tried else [""]
+    lines = {i: RunDirectory(run.path / "selection" / folder).metrics() for i, folder in enumerate(folders)}
+    settings = [one["settings"] for one in tried] or [{}]
+    best = settings.index(chosen["settings"]) if tried else 0
+    # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
+    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LOSSES) - 1]
+    shown = [i for i in (best, *others) if lines[i]]
+    if best not in shown:
+        return None
+    curves = []
+    for colour, i in zip(LOSSES, shown, strict=False):
+        label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
+        curves.append(Curve(statistics.curve(lines[i], name), label, colour))
+    title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
+    return figures.line_chart(
+        curves, title, _axis(lines[best]), _top(curves), unit="%", mark=chosen["round"], legend=len(curves) > 1
+    )
 
 
 def _technical(run: Run, first: Run) -> dict[str, Any]:

@@ -35,22 +35,27 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the command that runs the experiment ``tree`` again.
 
     Returns:
-        The command, and whether it is whole: it names a preset and what differs from it. If not, it names a file
-        that has to hold :func:`toml_text` of the experiment.
+        The command, a setting a line, and whether it is whole: it names a preset and what differs from it. If not,
+        it names a file that has to hold :func:`toml_text` of the experiment.
     """
     from fedunseen.core.errors import FedUnseenError
     from fedunseen.experiment.schema import Experiment, preset_names
 
+    def says(changes: Mapping[str, Any]) -> bool:
+        try:
+            return Experiment.load(name, changes).to_dict() == tree
+        except FedUnseenError:
+            return False
+
     name = str(tree["name"])
     if name in preset_names():
         changes = _changes(Experiment.load(name).to_dict(), tree)
-        try:
-            whole = Experiment.load(name, changes).to_dict() == tree
-        except FedUnseenError:
-            whole = False
-        if whole:
-            sets = [f"--set {shlex.quote(f'{key}={_value(value)}')}" for key, value in changes.items()]
-            return " ".join(["fedunseen", "run", name, *sets]), True
+        if says(changes):
+            for key in list(changes):  # what a new name brings as its default need not be said
+                fewer = {other: value for other, value in changes.items() if other != key}
+                changes = fewer if says(fewer) else changes
+            sets = [f"--set {shlex.quote(_assignment(*item))}" for item in changes.items()]
+            return " \\\n    ".join([f"fedunseen run {name}", *sets]), True
     return f"fedunseen run {shlex.quote(name + '.toml')}", False
 
 
@@ -65,6 +70,14 @@ def _changes(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]
         ordered = sorted(content.items(), key=lambda item: item[0] != "name")
         changes |= {f"{section}.{k}": v for k, v in ordered if renamed or k not in old or old[k] != v}
     return changes
+
+
+def _assignment(key: str, value: Any) -> str:
+    """Write ``section.key=value``; text that cannot be taken for anything else goes without quotes."""
+    from fedunseen.experiment.schema import parse_override
+
+    bare = f"{key}={value}"
+    return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={_value(value)}"
 
 
 def _key(key: str) -> str:

@@ -1,0 +1,152 @@
+import os
+import stat
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+
+from fedunseen.core import class_similarity as module
+from fedunseen.core.class_similarity import class_similarity, correlation, is_optimal_covariance
+from fedunseen.core.errors import DataError
+
+REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+FALLS_BACK = (
+    "the graphical lasso did not reach its optimum on these 5 classes; their correlation, which is within "
+    "alpha = 0.01 of it, is used instead"
+)
+
+
+def semantics(classes=6, attributes=40, seed=0):
+    return np.random.default_rng(seed).normal(size=(classes, attributes))
+
+
+def test_correlation_is_the_cosine_of_centred_rows():
+    rows = semantics()
+    centred = rows - rows.mean(1, keepdims=True)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    np.testing.assert_allclose(correlation(rows), unit @ unit.T, atol=1e-12)
+    assert (np.diag(correlation(rows)) == 1).all()
+
+
+def test_correlation_ignores_the_scale_of_the_attributes():
+    rows = semantics()
+    np.testing.assert_allclose(correlation(100 * rows + 3), correlation(rows), atol=1e-12)
+
+
+def test_a_class_with_constant_semantics_is_refused():
+    rows = semantics()
+    rows[3] = 0.7
+    with pytest.raises(DataError) as error:
+        class_similarity(rows)
+    assert str(error.value) == (
+        "class number 3 has the same value for every attribute, so that it is similar to no class: "
+        "give it semantics that differ, or switch CARD off with method.kl = 0"
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1])
+def test_gamma_solves_equation_4(alpha):
+    """Its subgradient vanishes: Gamma - S is alpha times the sign of Theta, or below alpha where Theta is 0."""
+    s, gamma = correlation(semantics(6, 40)), class_similarity(semantics(6, 40), alpha)
+    theta, off = np.linalg.inv(gamma), ~np.eye(6, dtype=bool)
+    np.testing.assert_allclose(np.diag(gamma), 1)
+    np.testing.assert_allclose(gamma, gamma.T, atol=1e-10)
+    assert np.linalg.eigvalsh(gamma).min() > 0
+    linked = off & (np.abs(theta) > 1e-3)
+    assert linked.any()
+    np.testing.assert_allclose((gamma - s)[linked], alpha * np.sign(theta[linked]), atol=alpha / 20)
+    assert (np.abs(gamma - s)[off] <= alpha * 1.05).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "answer"),
+    [
+        (lambda g: None, True),
+        (lambda g: g.__setitem__((0, 1), g[0, 1] + 0.0099), True),
+        (lambda g: g.__setitem__((0, 1), g[0, 1] - 0.0099), True),
+        (lambda g: g.__setitem__((0, 1), g[0, 1] + 0.011), False),
+        (lambda g: g.__setitem__((0, 1), g[0, 1] - 0.011), False),
+        (lambda g: g.__setitem__((2, 2), 1.001), False),
+        (lambda g: g.__setitem__((0, 1), np.nan), False),
+        (lambda g: g.__setitem__((2, 2), np.inf), False),
+    ],
+)
+def test_an_answer_is_accepted_within_alpha_of_s_and_with_its_diagonal(change, answer):
+    s = correlation(semantics())
+    gamma = s.copy()
+    change(gamma)
+    assert is_optimal_covariance(gamma, s, 0.01) is answer
+    assert (s == correlation(semantics())).all()  # neither argument is changed
+
+
+def test_the_second_call_reads_the_cache(monkeypatch, own_cache):
+    first = class_similarity(semantics())
+    monkeypatch.setattr(module, "graphical_lasso", lambda *args, **settings: pytest.fail("solved again"))
+    assert (class_similarity(semantics()) == first).all()
+    assert [path.parent for path in own_cache.rglob("*.safetensors")] == [own_cache / "class-similarity"]
+
+
+@pytest.mark.parametrize("other", [(semantics(), 0.02), (semantics(seed=1), 0.01), (semantics()[:5], 0.01)])
+def test_the_cache_tells_questions_apart(other):
+    first, second = class_similarity(semantics(), 0.01), class_similarity(*other)
+    assert first.shape != second.shape or (first != second).any()
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a safetensors file", None])
+def test_a_damaged_cache_is_made_again(own_cache, damage):
+    first = class_similarity(semantics())
+    (path,) = own_cache.rglob("*.safetensors")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7] if damage is None else damage)
+    assert (class_similarity(semantics()) == first).all()
+    assert path.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(monkeypatch, tmp_path):
+    place = tmp_path / "a file, not a folder"
+    place.touch()
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(place))
+    assert class_similarity(semantics()).shape == (6, 6)
+    assert stat.S_ISREG(place.stat().st_mode)
+
+
+@pytest.mark.parametrize("answer", ["far", "nan", "error"])
+def test_where_the_solver_fails_s_is_taken_with_one_warning_a_call(monkeypatch, answer):
+    calls = []
+
+    def solver(s, alpha, **settings):
+        calls.append(settings)
+        if answer == "error":
+            raise FloatingPointError("Non SPD result")
+        return s + (np.nan if answer == "nan" else 0.5), np.linalg.inv(s)
+
+    monkeypatch.setattr(module, "graphical_lasso", solver)
+    rows = semantics(5)
+    for _ in range(2):  # the second time from the cache
+        with pytest.warns(UserWarning, match="graphical lasso") as caught:
+            gamma = class_similarity(rows)
+        assert [str(w.message) for w in caught] == [FALLS_BACK]
+        assert (gamma == correlation(rows)).all()
+    assert calls == [{}, {"enet_tol": 1e-8, "max_iter": 200}]
+
+
+@pytest.mark.parametrize(("dataset", "solved"), [("AWA2", True), ("APY", False), ("CUB", False)])
+def test_real_class_spaces(dataset, solved):
+    path = REAL / "xlsa17_splits_only" / dataset / "att_splits.mat"
+    if not path.is_file():
+        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
+    rows = scipy.io.loadmat(path)["att"].T
+    s = np.corrcoef(rows)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gamma = class_similarity(rows)
+    assert len(caught) == (0 if solved else 1)
+    assert np.abs(np.diag(gamma) - 1).max() < 1e-6
+    assert np.abs(gamma - s).max() <= 0.0101 + 1e-6
+    if solved:
+        assert np.abs(gamma - s).max() > 0.005  # it is the lasso's answer, not S itself
+        assert np.corrcoef(gamma.ravel(), s.ravel())[0, 1] > 0.999
+    else:
+        np.testing.assert_allclose(gamma, s, atol=1e-12)

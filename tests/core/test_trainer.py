@@ -1,0 +1,331 @@
+"""The trainer against loops written by hand, on toy methods that use all that a schedule of phases can do."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedunseen.core.phases import SGD, Adam, Phase, Plan, epochs_plan, weighted_mean
+from fedunseen.core.trainer import Task, Trainer, batching_pays, chunk_size
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CPU = torch.device("cpu")
+SIZES = [3, 17, 40, 8, 1]  # with batches of 8: 1, 3, 5, 1 and 1 an epoch
+WIDTH, CLASSES = 6, 4
+
+
+def uncorrected(gradient):
+    return gradient
+
+
+def data(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(sum(SIZES), WIDTH, generator=generator)
+    labels = torch.randint(CLASSES, (sum(SIZES),), generator=generator)
+    order = np.random.default_rng(seed).permutation(sum(SIZES))  # a client's samples do not lie together
+    return inputs, labels, np.split(order, np.cumsum(SIZES)[:-1])
+
+
+def linear_params(seed=0):
+    generator = torch.Generator().manual_seed(100 + seed)
+    return {
+        "weight": 0.3 * torch.randn(CLASSES, WIDTH, generator=generator),
+        "bias": 0.3 * torch.randn(CLASSES, generator=generator),
+    }
+
+
+def cross_entropy(params, batch, context):
+    logits = F.linear(batch["inputs"], params["weight"], params["bias"]) * context["scale"]
+    loss = weighted_mean(F.cross_entropy(logits, batch["labels"], reduction="none"), batch["weights"])
+    return loss, {"loss": loss, "twice": 2 * loss}
+
+
+def one_phase(optimiser, correct=uncorrected, **options):
+    inputs, labels, samples = data()
+    trainer = Trainer(
+        (Phase("local", cross_entropy, optimiser),), inputs, labels, {"scale": torch.tensor(2.0)}, correct, **options
+    )
+    tasks = [
+        Task(linear_params(k), own, {"": epochs_plan(len(own), 8, 2, np.random.default_rng(k))}, {}, {})
+        for k, own in enumerate(samples)
+    ]
+    return trainer, tasks
+
+
+def by_hand(task, inputs, labels, optimiser, **options):
+    """Train ``nn.Linear`` as anybody would."""
+    layer = torch.nn.Linear(WIDTH, CLASSES)
+    layer.load_state_dict(task.params)
+    torchs = optimiser(layer.parameters(), **options)
+    losses = []
+    plan = task.plans[""]
+    for index, weight in zip(plan.index, plan.weight, strict=True):
+        rows = task.samples[index[weight > 0]]
+        loss = F.cross_entropy(2.0 * layer(inputs[rows]), labels[rows])
+        torchs.zero_grad()
+        loss.backward()
+        torchs.step()
+        losses.append(loss.item())
+    return {name: value.detach() for name, value in layer.named_parameters()}, float(np.mean(losses))
+
+
+def assert_alike(results, others, rtol=1e-4, atol=1e-6):
+    assert len(results) == len(others)
+    for result, other in zip(results, others, strict=True):
+        torch.testing.assert_close(result.params, other.params, rtol=rtol, atol=atol)
+        assert result.steps == other.steps
+        assert result.terms == pytest.approx(other.terms, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("way", ["one", "together"])
+@pytest.mark.parametrize(
+    ("optimiser", "kind", "options"),
+    [
+        (SGD(0.1, 0.9, 0.01), torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+        (Adam(0.02), torch.optim.Adam, {"lr": 0.02}),
+    ],
+)
+def test_a_local_update_is_that_of_a_loop_written_by_hand(way, optimiser, kind, options):
+    trainer, tasks = one_phase(optimiser)
+    results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    for task, result in zip(tasks, results, strict=True):
+        params, loss = by_hand(task, trainer.inputs, trainer.labels, kind, **options)
+        torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-6)
+        assert result.terms == pytest.approx({"loss": loss, "twice": 2 * loss}, rel=1e-4)
+        assert result.steps == 2 * -(-len(task.samples) // 8)
+
+
+@pytest.mark.parametrize("way", ["one", "together"])
+def test_training_changes_nothing_that_it_was_given(way):
+    trainer, tasks = one_phase(SGD(0.1, 0.9))
+    before = [{name: value.clone() for name, value in task.params.items()} for task in tasks]
+    inputs = trainer.inputs.clone()
+    _ = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    for task, params in zip(tasks, before, strict=True):
+        torch.testing.assert_close(task.params, params, rtol=0, atol=0)
+    assert torch.equal(trainer.inputs, inputs)
+
+
+def test_a_clients_result_does_not_depend_on_the_others_or_on_their_order():
+    trainer, tasks = one_phase(SGD(0.1, 0.9))
+    everybody = trainer.together(tasks)
+    backwards = trainer.together(tasks[::-1])[::-1]
+    assert_alike(everybody, backwards)
+    for k in range(len(tasks)):
+        assert_alike([everybody[k]], trainer.together([tasks[k]]))
+        pair = [tasks[k], tasks[(k + 2) % len(tasks)]]
+        assert_alike([everybody[k]], trainer.together(pair)[:1])
+
+
+def test_both_ways_give_the_same_bits_again():
+    trainer, tasks = one_phase(SGD(0.1, 0.9))
+    for train in (trainer.together, lambda tasks: [trainer.one(task) for task in tasks]):
+        for first, again in zip(train(tasks), train(tasks), strict=True):
+            assert all(torch.equal(first.params[name], again.params[name]) for name in first.params)
+            assert first.terms == again.terms
+
+
+def test_the_order_of_names_has_no_influence():
+    trainer, tasks = one_phase(SGD(0.1, 0.9, 0.01))
+    turned = [Task(dict(reversed(t.params.items())), t.samples, t.plans, t.context, t.extras) for t in tasks]
+    for first, other in zip(trainer.together(tasks), trainer.together(turned), strict=True):
+        assert all(torch.equal(first.params[name], other.params[name]) for name in first.params)
+    first, other = trainer.one(tasks[1]), trainer.one(turned[1])
+    assert all(torch.equal(first.params[name], other.params[name]) for name in first.params)
+
+
+def test_a_correction_sees_parameters_and_extras_in_both_ways():
+    def pulled(gradient):
+        def corrected(params, step):
+            grads, terms = gradient(params, step)
+            grads = {n: g + step.extras["mu"] * (params[n] - step.extras[f"to/{n}"]) for n, g in grads.items()}
+            return grads, {**terms, "pull": step.extras["mu"]}
+
+        return corrected
+
+    trainer, tasks = one_phase(SGD(0.1, 0.9), pulled)
+    common = linear_params(9)  # the same tensors for all: not copied
+    extras = [{"mu": torch.tensor(0.1 * k), "to/weight": common["weight"], "to/bias": common["bias"]} for k in range(5)]
+    tasks = [Task(t.params, t.samples, t.plans, {}, own) for t, own in zip(tasks, extras, strict=True)]
+    results = trainer.together(tasks)
+    assert_alike(results, [trainer.one(task) for task in tasks])
+    assert [result.terms["pull"] for result in results] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    plain = Trainer(trainer.phases, trainer.inputs, trainer.labels, trainer.context, uncorrected).one(tasks[2])
+    assert not torch.allclose(plain.params["weight"], results[2].params["weight"], atol=1e-3)
+
+
+def test_a_clients_own_context_goes_before_the_common_one():
+    trainer, tasks = one_phase(SGD(0.1))
+    own = [Task(t.params, t.samples, t.plans, {"scale": torch.tensor(float(k))}, {}) for k, t in enumerate(tasks)]
+    results = trainer.together(own)
+    assert_alike(results, [trainer.one(task) for task in own])
+    assert torch.equal(results[0].params["weight"], tasks[0].params["weight"])  # scale 0: no gradient
+    assert_alike([results[2]], trainer.together(tasks)[2:3])  # scale 2 is the common one
+
+
+@pytest.mark.parametrize("way", ["one", "together"])
+def test_dropped_samples_may_lie_anywhere_in_a_batch(way):
+    trainer, tasks = one_phase(SGD(0.1, 0.9))
+    index = np.array([[5, 1, 2, 3, 4, 0, 6, 7], [0, 9, 2, 3, 10, 5, 11, 12]])
+    weight = np.array([[0, 1, 0, 0, 1, 0, 0, 1], [0, 0, 0, 1, 0, 0, 1, 0]], dtype=np.float32)
+    tasks = [Task(t.params, t.samples, {"": Plan(index, weight)}, {}, {}) for t in (tasks[1], tasks[2])]
+    results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    for task, result in zip(tasks, results, strict=True):
+        params, _ = by_hand(task, trainer.inputs, trainer.labels, torch.optim.SGD, lr=0.1, momentum=0.9)
+        torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_of_which_nothing_is_left_still_moves_by_its_momentum():
+    trainer, tasks = one_phase(SGD(0.1, 0.9))
+    plan = Plan(np.zeros((2, 3), dtype=np.int64), np.array([[1, 0, 0], [0, 0, 0]], dtype=np.float32))
+    short = Plan(plan.index[:1], plan.weight[:1])
+    both = [Task(tasks[0].params, tasks[0].samples, {"": p}, {}, {}) for p in (plan, short)]
+    results = [trainer.one(task) for task in both]
+    assert_alike(trainer.together(both), results)
+    start = tasks[0].params["weight"]
+    first = results[1].params["weight"] - start
+    torch.testing.assert_close(results[0].params["weight"] - start, first + 0.9 * first)
+
+
+def test_bf16_is_close_to_fp32_and_keeps_parameters_in_fp32():
+    trainer, tasks = one_phase(SGD(0.1, 0.9))
+    rough = Trainer(trainer.phases, trainer.inputs, trainer.labels, trainer.context, uncorrected, bf16=True)
+    exact = trainer.together(tasks)
+    one, together = [rough.one(task) for task in tasks], rough.together(tasks)
+    for results in (one, together):
+        for task, result, expected in zip(tasks, results, exact, strict=True):
+            for name, value in result.params.items():
+                assert value.dtype == torch.float32
+                moved = expected.params[name] - task.params[name]
+                error = (value - expected.params[name]).norm() / moved.norm()
+                assert 0 < error < 0.03
+
+
+def test_clients_must_be_ranked_alike_by_all_plans():
+    trainer, tasks = one_phase(SGD(0.1))
+    before = Phase("before", cross_entropy, SGD(0.1), before_round=True)
+    trainer = Trainer((before, *trainer.phases), trainer.inputs, trainer.labels, trainer.context, uncorrected)
+    long, short = (epochs_plan(8, 8, epochs, np.random.default_rng(0)) for epochs in (3, 1))
+    plans = [{"before": short, "": long}, {"before": long, "": short}]
+    tasks = [Task(t.params, t.samples, p, {}, {}) for t, p in zip(tasks[1:3], plans, strict=True)]
+    with pytest.raises(ValueError, match=r"^the plans of a round's phases must rank its clients alike$"):
+        trainer.together(tasks)
+
+
+# A schedule with several phases
+
+
+def start_loss(params, batch, context):
+    loss = weighted_mean((batch["inputs"] @ params["start.w"] - batch["labels"]).square(), batch["weights"])
+    return loss, {"start": loss}
+
+
+def critic_loss(params, batch, context):
+    made = torch.tanh(batch["noise"] @ params["generator.w"])
+    gap = (made - batch["inputs"]) @ params["critic.w"] + params["critic.b"] - params["start.w"].sum()
+    loss = weighted_mean(gap + 0.5 * gap.square(), batch["weights"])
+    return loss, {"critic": loss}
+
+
+def generator_loss(params, batch, context):
+    made = torch.tanh(batch["noise"] @ params["generator.w"])
+    loss = weighted_mean(-(made @ params["critic.w"]) + (made - params["fixed"]).square().sum(-1), batch["weights"])
+    return loss, {"generator": loss, "loss": loss}
+
+
+PHASES = (
+    Phase("start", start_loss, SGD(0.02, 0.5), ("start.*",), before_round=True),
+    Phase("critic", critic_loss, Adam(0.01, (0.5, 0.9)), ("critic.*",), repeats=3),
+    Phase("generator", generator_loss, SGD(0.05, 0.9, 0.1), ("generator.*",)),
+)
+NOISE = 3
+
+
+def adversarial():
+    inputs, labels, samples = data()
+    tasks = []
+    for k, own in enumerate(samples):
+        generator = torch.Generator().manual_seed(k)
+        shapes = {
+            "start.w": (WIDTH,),
+            "critic.w": (WIDTH,),
+            "critic.b": (),
+            "generator.w": (NOISE, WIDTH),
+            "fixed": (1,),
+        }
+        params = {n: 0.3 * torch.randn(s, generator=generator) for n, s in shapes.items()}
+        rng = np.random.default_rng(k)
+        turns = epochs_plan(len(own), 8, 2, rng)
+        noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
+        turns = Plan(turns.index, turns.weight, {"noise": noise})
+        tasks.append(Task(params, own, {"start": epochs_plan(len(own), 5, 1, rng), "": turns}, {}, {}))
+    return Trainer(PHASES, inputs, labels, {}, uncorrected), tasks
+
+
+def adversarial_by_hand(task, inputs, labels):
+    """Train as a script would: three parameter groups, each with an optimiser of torch."""
+    p = {name: value.clone().requires_grad_() for name, value in task.params.items()}
+    optimisers = (
+        torch.optim.SGD([p["start.w"]], lr=0.02, momentum=0.5),
+        torch.optim.Adam([p["critic.w"], p["critic.b"]], lr=0.01, betas=(0.5, 0.9)),
+        torch.optim.SGD([p["generator.w"]], lr=0.05, momentum=0.9, weight_decay=0.1),
+    )
+    logged = {"start": [], "critic": [], "generator": []}
+
+    def step(optimiser, loss, name):
+        for value in p.values():
+            value.grad = None
+        loss.backward()
+        optimiser.step()
+        logged[name].append(loss.item())
+
+    plan = task.plans["start"]
+    for index, weight in zip(plan.index, plan.weight, strict=True):
+        rows = task.samples[index[weight > 0]]
+        step(optimisers[0], (inputs[rows] @ p["start.w"] - labels[rows]).square().mean(), "start")
+    plan = task.plans[""]
+    for index, weight, noise in zip(plan.index, plan.weight, plan.extras["noise"], strict=True):
+        rows, z = task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0])
+        for _ in range(3):
+            gap = (torch.tanh(z @ p["generator.w"]) - inputs[rows]) @ p["critic.w"] + p["critic.b"]
+            gap = gap - p["start.w"].sum()
+            step(optimisers[1], (gap + gap.square() / 2).mean(), "critic")
+        made = torch.tanh(z @ p["generator.w"])
+        loss = -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean()
+        step(optimisers[2], loss, "generator")
+    terms = {name: float(np.mean(values)) for name, values in logged.items()}
+    return {name: value.detach() for name, value in p.items()}, {**terms, "loss": terms["generator"]}
+
+
+@pytest.mark.parametrize("way", ["one", "together"])
+def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way):
+    trainer, tasks = adversarial()
+    results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    for task, result in zip(tasks, results, strict=True):
+        params, terms = adversarial_by_hand(task, trainer.inputs, trainer.labels)
+        torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-5)
+        assert result.terms == pytest.approx(terms, rel=1e-3, abs=1e-4)
+        assert torch.equal(result.params["fixed"], task.params["fixed"])  # no phase updates it
+        assert result.steps == 2 * -(-len(task.samples) // 8) + -(-len(task.samples) // 5)
+
+
+# When and how much
+
+
+def test_batching_pays_where_many_small_steps_are_taken():
+    assert not batching_pays(1, 8, 100, CPU)
+    assert batching_pays(2, 8, 100, CPU)
+    assert not batching_pays(100, 64, 2048 * 312, CPU)
+    assert batching_pays(2, 64, 2048 * 312, torch.device("cuda"))
+
+
+def test_chunk_size_counts_parameters_features_and_scores():
+    plan = epochs_plan(10, 8, 1, np.random.default_rng(0))
+    task = Task(linear_params(), np.arange(10), {"": plan}, {}, {})
+    parameters, features, scores = 4 * (WIDTH * CLASSES + CLASSES), 4 * 8 * WIDTH, 4 * 8 * 1000
+    context = {"mask": torch.ones(1000, dtype=torch.bool), "scale": torch.tensor(1.0)}
+    client = 8 * parameters + 8 * features + 32 * scores
+    assert [chunk_size(task, context, memory) for memory in (3 * client, 3 * client - 1)] == [3, 2]
+    assert chunk_size(task, context, 1) == 1
+    scalar = Task({"w": torch.tensor(1.0)}, np.arange(10), {"": plan}, {}, {})
+    assert chunk_size(scalar, {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))) == 5

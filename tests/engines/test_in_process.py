@@ -1,0 +1,293 @@
+"""Whole rounds: batched against one at a time, strategies against what they are by definition."""
+
+import importlib
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.random import stream
+from fedunseen.data import ClassSpace
+from fedunseen.engines import EngineSettings, InProcess, Worker
+from fedunseen.methods import METHODS
+from fedunseen.strategies import STRATEGIES
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WIDTH, ATTRIBUTES = 12, 30
+# Who holds which classes, and how many samples of each: batches of 8, from less than one to five an epoch.
+HOLDINGS = [({0: 3}), ({1: 9, 2: 8}), ({3: 20, 4: 15, 5: 5}), ({6: 8}), ({7: 1, 8: 12})]
+UNSEEN = [9, 10]
+VARIANTS = [  # every trained method of the package, with settings that between them use all it has
+    ("fedzsl", {}),
+    ("fedzsl", {"hidden": (7,), "kl": 2.0, "consistency": 0.5, "sce_classes": "local", "kl_classes": "all"}),
+    ("fedzsl", {"sce": 0, "kl": 0}),  # g has no gradient at all
+    ("fedzsl", {"hidden": (7, 5), "kl_classes": "local", "consistency": 0, "momentum": 0}),
+    ("classifier", {"hidden": (7,)}),
+]
+
+
+def find(registry, name):
+    module, attribute = registry[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def space():
+    semantics = np.random.default_rng(0).normal(scale=ATTRIBUTES**-0.5, size=(11, ATTRIBUTES))
+    names = tuple(f"class {i}" for i in range(11))
+    return ClassSpace(names, semantics, tuple(f"attribute {i}" for i in range(ATTRIBUTES)), range(9), [8], UNSEEN)
+
+
+def data():
+    """Give inputs, labels and who holds which samples; a class's samples lie around a point of its own."""
+    rng = np.random.default_rng(1)
+    labels = np.array([c for held in HOLDINGS for c, count in held.items() for _ in range(count)])
+    owner = np.array([k for k, held in enumerate(HOLDINGS) for count in held.values() for _ in range(count)])
+    order = rng.permutation(len(labels))
+    labels, owner = labels[order], owner[order]
+    inputs = rng.normal(size=(11, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH))
+    samples = [np.flatnonzero(owner == k) for k in range(len(HOLDINGS))]
+    return torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(labels), samples
+
+
+class Federation:
+    """A federation of five clients, made by hand."""
+
+    def __init__(self, method="classifier", settings=None, strategy="fedavg", told=None, pooled=False, **worker):
+        kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
+        own = {} if method == "eszsl" else {"lr": 0.05, "batch_size": 8}
+        semantics = torch.from_numpy(space().semantics).float()
+        self.method = kind(kind.Settings(**(own | (settings or {}))), space(), semantics, WIDTH)
+        self.strategy = plan(plan.Settings(**(told or {})))
+        inputs, labels, samples = data()
+        if pooled:
+            samples = [np.arange(len(labels))]
+        self.clients = range(len(samples))
+        self.worker = Worker(self.method, self.strategy, inputs, labels, samples, 3, **worker)
+        self.engine = InProcess(self.strategy, self.worker)
+
+    def run(self, rounds=2, clients=None):
+        """Give the parameters, the clients' states and the last round's result."""
+        params = self.method.init(np.random.default_rng(7))
+        state, states = self.strategy.init(params), {}
+        for round in range(rounds):
+            result = self.engine.round(round, state, params, states, clients or self.clients)
+            state, params = result.state, result.params
+            states |= result.client_states
+        return params, states, result
+
+
+def assert_alike(one, other, rtol=1e-4, atol=1e-5):
+    (params, states, result), (params2, states2, result2) = one, other
+    torch.testing.assert_close(params, params2, rtol=rtol, atol=atol)
+    torch.testing.assert_close(states, states2, rtol=rtol, atol=atol)
+    for a, b in zip(result.replies, result2.replies, strict=True):
+        assert (a.client, a.classes, a.samples) == (b.client, b.classes, b.samples)
+        torch.testing.assert_close(a.update, b.update, rtol=10 * rtol, atol=atol)
+        assert a.terms == pytest.approx(b.terms, rel=1e-3, abs=1e-4)
+    assert (result.bytes_down, result.bytes_up) == (result2.bytes_down, result2.bytes_up)
+
+
+def assert_same_bits(params, others):
+    assert set(params) == set(others)
+    assert all(torch.equal(params[name], others[name]) for name in params)
+
+
+def test_every_trained_method_is_tried():
+    trained = {name for name in METHODS if find(METHODS, name).trained}
+    assert trained == {name for name, _ in VARIANTS}
+
+
+# 1 byte: a client a chunk; 30,000 bytes: a few clients; else all at once.
+@pytest.mark.parametrize("memory", [1, 30_000, 2**30])
+@pytest.mark.parametrize(("method", "settings"), VARIANTS)
+def test_clients_batched_and_one_at_a_time_learn_the_same(method, settings, memory):
+    one = Federation(method, settings, mode="one-at-a-time").run()
+    together = Federation(method, settings, mode="batched", memory=memory).run()
+    assert_alike(one, together)
+    start = Federation(method, settings).method.init(np.random.default_rng(7))
+    assert any((one[0][name] - start[name]).norm() > 0.01 for name in start)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_gives_the_same_batched_and_one_at_a_time(strategy):
+    told = {"mu": 0.5} if strategy == "fedprox" else {}
+    one = Federation("fedzsl", {}, strategy, told, mode="one-at-a-time").run()
+    together = Federation("fedzsl", {}, strategy, told, mode="batched").run()
+    assert_alike(one, together)
+
+
+def test_bf16_learns_nearly_the_same():
+    exact, start = Federation("fedzsl").run()[0], Federation("fedzsl").method.init(np.random.default_rng(7))
+    for mode in ("one-at-a-time", "batched"):
+        rough = Federation("fedzsl", mode=mode, bf16=True).run()[0]
+        for name, value in rough.items():
+            assert value.dtype == torch.float32
+            error = (value - exact[name]).norm() / (exact[name] - start[name]).norm()
+            assert 0 < error < 0.02
+
+
+def test_the_same_seed_gives_the_same_bits():
+    for mode in ("one-at-a-time", "batched"):
+        assert_same_bits(Federation("fedzsl", mode=mode).run()[0], Federation("fedzsl", mode=mode).run()[0])
+
+
+def test_a_client_draws_the_same_batches_whoever_else_takes_part():
+    federation = Federation(mode="one-at-a-time")
+    everybody = federation.run(1)[2].replies
+    for k in federation.clients:
+        (alone,) = federation.run(1, [k])[2].replies
+        assert_same_bits(alone.update, everybody[k].update)
+        assert alone.terms == everybody[k].terms
+
+
+def test_batches_change_from_round_to_round():
+    federation = Federation(mode="one-at-a-time")
+    params = federation.method.init(np.random.default_rng(7))
+    first, second = (federation.engine.round(r, {}, params, {}, [2]).replies[0] for r in (0, 1))
+    assert not torch.equal(first.update["head.weight"], second.update["head.weight"])
+
+
+def test_replies_tell_what_a_client_holds_and_come_in_client_order():
+    for mode in ("one-at-a-time", "batched"):
+        replies = Federation(mode=mode, memory=1).run(1, [0, 2, 4])[2].replies
+        assert [(r.client, r.classes, r.samples) for r in replies] == [(0, 1, 3), (2, 3, 40), (4, 2, 13)]
+
+
+def test_what_is_sent_is_counted_once():
+    numbers = WIDTH * 11 + 11
+    fedavg, fedprox = (Federation(strategy=s).run(1)[2] for s in ("fedavg", "fedprox"))
+    assert fedavg.bytes_down == fedavg.bytes_up == 5 * 4 * numbers
+    assert fedprox.bytes_down == 5 * 4 * numbers  # the centre of the pull is the model itself
+    local = Federation(strategy="local").run(1)[2]
+    assert local.bytes_up == 0
+
+
+# What strategies are by definition
+
+
+def by_hand(samples, rounds, start=None, seeds=None, pull=0.0):
+    """Train torch's linear classifier on ``samples`` with a fresh torch.optim.SGD each round; the model goes on."""
+    inputs, labels, _ = data()
+    layer = torch.nn.Linear(WIDTH, 11)
+    layer.load_state_dict({name.removeprefix("head."): value for name, value in start.items()})
+    for round in range(rounds):
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-5)
+        centre = [value.detach().clone() for value in layer.parameters()]
+        rng = stream(3, "batches ", round, seeds)
+        for order in [rng.permutation(len(samples)) for _ in range(2)]:
+            for at in range(0, len(samples), 8):
+                rows = samples[order[at : at + 8]]
+                loss = F.cross_entropy(layer(inputs[rows]), labels[rows])
+                pairs = zip(layer.parameters(), centre, strict=True)
+                loss = loss + pull / 2 * sum((value - other).square().sum() for value, other in pairs)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+    return {f"head.{name}": value.detach() for name, value in layer.named_parameters()}
+
+
+def start_of(federation):
+    return federation.method.init(np.random.default_rng(7))
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+def test_local_is_each_clients_own_training_continued(mode):
+    federation = Federation(strategy="local", mode=mode)
+    params, states, result = federation.run(3)
+    assert_same_bits(params, start_of(federation))
+    assert sorted(states) == [0, 1, 2, 3, 4]
+    for k, own in states.items():
+        expected = by_hand(data()[2][k], 3, start_of(federation), k)
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+    assert all(reply.update == {} for reply in result.replies)
+
+
+def test_centralised_is_plain_training_on_all_data():
+    federation = Federation(strategy="centralised", pooled=True)
+    expected = by_hand(np.arange(len(data()[1])), 3, start_of(federation), 0)
+    torch.testing.assert_close(federation.run(3)[0], expected, rtol=1e-4, atol=1e-5)
+    assert federation.strategy.pools
+
+
+def test_fedavg_with_one_client_is_centralised():
+    one = Federation(strategy="fedavg", pooled=True).run(3)[0]
+    assert_same_bits(one, Federation(strategy="centralised", pooled=True).run(3)[0])
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+def test_fedavg_is_the_weighted_mean_of_models_trained_by_hand(mode):
+    federation = Federation(strategy="fedavg", mode=mode)
+    start, samples = start_of(federation), data()[2]
+    models = [by_hand(own, 1, start, k) for k, own in enumerate(samples)]
+    shares = [len(held) / 9 for held in HOLDINGS]  # of the 9 seen classes
+    expected = {name: sum(s * m[name] for s, m in zip(shares, models, strict=True)) for name in start}
+    torch.testing.assert_close(federation.run(1)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+def test_fedprox_is_training_with_the_proximal_term(mode):
+    federation = Federation(strategy="fedprox", told={"mu": 2.0}, mode=mode)
+    replies, start = federation.run(1)[2].replies, start_of(federation)
+    for reply, own in zip(replies, data()[2], strict=True):
+        end = by_hand(own, 1, start, reply.client, pull=2.0)
+        torch.testing.assert_close({n: start[n] + u for n, u in reply.update.items()}, end, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+def test_fedprox_without_mu_is_fedavg_bit_for_bit(mode):
+    prox = Federation("fedzsl", strategy="fedprox", told={"mu": 0.0}, mode=mode).run(3)[0]
+    assert_same_bits(prox, Federation("fedzsl", strategy="fedavg", mode=mode).run(3)[0])
+
+
+def test_server_steps_and_update_scales_act_on_whole_rounds():
+    start = start_of(Federation())
+    moved = {n: v - start[n] for n, v in Federation().run(1)[0].items()}
+    for told in ({"server_lr": 0.5}, {"update_scale": 0.5}):
+        params = Federation(told=told).run(1)[0]
+        torch.testing.assert_close(params, {n: start[n] + 0.5 * m for n, m in moved.items()})
+
+
+def test_eszsl_is_solved_by_each_client_or_on_all_data():
+    federation = Federation("eszsl", strategy="centralised", pooled=True)
+    inputs, labels, samples = data()
+    torch.testing.assert_close(federation.run(1)[0], federation.method.solve(inputs, labels))
+    local = Federation("eszsl", strategy="local")
+    states = local.run(1)[1]
+    for k, own in enumerate(samples):
+        torch.testing.assert_close(states[k], local.method.solve(inputs[own], labels[own]))
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "local"])
+def test_training_that_diverges_says_what_to_do(strategy):
+    federation = Federation("fedzsl", {"lr": 1e30}, strategy)
+    params = start_of(federation)
+    sentence = (
+        "training diverged: the update of client 0 in round 5 is not finite; "
+        "lower method.lr or scale the features (data.features)"
+    )
+    with pytest.raises(FedUnseenError, match=f"^{re.escape(sentence)}$"):
+        federation.engine.round(4, {}, params, {}, [0, 1])
+
+
+def test_auto_takes_the_way_that_pays(monkeypatch):
+    taken = []
+    federation = Federation("fedzsl", mode="auto")
+    for way in ("one", "together"):
+        real = getattr(type(federation.worker.trainer), way)
+        monkeypatch.setattr(
+            type(federation.worker.trainer), way, lambda *a, way=way, real=real: taken.append(way) or real(*a)
+        )
+    federation.run(1)
+    federation.run(1, [2])
+    assert taken == ["together", "one"]
+
+
+def test_the_engines_settings_have_defaults():
+    settings = EngineSettings()
+    assert (settings.name, settings.mode, settings.precision) == ("in-process", "auto", "fp32")

@@ -1,0 +1,186 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score
+
+from fedunseen.data import ClassSpace
+from fedunseen.evaluation import Answers, answer, best_factor, harmonic_mean, metrics
+from fedunseen.evaluation import zero_shot as module
+
+# Classes 1, 4, 5 and 7 are seen, 0, 3 and 6 unseen; 2 is neither.
+SEEN, UNSEEN = [1, 4, 5, 7], [0, 3, 6]
+
+
+def space():
+    names = tuple(f"class {i}" for i in range(8))
+    return ClassSpace(names, np.eye(8) + 0.1, tuple("abcdefgh"), SEEN, [4], UNSEEN)
+
+
+def problem(n=300, seed=0):
+    """Draw labels and scores (n, 8) that are right more often than not, and that favour seen classes."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(SEEN + UNSEEN, n, p=[0.3, 0.1, 0.05, 0.05, 0.2, 0.25, 0.05])
+    scores = rng.normal(size=(n, 8))
+    scores[np.arange(n), labels] += 1.5
+    scores[:, SEEN] += 0.7
+    scores[:, 2] += 100  # a class that nobody may answer
+    return torch.from_numpy(scores).float(), labels
+
+
+def ask(scores, labels):
+    return answer(lambda batch: batch, scores, labels, space())
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("factor", [0.0, 0.5, -0.3])
+def test_accuracies_are_scikit_learns_balanced_accuracy(factor):
+    scores, labels = problem()
+    lowered = scores.numpy().astype(np.float64)
+    lowered[:, SEEN] -= factor
+    lowered[:, 2] = -np.inf
+    unseen = np.isin(labels, UNSEEN)
+    u = 100 * balanced_accuracy_score(labels[unseen], lowered[unseen].argmax(1))
+    s = 100 * balanced_accuracy_score(labels[~unseen], lowered[~unseen].argmax(1))
+    zsl = 100 * balanced_accuracy_score(labels[unseen], np.array(UNSEEN)[lowered[unseen][:, UNSEEN].argmax(1)])
+    found = metrics(ask(scores, labels), factor)
+    assert [found.zsl, found.gzsl_unseen, found.gzsl_seen] == pytest.approx([zsl, u, s])
+    assert found.gzsl_harmonic == pytest.approx(2 * u * s / (u + s))
+    assert 0 < u < zsl
+
+
+def test_every_class_counts_the_same_however_many_samples_it_has():
+    # Class 0: 1 of 4 right; class 3: its only sample right. The mean over classes, not over samples (which is 40 %).
+    labels = np.array([0, 0, 0, 0, 3, 1])
+    scores = torch.full((6, 8), -1.0)
+    scores[[0, 1, 2, 3, 4, 5], [0, 6, 6, 6, 3, 1]] = 1.0
+    found = metrics(ask(scores, labels))
+    assert found.zsl == found.gzsl_unseen == (25 + 100) / 2
+    assert found.gzsl_seen == 100
+
+
+def test_classes_without_samples_do_not_count():
+    scores, labels = problem()
+    kept = labels != 6
+    found = metrics(ask(scores[kept], labels[kept]))
+    unseen = np.isin(labels[kept], UNSEEN)
+    choice = np.array(UNSEEN)[scores[kept][:, UNSEEN].argmax(1)]
+    accuracies = [(choice[labels[kept] == c] == c).mean() for c in (0, 3)]
+    assert unseen.any()
+    assert found.zsl == pytest.approx(100 * np.mean(accuracies))
+
+
+def test_samples_scored_in_blocks_are_the_same_samples(monkeypatch):
+    scores, labels = problem()
+    whole = ask(scores, labels)
+    monkeypatch.setattr(module, "_BLOCK", 7)
+    blocks = ask(scores, labels)
+    for name in ("labels", "best_seen", "best_unseen", "gap", "unseen"):
+        assert (getattr(whole, name) == getattr(blocks, name)).all()
+
+
+def test_a_tie_goes_to_the_lower_class_and_to_the_seen_one():
+    labels = np.array([0, 1])
+    answers = ask(torch.zeros(2, 8), labels)
+    assert answers.best_seen.tolist() == [1, 1]
+    assert answers.best_unseen.tolist() == [0, 0]
+    assert answers.generalised().tolist() == [1, 1]
+    assert answers.generalised(1e-12).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("unseen", "seen", "expected"), [(82.0, 89.9, 85.7685), (0.0, 0.0, 0.0), (0.0, 90.0, 0.0), (50.0, 50.0, 50.0)]
+)
+def test_harmonic_mean(unseen, seen, expected):
+    assert harmonic_mean(unseen, seen) == pytest.approx(expected, abs=1e-4)
+
+
+def test_unseen_accuracy_rises_and_seen_accuracy_falls_with_the_factor():
+    answers = ask(*problem())
+    found = [metrics(answers, factor) for factor in np.linspace(-8, 8, 101)]
+    unseen, seen = [m.gzsl_unseen for m in found], [m.gzsl_seen for m in found]
+    assert (np.diff(unseen) >= 0).all()
+    assert (np.diff(seen) <= 0).all()
+    assert (unseen[0], seen[-1]) == (0, 0)
+    assert unseen[-1] == found[0].zsl  # with seen classes out of reach, all that is left is ZSL
+    assert len({m.zsl for m in found}) == 1
+
+
+# Calibrated stacking
+
+
+def harmonic(answers, factor):
+    """The harmonic mean of per-class accuracies, the slow way."""
+    accuracies = []
+    for classes in (UNSEEN, SEEN):
+        each = []
+        for c in classes:
+            own = np.flatnonzero(answers.labels == c)
+            if len(own):
+                said = [answers.best_seen[i] if answers.gap[i] >= factor else answers.best_unseen[i] for i in own]
+                each.append(np.mean(np.array(said) == c))
+        accuracies.append(np.mean(each))
+    u, s = accuracies
+    return 2 * u * s / (u + s) if u + s else 0.0
+
+
+def sweep(many):
+    """Try a factor between every two gaps, and beyond the outermost."""
+    gaps = sorted({float(g) for answers in many for g in answers.gap})
+    factors = [gaps[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(gaps)), gaps[-1] + 1]
+    return max(np.mean([harmonic(answers, f) for answers in many]) for f in factors)
+
+
+@st.composite
+def small_answers(draw):
+    labels = np.array([draw(st.sampled_from(UNSEEN)), draw(st.sampled_from(SEEN))])
+    labels = np.append(labels, draw(st.lists(st.sampled_from(SEEN + UNSEEN), max_size=12))).astype(np.int64)
+    n = len(labels)
+    best_seen = np.array(draw(st.lists(st.sampled_from(SEEN), min_size=n, max_size=n)))
+    best_unseen = np.array(draw(st.lists(st.sampled_from(UNSEEN), min_size=n, max_size=n)))
+    right = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    unseen = np.isin(labels, UNSEEN)
+    best_unseen = np.where(right & unseen, labels, best_unseen)
+    best_seen = np.where(right & ~unseen, labels, best_seen)
+    gap = np.array(draw(st.lists(st.integers(-6, 6), min_size=n, max_size=n))) / 4  # few values: many ties
+    return Answers(labels, best_seen, best_unseen, gap, unseen)
+
+
+@given(st.lists(small_answers(), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_the_best_factor_is_as_good_as_any(many):
+    factor = best_factor(many)
+    assert np.mean([harmonic(answers, factor) for answers in many]) == pytest.approx(sweep(many), abs=1e-12)
+    mean = np.mean([metrics(answers, factor).gzsl_harmonic for answers in many])
+    assert mean == pytest.approx(100 * sweep(many), abs=1e-9)
+
+
+def test_the_best_factor_beats_none_on_scores_that_favour_seen_classes():
+    answers = ask(*problem())
+    factor = best_factor([answers])
+    assert factor > 0.3
+    assert metrics(answers, factor).gzsl_harmonic > metrics(answers).gzsl_harmonic + 1
+
+
+def test_of_equally_good_factors_the_nearest_to_none_is_taken():
+    # Both right at the factors between -1 and 0.5, and nowhere else: the middle of that interval.
+    answers = Answers(
+        np.array([0, 1]), np.array([1, 1]), np.array([0, 0]), np.array([-1.0, 0.5]), np.array([True, False])
+    )
+    assert best_factor([answers]) == -0.25
+    # Never right: all are as good, and 0 lies below the lowest gap.
+    wrong = Answers(np.array([0, 1]), np.array([4, 4]), np.array([3, 3]), np.array([1.0, 3.0]), np.array([True, False]))
+    assert best_factor([wrong]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_many_gaps_are_thinned_out_at_little_cost(monkeypatch):
+    answers = ask(*problem(3000))
+    exact = best_factor([answers])
+    monkeypatch.setattr(module, "_CANDIDATES", 200)
+    thinned = best_factor([answers])
+    best = max(metrics(answers, factor).gzsl_harmonic for factor in np.unique(answers.gap)[::3])
+    assert metrics(answers, exact).gzsl_harmonic > best - 0.2
+    assert metrics(answers, thinned).gzsl_harmonic > best - 1

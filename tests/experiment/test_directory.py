@@ -1,0 +1,427 @@
+"""The run directory: what it refuses, what it heals, and that a kill between any two writes changes nothing."""
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedunseen import load_run, run
+from fedunseen.core import files
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.experiment import directory as directory_module
+from fedunseen.experiment.directory import Checkpoint, RunDirectory, load_params
+
+
+class Killed(BaseException):
+    """What no code of the package catches."""
+
+
+def content(path):
+    """Return everything that must not depend on whether the run was killed."""
+    found = {}
+    for file in sorted(path.rglob("*")):
+        name = str(file.relative_to(path))
+        if file.suffix in (".safetensors", ".csv"):
+            found[name] = file.read_bytes()
+        elif file.name == "metrics.jsonl":
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            found[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+        elif file.name == "result.json":
+            found[name] = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("seconds", "run")}
+        elif file.name not in ("manifest.json", ".lock") and file.is_file():
+            found[name] = "a file that should not be there"
+    return found
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A finished run that a test may damage."""
+    return Path(shutil.copytree(finished.path, tmp_path / "copy"))
+
+
+def kill_at(monkeypatch, moment):
+    """Raise Killed in the midst of the durable write of that number, counted from 1, and leave what is half-written."""
+    count = [0]
+    real_replace, real_append, real_unlink = os.replace, RunDirectory.add_metrics, Path.unlink
+
+    def dies():
+        count[0] += 1
+        return count[0] == moment
+
+    def replace(old, new):
+        if dies():
+            raise Killed
+        real_replace(old, new)
+
+    def append(self, line):
+        if dies():
+            with open(self.metrics_path, "a") as file:
+                file.write('{"round": 1')  # a line that is cut short
+            raise Killed
+        real_append(self, line)
+
+    def unlink(self, missing_ok=False):
+        if count[0] != moment:  # a killed process tidies nothing up
+            real_unlink(self, missing_ok)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(RunDirectory, "add_metrics", append)
+    monkeypatch.setattr(Path, "unlink", unlink)
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy.name": "local", "evaluation.selection": "last"}])
+def test_a_kill_within_any_write_changes_nothing(make, tmp_path, settings):
+    experiment = make({"strategy.rounds": 2, "evaluation.clients": False, **settings})
+    expected = content(run(experiment, tmp_path / "whole").path)
+    out, moment = tmp_path / "killed", 1
+    while True:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, moment)
+            try:
+                run(experiment, out)
+                break  # there is no such write any more
+            except Killed:
+                pass
+        done = run(experiment, out, resume=True)
+        assert content(done.path) == expected, moment
+        shutil.rmtree(out)
+        moment += 1
+    assert moment > (20 if not settings else 11)
+
+
+def test_a_run_that_is_killed_again_and_again_still_arrives(make, tmp_path):
+    experiment = make({"strategy.rounds": 3, "run.seeds": 2, "evaluation.clients": False})
+    expected = content(run(experiment, tmp_path / "whole").path)
+    out = tmp_path / "killed"
+    kills = 0
+    while True:
+        with pytest.MonkeyPatch.context() as patch:
+            kill_at(patch, 5 + kills % 4)  # far enough to get on
+            try:
+                run(experiment, out, resume=True)
+                break
+            except Killed:
+                kills += 1
+        assert kills < 100
+    assert kills > 6
+    assert content(out) == expected
+
+
+def test_leftovers_of_a_kill_are_swept(make, tmp_path):
+    experiment = make({"strategy.rounds": 2})
+
+    def stop(stage, round, rounds, line):
+        if (stage, round) == ("training", 1):
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out, progress=stop)
+    names = [".model.safetensors.123.tmp", ".tmpAbC123", ".classes.csv.x1y2", "checkpoints/.000001.safetensors.9.tmp"]
+    for name in [*names, "checkpoints/.tmpzzzzzz"]:
+        (out / name).write_bytes(b"half")
+    run(experiment, out, resume=True)
+    hidden = sorted(str(file.relative_to(out)) for file in out.rglob(".*"))
+    assert hidden == [".lock"]
+
+
+def test_only_two_checkpoints_are_kept(finished):
+    for folder in (finished.path, finished.path / "selection"):
+        assert sorted(file.name for file in (folder / "checkpoints").iterdir()) == [
+            "000003.safetensors", "000004.safetensors",
+        ]  # fmt: skip
+
+
+def test_files_have_the_usual_rights(finished):
+    mask = os.umask(0)
+    os.umask(mask)
+    for name in ("manifest.json", "model.safetensors", "evaluation.safetensors", "checkpoints/000004.safetensors"):
+        assert (finished.path / name).stat().st_mode & 0o777 == 0o666 & ~mask, name
+
+
+def test_without_resume_a_run_is_not_written_over(make, finished):
+    before = content(finished.path)
+    with pytest.raises(RunDirectoryError) as error:
+        run(make(), finished.path)
+    assert str(error.value) == (
+        f"{finished.path} already holds a run: add --resume to go on with it, or choose another --out"
+    )
+    assert content(finished.path) == before
+
+
+def test_a_finished_run_is_given_back_at_once(make, finished, monkeypatch):
+    from fedunseen.experiment.federation import Federation
+
+    def fail(*_):
+        raise AssertionError("it prepares training")
+
+    monkeypatch.setattr(Federation, "make", staticmethod(fail))
+    before = {file: file.stat().st_mtime_ns for file in finished.path.rglob("*")}
+    again = run(make(), finished.path, resume=True)
+    assert again.result == finished.result
+    assert {file: file.stat().st_mtime_ns for file in finished.path.rglob("*")} == before
+
+
+def test_a_finished_run_of_several_seeds_is_given_back_at_once(make, tmp_path):
+    experiment = make({"run.seeds": 2, "strategy.rounds": 1, "evaluation.selection": "last"})
+    done = run(experiment, tmp_path / "run")
+    before = {file: file.stat().st_mtime_ns for file in done.path.rglob("*")}
+    assert run(experiment, tmp_path / "run", resume=True).result == done.result
+    assert {file: file.stat().st_mtime_ns for file in done.path.rglob("*")} == before
+
+
+def test_resume_refuses_another_experiment(make, finished):
+    with pytest.raises(RunDirectoryError) as error:
+        run(make({"method.lr": 0.2, "run.seed": 3}), finished.path, resume=True)
+    assert str(error.value) == (
+        f"{finished.path} holds a run of another experiment (method.lr was 0.05, is 0.2; run.seed was 0, is 3): "
+        "choose another --out, or resume it with the settings that it was started with"
+    )
+
+
+def test_resume_takes_a_copy_of_the_experiment_under_another_name(make, tree, finished):
+    from fedunseen import Experiment
+
+    assert run(Experiment.from_dict({**tree, "name": "copy"}), finished.path, resume=True).result == finished.result
+
+
+def test_resume_refuses_other_data(make, make_folder, tmp_path):
+    root = make_folder(tmp_path / "data")
+    experiment = make({"data.root": str(root), "strategy.rounds": 1, "evaluation.selection": "last"})
+    run(experiment, tmp_path / "run")
+
+    def change(rows, arrays):
+        arrays["features"][3, 2] += 1e-3
+
+    make_folder(tmp_path / "data", change)
+    with pytest.raises(RunDirectoryError) as error:
+        run(experiment, tmp_path / "run", resume=True)
+    assert str(error.value) == (
+        f"{tmp_path / 'run'}: the data have changed since this run was started: "
+        "restore them, or start a new run in another --out"
+    )
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["notes.txt", ".git", "folder/"])
+def test_a_directory_with_something_else_is_left_alone(make, tmp_path, name, resume):
+    out = tmp_path / "out"
+    out.mkdir()
+    if name.endswith("/"):
+        (out / name).mkdir()
+    else:
+        (out / name).write_text("mine")
+    with pytest.raises(RunDirectoryError) as error:
+        run(make(), out, resume=resume)
+    assert str(error.value) == f"{out} exists and is not a run directory: choose another --out"
+    assert [file.name for file in out.iterdir()] == [name.rstrip("/")]
+
+
+def test_a_file_is_no_directory(make, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunDirectoryError) as error:
+        run(make(), tmp_path / "file")
+    assert str(error.value) == f"{tmp_path / 'file'} exists and is not a run directory: choose another --out"
+    for seeds in (1, 2):
+        with pytest.raises(RunDirectoryError) as error:
+            run(make({"run.seeds": seeds}), tmp_path / "file" / "below")
+        assert str(error.value).startswith(f"{tmp_path / 'file' / 'below'} cannot be written (")
+        assert str(error.value).endswith("): choose another --out, or mend that and go on with --resume")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_empty_directory_and_missing_folders_above_are_fine(make, tmp_path):
+    settings = {"strategy.rounds": 1, "evaluation.selection": "last"}
+    (tmp_path / "empty").mkdir()
+    for out in (tmp_path / "empty", tmp_path / "a" / "b" / "ü c"):
+        assert load_run(run(make(settings), out).path).result["rounds"] == 1
+
+
+def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished, tmp_path, monkeypatch):
+    real = files.save_file
+    calls = []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) > 5:
+            raise OSError(28, "No space left on device")
+        real(*arguments)
+
+    monkeypatch.setattr(files, "save_file", full)
+    with pytest.raises(RunDirectoryError) as error:
+        run(make(), tmp_path / "run")
+    assert str(error.value) == (
+        f"{tmp_path / 'run'} cannot be written (No space left on device): "
+        "choose another --out, or mend that and go on with --resume"
+    )
+    monkeypatch.setattr(files, "save_file", real)
+    assert content(run(make(), tmp_path / "run", resume=True).path) == content(finished.path)
+
+
+def test_a_second_process_is_kept_out(make, tmp_path):
+    experiment = make({"strategy.rounds": 2, "evaluation.selection": "last"})
+    heard = []
+
+    def intrude(stage, round, rounds, line):
+        if round == 1:
+            with pytest.raises(RunDirectoryError) as error:
+                run(experiment, tmp_path / "run", resume=True)
+            heard.append(str(error.value))
+
+    done = run(experiment, tmp_path / "run", progress=intrude)
+    assert heard == [f"{done.path} is in use by another process: wait for it, or choose another --out"]
+    with open(done.path / ".lock") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was let go
+
+
+def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(make, tmp_path, monkeypatch):
+    """Both have looked and found nothing; then the other one runs from start to end."""
+    experiment = make({"strategy.rounds": 1, "evaluation.selection": "last"})
+    real = directory_module.RunDirectory.locked
+    first = []
+
+    def locked(self):
+        if not first:
+            first.append(True)
+            run(make({"strategy.rounds": 2, "evaluation.selection": "last"}), self.path)
+        return real(self)
+
+    monkeypatch.setattr(directory_module.RunDirectory, "locked", locked)
+    with pytest.raises(RunDirectoryError, match="already holds a run"):
+        run(experiment, tmp_path / "run")
+    assert load_run(tmp_path / "run").result["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", "\0", '{"experiment": 3, "data_fingerprint": "", "features": 1}']
+)
+def test_a_damaged_manifest_is_one_sentence(make, copy, text):
+    (copy / "manifest.json").write_text(text)
+    expected = f"{copy / 'manifest.json'} is damaged: restore it, or run the experiment again in another --out"
+    for action in (lambda: load_run(copy), lambda: run(make(), copy, resume=True)):
+        with pytest.raises(RunDirectoryError) as error:
+            action()
+        assert str(error.value) == expected
+    with pytest.raises(RunDirectoryError, match="already holds a run"):
+        run(make(), copy)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "é"])
+def test_a_damaged_result_is_one_sentence_and_its_remedy_works(make, finished, copy, text):
+    (copy / "result.json").write_bytes(text.encode("latin-1"))
+    for action in (lambda: load_run(copy), lambda: run(make(), copy, resume=True)):
+        with pytest.raises(RunDirectoryError) as error:
+            action()
+        assert str(error.value) == f"{copy / 'result.json'} is damaged: delete it and resume the run"
+    (copy / "result.json").unlink()
+    run(make(), copy, resume=True)
+    assert content(copy) == content(finished.path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"])
+@pytest.mark.parametrize("damage", ["missing", "cut short", "empty"])
+def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, name, damage):
+    if damage == "cut short" and name == "classes.csv":
+        pytest.skip("a shorter table cannot be told from a whole one")
+    if damage == "missing":
+        (copy / name).unlink()
+    else:
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(whole[: len(whole) // 2] if damage == "cut short" else b"")
+    if name == "model.safetensors":
+        with pytest.raises(RunDirectoryError, match="resume the run to make it again"):
+            _ = load_run(copy).params
+    if (damage, name) == ("empty", "classes.csv"):
+        (copy / name).unlink()
+    run(make(), copy, resume=True)
+    assert content(copy) == content(finished.path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kept"),
+    [
+        (lambda text: "", 0),
+        (lambda text: text[:-30], 3),
+        (lambda text: text.replace('"round": 2,', '"round": 2;'), 1),
+        (lambda text: "\n".join(text.splitlines()[2:]) + "\n", 0),
+        (lambda text: "3\n", 0),
+    ],
+)
+def test_damaged_metrics_are_noticed_and_made_again(make, finished, copy, damage, kept):
+    metrics = copy / "metrics.jsonl"
+    metrics.write_text(damage(metrics.read_text()))
+    assert len(RunDirectory(copy).metrics()) == kept
+    with pytest.raises(RunDirectoryError) as error:
+        _ = load_run(copy).metrics
+    assert str(error.value) == f"{metrics} is damaged: resume the run to make it again"
+    run(make(), copy, resume=True)
+    assert content(copy) == content(finished.path)
+
+
+@pytest.mark.parametrize("newest", ["cut short", "missing"])
+@pytest.mark.parametrize("before", ["whole", "cut short"])
+def test_a_damaged_checkpoint_costs_rounds_not_the_result(make, finished, copy, newest, before):
+    (copy / "result.json").unlink()
+    for name, damage in (("000004", newest), ("000003", before)):
+        path = copy / "checkpoints" / f"{name}.safetensors"
+        if damage == "missing":
+            path.unlink()
+        elif damage == "cut short":
+            path.write_bytes(path.read_bytes()[:-5])
+    (copy / "checkpoints" / "notes.safetensors").write_bytes(b"no checkpoint")
+    heard = []
+    run(make(), copy, resume=True, progress=lambda stage, round, rounds, line: heard.append(round))
+    assert heard[0] == (3 if before == "whole" else 0)
+    (copy / "checkpoints" / "notes.safetensors").unlink()
+    assert content(copy) == content(finished.path)
+
+
+def test_a_lost_selection_is_made_again(make, finished, copy):
+    shutil.rmtree(copy / "selection")
+    (copy / "result.json").unlink()
+    run(make(), copy, resume=True)
+    assert content(copy) == content(finished.path)
+
+
+def test_checkpoints_come_back_with_every_state(tmp_path):
+    directory = RunDirectory(tmp_path)
+    params, own = {"a/b": torch.arange(3.0)}, {"w": torch.ones(2)}
+    for rounds in (999_998, 999_999, 1_000_000):  # more digits than the name has room for
+        directory.add_metrics({"round": rounds})
+        directory.save_checkpoint(Checkpoint(rounds, params, {"momentum/x": params["a/b"]}, {11: own, 2: {}}))
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"round": {i + 1}}}\n' for i in range(1_000_000)))
+    found = directory.newest_checkpoint(torch.device("cpu"))
+    assert found.rounds == 1_000_000
+    assert found.params["a/b"].tolist() == [0, 1, 2]
+    assert found.state["momentum/x"].tolist() == [0, 1, 2]
+    assert found.client_states[11]["w"].tolist() == [1, 1]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):
+    (copy / "result.json").unlink()
+    with pytest.raises(RunDirectoryError) as error:
+        load_run(copy)
+    assert str(error.value) == f"{copy}: this run is not complete: resume it with --out {copy} --resume"
+    with pytest.raises(RunDirectoryError) as error:
+        load_run(tmp_path / "nothing")
+    assert str(error.value) == (
+        f"{tmp_path / 'nothing'} is not a run directory: name one that `fedunseen run` has made"
+    )
+
+
+def test_resume_needs_to_know_where(make):
+    with pytest.raises(RunDirectoryError) as error:
+        run(make(), resume=True)
+    assert str(error.value) == "--resume needs --out: say which run directory to go on with"
+
+
+def test_nothing_is_ever_unpickled(finished, tmp_path):
+    assert not [file for file in finished.path.rglob("*") if file.suffix in (".pt", ".pth", ".pkl", ".pickle")]
+    torch.save({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(RunDirectoryError, match="cannot be read"):
+        load_params(tmp_path / "model.safetensors")

@@ -1,0 +1,479 @@
+"""What runs leave behind, against slow and obvious references."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
+from fedunseen.data import make_partition
+from fedunseen.experiment.directory import load_params
+from fedunseen.experiment.orchestrator import free_directory
+from fedunseen.experiment.registry import find
+
+NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+
+
+def without_seconds(line):
+    return {key: value for key, value in line.items() if key not in ("seconds", "run")}
+
+
+def model_bytes(done):
+    return (done.path / "model.safetensors").read_bytes()
+
+
+def load_benchmark(experiment):
+    return find("data", experiment.data.name).load(experiment.data, experiment.run.seed)
+
+
+def slow_scores(done, params, rows):
+    """Score raw rows one at a time in float64: standardise, ReLU layer, attributes, compatibilities."""
+    benchmark = load_benchmark(done.experiment)
+    train = benchmark.features[benchmark.train].astype(np.float64)
+    mean, deviation = train.mean(0), train.std(0)
+    p = {name: value.double().numpy() for name, value in params.items()}
+    scores = []
+    for row in rows:
+        x = (row - mean) / deviation
+        hidden = np.maximum(p["f.0.weight"] @ x + p["f.0.bias"], 0)
+        attributes = p["g.weight"] @ hidden + p["g.bias"]
+        scores.append([float(attributes @ semantics) for semantics in benchmark.space.semantics])
+    return np.array(scores)
+
+
+def slow_metrics(scores, labels, space, factor):
+    """Per-class top-1 by loops."""
+    seen, unseen = space.seen.tolist(), space.unseen.tolist()
+    generalised = scores.copy()
+    generalised[:, seen] -= factor
+    both = sorted(seen + unseen)
+
+    def accuracy(classes, allowed, table):
+        shares = []
+        for c in classes:
+            own = [i for i, label in enumerate(labels) if label == c]
+            if own:
+                shares.append(np.mean([allowed[int(np.argmax(table[i, allowed]))] == c for i in own]))
+        return 100 * float(np.mean(shares))
+
+    u, s = accuracy(unseen, both, generalised), accuracy(seen, both, generalised)
+    return {
+        "zsl": accuracy(unseen, unseen, scores),
+        "gzsl_unseen": u,
+        "gzsl_seen": s,
+        "gzsl_harmonic": 2 * u * s / (u + s) if u + s else 0.0,
+    }
+
+
+def recomputed(done, params, factor):
+    benchmark = load_benchmark(done.experiment)
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    scores = slow_scores(done, params, benchmark.features[rows].astype(np.float64))
+    return slow_metrics(scores, benchmark.labels[rows].tolist(), benchmark.space, factor)
+
+
+def test_one_seed_gives_the_same_bits_and_another_seed_others(make, finished, tmp_path):
+    again = run(make(), tmp_path / "again")
+    assert model_bytes(again) == model_bytes(finished)
+    assert list(map(without_seconds, again.metrics)) == list(map(without_seconds, finished.metrics))
+    assert without_seconds(again.result) == without_seconds(finished.result)
+    for name in ("classes.csv", "scaling.safetensors", "evaluation.safetensors"):
+        assert (again.path / name).read_bytes() == (finished.path / name).read_bytes()
+    other = run(make({"run.seed": 1}), tmp_path / "other")
+    assert model_bytes(other) != model_bytes(finished)
+    assert list(map(without_seconds, other.metrics)) != list(map(without_seconds, finished.metrics))
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "local"])
+def test_batched_clients_and_one_at_a_time_agree(make, tmp_path, strategy):
+    both = {}
+    for mode in ("batched", "one-at-a-time"):
+        settings = {"strategy.name": strategy, "engine.mode": mode, "evaluation.selection": "last"}
+        both[mode] = run(make({**settings, "strategy.rounds": 3}), tmp_path / mode)
+    a, b = (done.params for done in both.values())
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5)
+    for one, other in zip(*(done.metrics for done in both.values()), strict=True):
+        assert one["participants"] == other["participants"]
+        assert one["losses"]["loss"] == pytest.approx(other["losses"]["loss"], rel=1e-4)
+
+
+def test_there_is_one_line_a_round_with_all_its_fields(finished):
+    lines = [json.loads(line) for line in (finished.path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert lines == finished.metrics
+    fields = {"round", *NAMES, "uncalibrated_gzsl_unseen", "uncalibrated_gzsl_seen", "uncalibrated_gzsl_harmonic"}
+    fields |= {"calibration_factor", "losses", "participants", "bytes_down", "bytes_up", "clients", "seconds"}
+    size = sum(value.numel() * 4 for value in finished.params.values())
+    for line in lines:
+        assert set(line) == fields
+        assert line["participants"] == [0, 1, 2]
+        assert line["bytes_down"] == line["bytes_up"] == 3 * size
+        assert set(line["clients"]) == set(NAMES)
+        assert all(len(values) == 3 for values in line["clients"].values())
+        assert line["losses"]["loss"] == pytest.approx(line["losses"]["sce"])
+        assert line["calibration_factor"] == finished.result["calibration_factor"]
+    assert lines[-1]["losses"]["loss"] < lines[0]["losses"]["loss"]
+
+
+def test_the_numbers_are_those_of_the_model_that_is_kept(finished):
+    result = finished.result
+    expected = recomputed(finished, finished.params, result["calibration_factor"])
+    plain = recomputed(finished, finished.params, 0.0)
+    for name in NAMES:
+        assert result[name] == pytest.approx(expected[name])
+    for name in NAMES[1:]:
+        assert result[f"uncalibrated_{name}"] == pytest.approx(plain[name])
+    line = finished.metrics[result["selected_round"] - 1]
+    assert {name: line[name] for name in NAMES} == {name: result[name] for name in NAMES}
+    assert result["rounds"] == 4
+    assert result["selection"] == "validation"
+    assert result["seed"] == 0
+    assert result["run"] == str(finished.path)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_model_is_that_of_its_round(make, tmp_path, rounds):
+    settings = {"evaluation.selection": "last", "strategy.rounds": rounds}
+    done = run(make(settings), tmp_path / "run")
+    newest = load_params(done.path / "checkpoints" / f"{rounds:06d}.safetensors")
+    stored = {name.removeprefix("params/"): value for name, value in newest.items() if name.startswith("params/")}
+    assert stored.keys() == done.params.keys()
+    assert all(bool((stored[name] == done.params[name]).all()) for name in stored)
+    # a longer run passes through the same model, and its metrics begin with the same lines
+    longer = run(make({**settings, "strategy.rounds": 4}), tmp_path / "longer")
+    assert list(map(without_seconds, longer.metrics[:rounds])) == list(map(without_seconds, done.metrics))
+
+
+def test_the_chosen_round_s_model_is_kept_not_the_last(make, tmp_path):
+    # at this rate training soon gets worse, so that the chosen round is no trivial one
+    settings = {"strategy.rounds": 8, "method.lr": 0.6, "evaluation.criterion": "zsl"}
+    done = run(make(settings), tmp_path / "chosen")
+    selected = done.result["selected_round"]
+    validation = [json.loads(line) for line in (done.path / "selection" / "metrics.jsonl").read_text().splitlines()]
+    best = max(range(8), key=lambda i: (validation[i]["zsl"], validation[i]["gzsl_seen"], -i)) + 1
+    assert selected == best < 8
+    assert done.result["chosen_on_validation"]["round"] == selected
+    assert done.result["calibration_factor"] == validation[best - 1]["calibration_factor"]
+    stopped = run(make({**settings, "strategy.rounds": selected, "evaluation.selection": "last"}), tmp_path / "stopped")
+    assert model_bytes(done) == model_bytes(stopped)
+
+
+def test_selection_never_touches_a_test_sample(make, make_folder, finished, tmp_path):
+    def corrupt(rows, arrays):
+        test = arrays["split"] == "test"
+        random = np.random.default_rng(5)
+        arrays["features"][test] = random.normal(scale=50, size=arrays["features"][test].shape)
+        unseen = np.flatnonzero(arrays["labels"] >= 8)
+        arrays["labels"][unseen] = random.permutation(arrays["labels"][unseen])
+        for row in rows[9:]:  # the descriptions of unseen classes too
+            row[2:] = [str(value) for value in random.uniform(0.1, 1, 6).round(3)]
+
+    root = make_folder(tmp_path / "data", corrupt)
+    done = run(make({"data.root": str(root)}), tmp_path / "run")
+    assert done.result["chosen_on_validation"] == finished.result["chosen_on_validation"]
+    assert model_bytes(done) == model_bytes(finished)  # training does not touch them either
+    for name in ("model.safetensors", "checkpoints/000004.safetensors"):
+        assert (done.path / "selection" / name).read_bytes() == (finished.path / "selection" / name).read_bytes()
+    assert without_seconds(done.result) != without_seconds(finished.result)  # but the numbers are of test samples
+
+
+def test_selection_plays_validation_classes_as_unseen_ones(finished):
+    manifest = json.loads((finished.path / "selection" / "manifest.json").read_text())
+    assert manifest["stage"] == "selection"
+    assert manifest["experiment"]["evaluation"]["clients"] is False
+    lines = [json.loads(line) for line in (finished.path / "selection" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 4
+    assert not any("clients" in line for line in lines)
+
+
+def test_choose_takes_the_better_setting_and_the_final_run_uses_it(make, tmp_path):
+    settings = {"evaluation.choose": {"method.lr": [1e-7, 0.05]}}
+    heard = []
+    done = run(make(settings), tmp_path / "run", progress=lambda *heard_of: heard.append(heard_of[0]))
+    chosen = done.result["chosen_on_validation"]
+    assert chosen["settings"] == {"method.lr": 0.05}
+    assert [one["settings"] for one in chosen["tried"]] == [{"method.lr": 1e-7}, {"method.lr": 0.05}]
+    assert (
+        chosen["tried"][1]["gzsl_harmonic"]
+        == chosen["validation"]["gzsl_harmonic"]
+        > chosen["tried"][0]["gzsl_harmonic"]
+    )
+    assert done.experiment.method.lr == 0.05
+    assert list(dict.fromkeys(heard)) == [
+        "choosing on validation classes 1/2", "choosing on validation classes 2/2", "training",
+    ]  # fmt: skip
+    plain = run(make(), tmp_path / "plain")
+    assert model_bytes(done) == model_bytes(plain)
+    assert done.metrics[-1]["gzsl_harmonic"] == plain.metrics[-1]["gzsl_harmonic"]
+
+
+@pytest.mark.filterwarnings("ignore:the graphical lasso")
+def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(make, tmp_path):
+    settings = {"method.name": "classifier", "evaluation.choose": {"method.name": ["classifier", "fedzsl"]}}
+    done = run(make(settings), tmp_path / "run")
+    assert done.result["chosen_on_validation"]["settings"] == {"method.name": "fedzsl"}
+    assert done.result["calibration_factor"] != 0
+    assert done.experiment.method.name == "fedzsl"
+
+
+def test_best_on_test_reports_the_best_round_with_its_own_factor(make, tmp_path):
+    done = run(make({"evaluation.selection": "best-on-test", "strategy.rounds": 6}), tmp_path / "run")
+    harmonic = [line["gzsl_harmonic"] for line in done.metrics]
+    assert done.result["gzsl_harmonic"] == max(harmonic)
+    best = done.metrics[done.result["selected_round"] - 1]
+    assert best["calibration_factor"] == done.result["calibration_factor"]
+    expected = recomputed(done, done.params, best["calibration_factor"])
+    assert {name: done.result[name] for name in NAMES} == pytest.approx(expected)
+    # no other factor does better
+    for factor in np.linspace(best["calibration_factor"] - 1, best["calibration_factor"] + 1, 41):
+        assert recomputed(done, done.params, factor)["gzsl_harmonic"] <= done.result["gzsl_harmonic"] + 1e-9
+    assert not (done.path / "selection").exists()
+    assert done.result["selection"] == "best-on-test"
+
+
+def test_last_takes_the_last_round_and_no_calibration(make, tmp_path):
+    done = run(make({"evaluation.selection": "last"}), tmp_path / "run")
+    assert (done.result["selected_round"], done.result["calibration_factor"]) == (4, 0.0)
+    assert {name: done.result[name] for name in NAMES} == pytest.approx(recomputed(done, done.params, 0.0))
+    fixed = run(make({"evaluation.selection": "last", "evaluation.factor": 0.3}), tmp_path / "fixed")
+    assert {name: fixed.result[name] for name in NAMES} == pytest.approx(recomputed(done, done.params, 0.3))
+    assert model_bytes(fixed) == model_bytes(done)
+
+
+def test_before_merge_accuracies_are_those_of_each_client_s_own_model(make, tmp_path):
+    done = run(
+        make({"evaluation.selection": "last", "strategy.rounds": 1, "strategy.update_scale": 0.5}), tmp_path / "a"
+    )
+    line = done.metrics[0]
+    # `local` gives away the clients' models after the same first round
+    alone = run(make({"evaluation.selection": "last", "strategy.rounds": 1, "strategy.name": "local"}), tmp_path / "b")
+    for client in range(3):
+        own = {
+            n.removeprefix(f"client/{client}/"): v for n, v in alone.params.items() if n.startswith(f"client/{client}/")
+        }
+        expected = recomputed(done, own, 0.0)
+        assert {name: line["clients"][name][client] for name in NAMES} == pytest.approx(expected)
+    assert alone.metrics[0]["clients"] == line["clients"]
+    assert alone.result["zsl"] == pytest.approx(np.mean(line["clients"]["zsl"]))
+    assert alone.metrics[0]["bytes_up"] == 0
+
+
+def test_local_keeps_a_model_for_each_client_and_predicts_with_none(make, tmp_path):
+    done = run(make({"strategy.name": "local"}), tmp_path / "run")
+    assert {name.split("/")[1] for name in done.params} == {"0", "1", "2"}
+    for name in NAMES:
+        assert done.result[name] == pytest.approx(
+            np.mean(done.metrics[done.result["selected_round"] - 1]["clients"][name])
+        )
+    with pytest.raises(ExperimentError, match="every client keeps its own model"):
+        done.predict(np.zeros((1, 9)))
+
+
+def test_centralised_is_one_client_with_everything(make, tmp_path):
+    done = run(make({"strategy.name": "centralised", "evaluation.selection": "last"}), tmp_path / "run")
+    assert [line["participants"] for line in done.metrics] == [[0]] * 4
+    other = run(
+        make({"partition.clients": 1, "partition.kind": "iid", "evaluation.selection": "last"}), tmp_path / "one"
+    )
+    assert model_bytes(done) == model_bytes(other)
+
+
+def test_eszsl_is_the_closed_form(make, tmp_path):
+    settings = {"method.name": "eszsl", "strategy.name": "centralised", "strategy.rounds": 1}
+    settings |= {"method.log_gamma": 0.0, "method.log_lambda": 0.5, "evaluation.selection": "last"}
+    done = run(make(settings), tmp_path / "run")
+    benchmark = load_benchmark(done.experiment)
+    x = benchmark.features[benchmark.train].astype(np.float64)
+    x = (x - x.mean(0)) / x.std(0)
+    labels = benchmark.labels[benchmark.train]
+    s = benchmark.space.semantics[benchmark.space.seen]
+    y = np.where(labels[:, None] == benchmark.space.seen, 1.0, -1.0)
+    v = np.linalg.inv(x.T @ x + np.eye(9)) @ x.T @ y @ s @ np.linalg.inv(s.T @ s + 10**0.5 * np.eye(6))
+    np.testing.assert_allclose(done.params["v"].numpy(), v, rtol=1e-4, atol=1e-6)
+    assert done.result["zsl"] > 25
+    assert done.predict(benchmark.features[:2])[0][0].name in benchmark.space.names
+
+
+def test_the_classifier_knows_no_unseen_class(make, tmp_path):
+    done = run(make({"method.name": "classifier"}), tmp_path / "run")
+    assert done.result["gzsl_unseen"] == done.result["gzsl_harmonic"] == 0
+    assert done.result["gzsl_seen"] > 20
+    assert done.result["calibration_factor"] == 0.0
+    validation = [json.loads(line) for line in (done.path / "selection" / "metrics.jsonl").read_text().splitlines()]
+    best = max(range(4), key=lambda i: (validation[i]["gzsl_seen"], -i)) + 1
+    assert done.result["selected_round"] == best  # by seen accuracy: the criterion is chance
+
+
+def test_several_seeds_give_mean_and_deviation(make, tmp_path):
+    done = run(make({"run.seeds": 3, "run.seed": 4, "strategy.rounds": 2}), tmp_path / "run")
+    assert done.result["seeds"] == [4, 5, 6]
+    singles = [run(make({"run.seed": seed, "strategy.rounds": 2}), tmp_path / str(seed)) for seed in (4, 5, 6)]
+    for name in NAMES:
+        values = [single.result[name] for single in singles]
+        mean = sum(values) / 3
+        assert done.result[name] == pytest.approx(mean)
+        deviation = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
+        assert done.result[f"{name}_sd"] == pytest.approx(deviation)
+    assert [one.result["seed"] for one in done.seeds] == [4, 5, 6]
+    assert [model_bytes(one) for one in done.seeds] == [model_bytes(one) for one in singles]
+    assert done.metrics == []
+    assert done.space.names == singles[0].space.names
+    with pytest.raises(FedUnseenError, match="holds a model for each seed: take the params of one of its seeds"):
+        _ = done.params
+    rows = np.ones((2, 9), dtype=np.float32)
+    assert done.predict(rows) == done.seeds[0].predict(rows)
+
+
+def test_who_joins_and_leaves_shows_in_the_participants(make, tmp_path):
+    settings = {"partition.join": {"2": 2}, "partition.leave": {"0": 3}, "evaluation.selection": "last"}
+    done = run(make(settings), tmp_path / "run")
+    assert [line["participants"] for line in done.metrics] == [[0, 1], [0, 1], [0, 1, 2], [1, 2]]
+    assert [len(line["clients"]["zsl"]) for line in done.metrics] == [2, 2, 3, 2]
+
+
+def test_a_round_without_clients_is_refused_before_anything_is_written(make, tmp_path):
+    for settings, message in (
+        ({"partition.join": {"0-2": 1}}, "no client with samples is present in round 0 (counted from 0)"),
+        ({"partition.leave": {"0-2": 2}}, "no client with samples is present in round 2 (counted from 0)"),
+        ({"partition.leave": {"0-1": 2, "2": 1}, "partition.join": {}}, "is present in round 2 (counted from 0)"),
+    ):
+        for seeds in (1, 2):
+            with pytest.raises(ExperimentError) as error:
+                run(make({**settings, "run.seeds": seeds}), tmp_path / "run")
+            assert message in str(error.value)
+            assert str(error.value).endswith("change partition.join or partition.leave")
+            assert not (tmp_path / "run").exists()
+    run(make({"partition.leave": {"0-2": 4}, "evaluation.selection": "last"}), tmp_path / "run")  # after the end
+
+
+def test_a_round_without_clients_in_selection_alone_is_refused_too(make, tmp_path):
+    # by hand: client 0 holds the validation classes "h" and "i" alone, and is alone in the first round
+    lines = ["class,client", *(f"{name},1" for name in ("zèbre", "猫", "two words", "d", "e", "f")), "g,0", "h,0"]
+    (tmp_path / "who.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    settings = {"partition.kind": "file", "partition.file": str(tmp_path / "who.csv"), "partition.clients": 2}
+    settings |= {"partition.join": {"1": 1}}
+    with pytest.raises(ExperimentError) as error:
+        run(make(settings), tmp_path / "run")
+    assert str(error.value) == (
+        "no client with samples is present in round 0 (counted from 0): change partition.join or partition.leave; "
+        "or choose nothing, with evaluation.selection = 'last'"
+    )
+    assert not (tmp_path / "run").exists()
+    run(make({**settings, "evaluation.selection": "last"}), tmp_path / "run")
+
+
+def test_a_fraction_of_the_clients_takes_part_drawn_anew_each_round(make, tmp_path):
+    settings = {"partition.clients": 5, "strategy.fraction": 0.5, "strategy.rounds": 6, "evaluation.selection": "last"}
+    done = run(make(settings), tmp_path / "run")
+    drawn = [tuple(line["participants"]) for line in done.metrics]
+    assert all(len(set(one)) == 3 and list(one) == sorted(one) for one in drawn)  # 2.5, rounded half up
+    assert len(set(drawn)) > 1
+    least = run(make({**settings, "strategy.fraction": 0.01, "strategy.rounds": 2}), tmp_path / "least")
+    assert all(len(line["participants"]) == 1 for line in least.metrics)
+
+
+def test_weights_count_by_classes_samples_or_not_at_all(make, make_folder, tmp_path):
+    def fewer(rows, arrays):
+        for c, count in ((0, 2), (1, 5)):
+            own = np.flatnonzero((arrays["labels"] == c) & (arrays["split"] == "train"))[count:]
+            for name in arrays:
+                arrays[name] = np.delete(arrays[name], own, axis=0)
+
+    root = make_folder(tmp_path / "data", fewer)
+    base = {"data.root": str(root), "partition.counts": "uneven", "evaluation.selection": "last"}
+    base |= {"strategy.rounds": 1}
+    alone = run(make({**base, "strategy.name": "local"}), tmp_path / "alone")
+    benchmark = load_benchmark(alone.experiment)
+    partition = make_partition(alone.experiment.partition, benchmark, 0)
+    raw = {
+        "uniform": [1.0] * 3,
+        "samples": [len(ids) for ids in partition.clients],
+        "classes": [len(set(benchmark.labels[ids].tolist())) for ids in partition.clients],
+    }
+    assert len(set(raw["samples"])) > 1 < len(set(raw["classes"]))
+    for kind, weights in raw.items():
+        done = run(make({**base, "strategy.weights": kind}), tmp_path / kind)
+        for name, value in done.params.items():
+            own = [alone.params[f"client/{k}/{name}"].double() for k in range(3)]
+            expected = sum(w * v for w, v in zip(weights, own, strict=True)) / sum(weights)
+            np.testing.assert_allclose(value.numpy(), expected.numpy(), atol=1e-6)
+
+
+def test_semantics_can_be_scaled(make, tmp_path):
+    done = run(make({"data.semantics": ["centre", "l2"], "evaluation.selection": "last"}), tmp_path / "run")
+    assert done.result["zsl"] > 0
+    assert len(done.predict(np.zeros((1, 9)))[0]) == 12
+
+
+def test_training_that_diverges_is_one_sentence(make, tmp_path):
+    with pytest.raises(FedUnseenError) as error:
+        run(make({"method.lr": 1e30, "evaluation.selection": "last"}), tmp_path / "run")
+    assert str(error.value).startswith(
+        "training diverged: the update of client 0 in round 1 is not finite; lower method.lr"
+    )
+
+
+def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(make, make_folder, tmp_path):
+    def one_sample_each(rows, arrays):
+        train = np.flatnonzero(arrays["split"] == "train")
+        _, first = np.unique(arrays["labels"][train], return_index=True)
+        kept = np.union1d(train[first], np.flatnonzero(arrays["split"] == "test"))
+        for name in arrays:
+            arrays[name] = arrays[name][kept]
+
+    root = make_folder(tmp_path / "data", one_sample_each)
+    for seeds in (1, 2):
+        with pytest.raises(DataError, match="; or choose nothing, with evaluation.selection = 'last'$"):
+            run(make({"data.root": str(root), "run.seeds": seeds}), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    assert run(make({"data.root": str(root), "evaluation.selection": "last"}), tmp_path / "run").result["rounds"] == 4
+
+
+def test_a_run_that_is_not_told_where_goes_to_a_folder_that_is_free(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    experiment = make({"strategy.rounds": 1, "evaluation.selection": "last"})
+    assert [str(run(experiment).path) for _ in range(3)] == [
+        "runs/small-seed0", "runs/small-seed0-2", "runs/small-seed0-3",
+    ]  # fmt: skip
+    assert free_directory(experiment) == Path("runs/small-seed0-4")
+
+
+def test_the_progress_is_heard_round_by_round(make, tmp_path):
+    heard = []
+    run(make({"strategy.rounds": 2}), tmp_path / "run", progress=lambda *what: heard.append(what[:3]))
+    stages = ["choosing on validation classes"] * 3 + ["training"] * 3
+    assert heard == [(stage, i % 3, 2) for i, stage in enumerate(stages)]
+
+
+def test_a_huge_number_of_rounds_starts_at_once(make, tmp_path):
+    def stop(stage, round, rounds, line):
+        assert rounds == 10**15
+        if round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make({"strategy.rounds": 10**15, "evaluation.selection": "last"}), tmp_path / "run", progress=stop)
+
+
+def test_experiments_of_python_and_of_a_file_are_the_same(make, tree, tmp_path):
+    lines = [f'name = "{tree["name"]}"']
+    for section, content in tree.items():
+        if isinstance(content, dict):
+            lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in content.items())]
+    (tmp_path / "any.toml").write_text("\n".join(lines), "utf-8")
+    assert Experiment.load(tmp_path / "any.toml").to_dict() == make().to_dict()
+
+
+def test_a_run_is_read_back_as_it_was_returned(finished):
+    again = load_run(str(finished.path))
+    assert again.result == finished.result
+    assert again.manifest == finished.manifest
+    assert again.experiment.to_dict() == finished.manifest["experiment"]
+    assert again.space.names == finished.space.names
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        again.path = Path("elsewhere")

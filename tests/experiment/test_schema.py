@@ -1,0 +1,286 @@
+import os
+
+import pytest
+
+from fedunseen import Experiment
+from fedunseen.core.errors import ExperimentError
+from fedunseen.experiment.schema import parse_override, preset_names, preset_text
+
+SECTIONS = "(known: data, engine, evaluation, method, partition, run, strategy)"
+PRESETS = "awa2-fedzsl, cub-fedzsl, digit-pairs, digit-pairs-classifier, sun-fedzsl"
+WHOLE = "input should be a valid integer"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "strategy.round=3",
+            "strategy: unknown key 'round': did you mean 'rounds'? "
+            "(known: fraction, local_epochs, name, rounds, server_lr, update_scale, weights)",
+        ),
+        (
+            "strategy.mu=0.1",
+            "strategy: unknown key 'mu' "
+            "(known: fraction, local_epochs, name, rounds, server_lr, update_scale, weights)",
+        ),
+        ("strtegy.rounds=3", f"strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? {SECTIONS}"),
+        (".x=3", f".x: unknown section '' {SECTIONS}"),
+        ("strategy.=3", "strategy.: name a setting as section.key, for example strategy.rounds"),
+        ("rounds=3", "--set rounds=3: write it as section.key=value, for example --set strategy.rounds=10"),
+        ("strategy.rounds", "--set strategy.rounds: write it as section.key=value, for example --set strategy.rounds=10"),
+        (
+            "method.name=fedzls",
+            "method.name: unknown method 'fedzls': did you mean 'fedzsl'? (known: classifier, eszsl, fedzsl)",
+        ),
+        ("method.name=resnet", "method.name: unknown method 'resnet' (known: classifier, eszsl, fedzsl)"),
+        (
+            "data.name=digitpairs",
+            "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? (known: digit-pairs, folder, xlsa17)",
+        ),
+        (
+            "strategy.name=fedporx",
+            "strategy.name: unknown strategy 'fedporx': did you mean 'fedprox'? "
+            "(known: centralised, fedavg, fedavg-decay, fedprox, local)",
+        ),
+        (
+            "partition.kind=pcdd",
+            "partition.kind: unknown value 'pcdd': did you mean 'pccd'? (known: dirichlet, file, iid, pccd)",
+        ),
+        ("engine.name=flower", "engine.name: unknown value 'flower' (known: in-process)"),
+        ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, cpu, cuda)"),
+        ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, standard)"),
+        ("data.features=l2", "data.features: input should be a list in square brackets, not 'l2'"),
+        ("method.hidden=[256", "method.hidden: input should be a list in square brackets, not '[256'"),
+        ("method.hidden=[0]", "method.hidden.0: input should be greater than 0, not 0"),
+        ("strategy.rounds=many", f"strategy.rounds: {WHOLE}, unable to parse string as an integer, not 'many'"),
+        ("strategy.rounds=2.5", f"strategy.rounds: {WHOLE}, got a number with a fractional part, not 2.5"),
+        ("strategy.rounds=", f"strategy.rounds: {WHOLE}, unable to parse string as an integer, not ''"),
+        ("strategy.rounds=true", "strategy.rounds: input should be a number, not true"),
+        ("strategy.rounds=0", "strategy.rounds: input should be greater than or equal to 1, not 0"),
+        ("strategy.rounds.x=3", f"strategy.rounds: {WHOLE}, not {{'x': 3}}"),
+        ("strategy.fraction=1.5", "strategy.fraction: input should be less than or equal to 1, not 1.5"),
+        ("partition.clients=-1", "partition.clients: input should be greater than or equal to 1, not -1"),
+        ("partition.join=3", "partition.join: input should be a table, not 3"),
+        (
+            "partition.join.12=3",
+            "partition.join: there is no client 12: the 10 clients are numbered from 0 to 9",
+        ),
+        ("method.lr=-1", "method.lr: input should be greater than 0, not -1"),
+        ("method.lr=nan", "method.lr: input should be a finite number, not nan"),
+        ("method.lr=inf", "method.lr: input should be a finite number, not inf"),
+        ("evaluation.factor=nan", "evaluation.factor: input should be a finite number, not nan"),
+        ("run.seed=-1", "run.seed: input should be greater than or equal to 0, not -1"),
+        ("run.seeds=0", "run.seeds: input should be greater than or equal to 1, not 0"),
+        ("data.name=xlsa17", "data.root is missing: add it to the experiment or give --set data.root=..."),
+        ("evaluation.choose=3", "evaluation.choose: input should be a table, not 3"),
+        (
+            'evaluation.choose."method.lr"=[]',
+            "evaluation.choose: 'method.lr' has no value to choose from: give it a few",
+        ),
+        (
+            "evaluation.choose.method.lr=[0.1,-1]",
+            "evaluation.choose: method.lr: input should be greater than 0, not -1",
+        ),
+        (
+            "evaluation.choose.metod.lr=[1]",
+            f"evaluation.choose: metod.lr: unknown section 'metod': did you mean 'method'? {SECTIONS}",
+        ),
+        (
+            "evaluation.choose.run.seed=[1,2]",
+            "evaluation.choose: 'run.seed' cannot be chosen; only method, strategy and engine can",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_override_is_one_sentence(text, message):
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load("digit-pairs", dict([parse_override(text)]))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"method.name": "eszsl"},
+            "method.name = 'eszsl' is a closed form that no strategy can merge: "
+            "set strategy.name to 'centralised' or 'local'",
+        ),
+        (
+            {"method.name": "classifier", "evaluation.factor": 0.5},
+            "evaluation.factor has no effect on method.name = 'classifier', which knows no unseen class",
+        ),
+        (
+            {"evaluation.calibration": "none", "evaluation.factor": 0.5},
+            "evaluation.factor has no effect with evaluation.calibration = 'none': leave one out",
+        ),
+        (
+            {"evaluation.selection": "last", "evaluation.choose": {"method.lr": [0.1]}},
+            "evaluation.choose needs evaluation.selection = 'validation': settings are chosen there",
+        ),
+        (
+            {"method.sce": 0, "method.kl": 0, "method.consistency": 0},
+            "method: sce, kl and consistency are all 0, so that there is nothing to learn: give one a weight",
+        ),
+        (  # each value alone is fine, one combination is not
+            {"method.consistency": 0, "evaluation.choose": {"method.sce": [0, 1], "method.kl": [0, 1]}},
+            "evaluation.choose: method: sce, kl and consistency are all 0, so that there is nothing to learn: "
+            "give one a weight",
+        ),
+        (
+            {"evaluation.choose": {"method.name": ["fedzsl", "eszsl"]}},
+            "evaluation.choose: method.name = 'eszsl' is a closed form that no strategy can merge: "
+            "set strategy.name to 'centralised' or 'local'",
+        ),
+        (
+            {"partition.kind": "iid", "partition.phi": 0.5},
+            "partition.phi = 0.5 makes no sense here: it belongs to "
+            'partition.kind = "pccd" with partition.counts = "even"',
+        ),
+    ],
+)
+def test_a_combination_that_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load("digit-pairs", settings)
+    assert str(error.value) == message
+
+
+def test_sections_that_are_none_or_lack_a_name_are_refused():
+    whole = {"data": {"name": "digit-pairs"}, "method": {"name": "fedzsl"}, "strategy": {"name": "fedavg"}}
+    Experiment.from_dict(whole)
+    for tree, message in (
+        ({"data": "digit-pairs"}, "data: this is a section; write its settings as data.key = value"),
+        ({"strategy": [1]}, "strategy: this is a section; write its settings as strategy.key = value"),
+        ({"method": {}}, "method.name is missing: say which one, for example --set method.name=..."),
+        ({"seed": 1}, f"unknown section 'seed' {SECTIONS}"),
+        ({"name": 3}, "name: input should be a text, not 3"),
+    ):
+        with pytest.raises(ExperimentError) as error:
+            Experiment.from_dict(whole | tree, {"data.features": ["l2"]})
+        assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("bad.toml", b"[data\nname = 3", "{}: this is not a TOML file: Expected ']'"),
+        ("latin.toml", "# é".encode("latin-1"), "{} is not a text file in UTF-8: save it as UTF-8"),
+        ("missing.toml", None, "{} is missing: name an experiment file or a preset (" + PRESETS + ")"),
+        ("empty.toml", b"", "data.name is missing: say which one, for example --set data.name=..."),
+    ],
+)
+def test_a_bad_file_is_one_sentence(tmp_path, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(path)
+    assert str(error.value).startswith(message.format(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_is_no_experiment(tmp_path):
+    (tmp_path / "x.toml").mkdir()
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(tmp_path / "x.toml")
+    assert str(error.value) == f"{tmp_path / 'x.toml'} cannot be read (Is a directory): name an experiment file"
+
+
+@pytest.mark.parametrize("name", ["digit-pair", "nothing", "", "x" * 300])
+def test_an_unknown_preset_is_refused(name):
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(name)
+    hint = ": did you mean 'digit-pairs'?" if name == "digit-pair" else ""
+    expected = f"unknown preset {name!r}{hint} (known: {PRESETS}); an experiment file ends in .toml"
+    assert str(error.value) == expected
+
+
+def test_a_folder_with_a_preset_s_name_hides_no_preset(tmp_path, monkeypatch):
+    (tmp_path / "digit-pairs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert Experiment.load("digit-pairs").method.name == "fedzsl"
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    (tmp_path / "mine.toml").write_text(preset_text("digit-pairs"), "utf-8-sig")
+    assert Experiment.load(tmp_path / "mine.toml").name == "mine"
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_survives_the_way_to_a_dictionary_and_back(name):
+    needed = {} if name.startswith("digit-pairs") else {"data.root": "somewhere"}
+    experiment = Experiment.load(name, needed)
+    tree = experiment.to_dict()
+    again = Experiment.from_dict(tree)
+    assert again.to_dict() == tree
+    assert again == experiment
+    assert tree["name"] == name
+    assert tree["run"]["seed"] == 0
+    assert preset_text(name).startswith("# ")  # `fedunseen presets` shows this line
+
+
+@pytest.mark.parametrize("name", ["cub-fedzsl", "awa2-fedzsl", "sun-fedzsl"])
+def test_the_paper_s_presets_ask_for_the_user_s_folder(name):
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(name)
+    assert str(error.value) == "data.root is missing: add it to the experiment or give --set data.root=..."
+
+
+def test_paths_in_a_file_are_relative_to_it_and_those_of_set_to_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    file = tmp_path / "sub" / "mine.toml"
+    file.write_text(
+        '[data]\nname = "folder"\nroot = "../data"\n[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
+        '[partition]\nkind = "file"\nfile = "who.csv"\n'
+    )
+    experiment = Experiment.load(file)
+    assert os.path.normpath(experiment.data.root) == str(tmp_path / "data")
+    assert experiment.partition.file == tmp_path / "sub" / "who.csv"
+    assert str(Experiment.load(file, {"data.root": "here"}).data.root) == "here"
+    file.write_text(file.read_text().replace("../data", "~/data"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert Experiment.load(file).data.root == tmp_path / "home" / "data"
+
+
+def test_another_name_leaves_behind_what_the_new_choice_does_not_know():
+    base = Experiment.load("digit-pairs", {"strategy.name": "fedprox", "strategy.mu": 0.5, "strategy.rounds": 7})
+    assert (base.strategy.mu, base.strategy.rounds) == (0.5, 7)
+    other = base.with_overrides({"strategy.name": "fedavg"})
+    assert (other.strategy.name, other.strategy.rounds) == ("fedavg", 7)
+    classifier = base.with_overrides({"method.name": "classifier"})
+    assert classifier.method.hidden == (256,)
+    assert base.with_overrides({"strategy.name": "fedprox"}) == base
+
+
+def test_overrides_of_tables_add_to_them():
+    changes = [parse_override(t) for t in ("partition.join.5-9=3", 'evaluation.choose."method.lr"=[0.1, 0.2]')]
+    experiment = Experiment.load("digit-pairs", dict(changes))
+    assert experiment.partition.join == {"5-9": 3}
+    assert experiment.evaluation.choose == {"method.lr": [0.1, 0.2]}
+    more = experiment.with_overrides({"partition.join.2": 1})
+    assert more.partition.join == {"5-9": 3, "2": 1}
+    assert Experiment.from_dict(more.to_dict()) == more
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("strategy.name=fedprox", ("strategy.name", "fedprox")),
+        ("strategy.name='fedprox'", ("strategy.name", "fedprox")),
+        ("method.hidden=[1, 2]", ("method.hidden", [1, 2])),
+        (" method.lr = 1e-2 ", ("method.lr", 0.01)),
+        ("data.root=C:\\data", ("data.root", "C:\\data")),
+        ("data.root=a=b", ("data.root", "a=b")),
+        ("evaluation.clients=false", ("evaluation.clients", False)),
+    ],
+)
+def test_a_value_of_set_is_toml_or_else_a_text(text, expected):
+    assert parse_override(text) == expected
+
+
+def test_an_experiment_cannot_be_changed():
+    experiment = Experiment.load("digit-pairs")
+    with pytest.raises(ValueError, match="frozen"):
+        experiment.strategy.rounds = 3
+    changed = experiment.with_overrides({"strategy.rounds": 3})
+    assert (changed.strategy.rounds, experiment.strategy.rounds) == (3, 40)

@@ -1,0 +1,69 @@
+"""What holds for every method of the package."""
+
+import importlib
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.methods import METHODS, Method
+
+
+def find(name):
+    module, attribute = METHODS[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@pytest.fixture(params=sorted(METHODS))
+def method(request, space):
+    kind = find(request.param)
+    return kind(kind.Settings(), space, torch.from_numpy(space.semantics).float(), 12)
+
+
+def test_the_settings_know_their_method():
+    for name in METHODS:
+        assert find(name).Settings().name == name
+
+
+def test_it_is_drawn_from_the_given_generator_alone(method):
+    first = method.init(np.random.default_rng(3))
+    torch.manual_seed(0)
+    again = method.init(np.random.default_rng(3))
+    assert list(first) == list(again)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert all(value.dtype == torch.float32 for value in first.values())
+
+
+def test_it_scores_every_class(method, space):
+    params = method.init(np.random.default_rng(0))
+    scores = method.scores(params, torch.randn(9, 12), method.semantics)
+    assert scores.shape == (9, 8)
+    if method.zero_shot:  # new classes need no training
+        assert method.scores(params, torch.randn(9, 12), torch.randn(3, 30)).shape == (9, 3)
+
+
+def test_it_is_trained_or_solved(method):
+    assert bool(method.phases()) is method.trained
+    names = list(method.init(np.random.default_rng(0)))
+    assert all(any(phase.owns(name) for name in names) for phase in method.phases())
+    if method.trained:
+        sentence = f"^{type(method).__name__} is trained, not solved$"
+        with pytest.raises(TypeError, match=sentence):
+            method.solve(torch.zeros(1, 12), torch.zeros(1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda m: m.init(np.random.default_rng(0)), "Unfinished must say how it is initialised"),
+        (lambda m: m.scores({}, torch.zeros(1, 1), torch.zeros(1, 1)), "Unfinished must say how it scores classes"),
+    ],
+)
+def test_a_method_that_says_too_little_is_told_so(space, call, sentence):
+    class Unfinished(Method):
+        pass
+
+    method = Unfinished(Method.Settings(name="unfinished"), space, torch.zeros(8, 30), 12)
+    with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
+        call(method)

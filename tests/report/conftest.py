@@ -1,0 +1,28 @@
+import functools
+
+import pytest
+
+from fedunseen import Experiment, run
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Make a tiny run of the default benchmark, each kind once."""
+
+    @functools.cache
+    def make(*overrides):
+        experiment = Experiment.load(
+            "digit-pairs",
+            {
+                "data.train_per_class": 10,
+                "data.test_per_class": 6,
+                "method.hidden": [32],
+                **({} if dict(overrides).get("method.name") else {"method.kl": 0.0, "method.consistency": 0.0}),
+                "strategy.rounds": 2,
+                "evaluation.selection": "last",
+                **dict(overrides),
+            },
+        )
+        return run(experiment, tmp_path_factory.mktemp("runs") / "run")
+
+    return make

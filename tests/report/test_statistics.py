@@ -1,0 +1,90 @@
+import math
+
+import numpy as np
+import pytest
+
+from fedunseen.report.statistics import (
+    agreement,
+    band,
+    clients_band,
+    confusion,
+    curve,
+    holding_order,
+    leaf_order,
+    per_class,
+)
+
+
+def test_band_agrees_with_a_slow_one_also_on_rows_of_unequal_length():
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=n).tolist() for n in (5, 0, 1, 3, 8)]
+    found = band(rows)
+    for i, row in enumerate(rows):
+        if not row:
+            assert all(math.isnan(part[i]) for part in found)
+            continue
+        low = high = row[0]
+        total = 0.0
+        for value in row:
+            low, high, total = min(low, value), max(high, value), total + value
+        assert (found.low[i], found.high[i]) == (low, high)
+        assert found.mean[i] == pytest.approx(total / len(row))
+
+
+def test_clients_band_reads_the_lines_of_metrics(made):
+    lines = made().metrics
+    found = clients_band(lines, "gzsl_harmonic")
+    assert found.high.tolist() == [max(line["clients"]["gzsl_harmonic"]) for line in lines]
+    assert found.low.tolist() == [min(line["clients"]["gzsl_harmonic"]) for line in lines]
+    assert curve(lines, "zsl").tolist() == [line["zsl"] for line in lines]
+
+
+def test_per_class_mean_is_the_accuracy_that_the_run_reports(made):
+    from fedunseen.experiment.directory import load_params
+
+    run = made(("evaluation.selection", "validation"))
+    tensors = {k: v.numpy() for k, v in load_params(run.path / "evaluation.safetensors").items()}
+    zsl = per_class(tensors["labels"], tensors["zsl_answers"], 100)[run.space.unseen]
+    gzsl = per_class(tensors["labels"], tensors["gzsl_answers"], 100)
+    assert zsl.mean() == pytest.approx(run.result["zsl"])
+    assert gzsl[run.space.unseen].mean() == pytest.approx(run.result["gzsl_unseen"])
+    assert gzsl[run.space.seen].mean() == pytest.approx(run.result["gzsl_seen"])
+    table = confusion(tensors["labels"], tensors["zsl_answers"], run.space.unseen)
+    assert np.diag(table) == pytest.approx(zsl)
+    assert table.sum(axis=1) == pytest.approx(np.full(20, 100.0))
+
+
+def test_confusion_leaves_out_other_classes_and_follows_the_given_order():
+    labels, answers = np.array([2, 2, 2, 2, 9, 4]), np.array([2, 4, 4, 9, 2, 4])
+    assert confusion(labels, answers, np.array([4, 2])).tolist() == [[100.0, 0.0], [50.0, 25.0]]
+    assert np.isnan(confusion(labels, answers, np.array([7]))).all()
+
+
+def test_leaf_order_puts_alike_classes_together_and_unknown_ones_last():
+    group = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2])
+    similarity = np.where(group[:, None] == group, 0.9, -0.2).astype(float)
+    np.fill_diagonal(similarity, 1.0)
+    similarity[4] = similarity[:, 4] = np.nan
+    order = leaf_order(similarity)
+    assert sorted(order.tolist()) == list(range(9))
+    assert order[-1] == 4
+    assert np.count_nonzero(np.diff(group[order[:-1]])) == 2  # three runs, one a group
+    assert leaf_order(np.eye(2)).tolist() == [0, 1]
+
+
+def test_agreement_uses_only_what_both_know():
+    rng = np.random.default_rng(1)
+    a, b = (np.corrcoef(rng.normal(size=(12, 5))) for _ in range(2))
+    b[3] = b[:, 3] = np.nan
+    kept = [i for i in range(12) if i != 3]
+    pairs = [(a[i, j], b[i, j]) for i in kept for j in kept if i < j]
+    assert agreement(a, b) == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1])
+    assert math.isnan(agreement(np.eye(2), np.eye(2)))
+    assert math.isnan(agreement(np.ones((5, 5)), a[:5, :5]))
+
+
+def test_holding_order_makes_blocks_and_keeps_unheld_classes_last():
+    counts = np.array([[0, 5, 0, 1, 0, 0], [4, 0, 0, 3, 0, 0]])
+    order, held, idle = holding_order(counts, np.array([2, 5]))
+    assert order.tolist() == [1, 0, 3, 4, 2, 5]
+    assert (held, idle) == (3, 1)

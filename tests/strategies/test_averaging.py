@@ -1,0 +1,105 @@
+import importlib
+
+import pytest
+import torch
+
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies import STRATEGIES, Instruction, Reply, Strategy
+from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
+
+
+def find(name):
+    module, attribute = STRATEGIES[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def replies():
+    """Three clients' updates of a parameter: 1, 2 and 4, from 1, 1 and 2 classes and 10, 30 and 60 samples."""
+    numbers = [(1.0, 1, 10), (2.0, 1, 30), (4.0, 2, 60)]
+    return [Reply(k, {"w": torch.tensor([u])}, c, n) for k, (u, c, n) in enumerate(numbers)]
+
+
+def merged(strategy, round=0):
+    _, params = strategy.merge({}, {"w": torch.tensor([10.0])}, replies(), round)
+    return params["w"].item()
+
+
+@pytest.mark.parametrize(
+    ("weights", "change"),
+    [
+        ("classes", 1 / 4 + 2 / 4 + 4 * 2 / 4),  # Eq. 2
+        ("samples", 0.1 + 2 * 0.3 + 4 * 0.6),
+        ("uniform", (1 + 2 + 4) / 3),
+    ],
+)
+@pytest.mark.parametrize("eta", [1.0, 0.5, 2.0])
+def test_the_merge_is_equation_2(weights, change, eta):
+    strategy = FedAvg(FedAvgSettings(weights=weights, server_lr=eta))
+    assert merged(strategy) == pytest.approx(10 + eta * change)
+    assert sum(strategy.reply_weights(replies())) == pytest.approx(1)
+
+
+def test_classes_are_what_counts_by_default():
+    assert FedAvg(FedAvgSettings()).reply_weights(replies()) == [0.25, 0.25, 0.5]
+
+
+def test_the_server_of_fedavg_decay_takes_smaller_and_smaller_steps():
+    strategy = FedAvgDecay(FedAvgDecaySettings(server_lr=2.0, decay=0.5))
+    change = 1 / 4 + 2 / 4 + 4 * 2 / 4
+    assert [merged(strategy, round) for round in range(3)] == pytest.approx([10 + s * change for s in (2, 1, 0.5)])
+
+
+def test_fedavg_decay_without_decay_is_fedavg():
+    plain, decaying = FedAvg(FedAvgSettings()), FedAvgDecay(FedAvgDecaySettings(decay=1.0))
+    assert merged(plain, 7) == merged(decaying, 7)
+
+
+@pytest.mark.parametrize("beta", [1.0, 3.0])
+def test_an_update_is_scaled_by_beta(beta):
+    strategy = FedAvg(FedAvgSettings(update_scale=beta))
+    result = LocalResult({"w": torch.tensor([5.0])}, {}, 1)
+    update, state = strategy.finish(Instruction({"w": torch.tensor([3.0])}), result, {"kept": torch.ones(1)})
+    assert update["w"].item() == 2 * beta
+    assert set(state) == {"kept"}
+
+
+def test_a_single_client_is_taken_over_whole():
+    strategy = FedAvg(FedAvgSettings())
+    start, end = {"w": torch.tensor([3.0, 0.5])}, {"w": torch.tensor([5.0, 0.25])}
+    update, _ = strategy.finish(Instruction(start), LocalResult(end, {}, 1), {})
+    _, params = strategy.merge({}, start, [Reply(4, update, 3, 17)], 0)
+    assert torch.equal(params["w"], end["w"])
+
+
+def test_merging_goes_by_the_order_given_and_changes_no_argument():
+    generator = torch.Generator().manual_seed(0)
+    many = [Reply(k, {"w": torch.randn(1000, generator=generator)}, k + 1, 1) for k in range(7)]
+    before = [reply.update["w"].clone() for reply in many]
+    params = {"w": torch.randn(1000, generator=generator)}
+    strategy = FedAvg(FedAvgSettings())
+    first, again = (strategy.merge({}, params, many, 0)[1]["w"] for _ in range(2))
+    assert torch.equal(first, again)
+    expected = params["w"].clone()
+    for reply in many:
+        expected += reply.update["w"] * (reply.classes / 28)
+    torch.testing.assert_close(first, expected, rtol=1e-6, atol=1e-6)
+    assert all(torch.equal(reply.update["w"], w) for reply, w in zip(many, before, strict=True))
+    assert params["w"] is not first
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_strategy_knows_its_name_and_keeps_to_the_contract(name):
+    strategy = find(name)(find(name).Settings())
+    assert strategy.settings.name == name
+    assert isinstance(strategy, Strategy)
+    params = {"w": torch.zeros(2), "v": torch.zeros(3)}
+    state = strategy.init(params)
+    instruction = strategy.instruct(state, params, {}, 0)
+    assert all(torch.equal(instruction.params[n], params[n]) for n in params)
+    gradient = strategy.correct(lambda group, step: ({n: torch.ones_like(v) for n, v in group.items()}, {}))
+    assert callable(gradient)
+    update, own = strategy.finish(instruction, LocalResult({n: v + 1 for n, v in params.items()}, {}, 1), {})
+    assert isinstance(own, dict)
+    state, new = strategy.merge(state, params, [Reply(0, update, 1, 1)], 0)
+    assert set(new) == set(params)
+    assert strategy.merges is (new["w"].sum().item() != 0)

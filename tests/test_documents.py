@@ -1,0 +1,77 @@
+"""The README and the docs do what they say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.cli.settings import reference
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def block(language, contains):
+    """Return the README's one code block of a language that contains a text."""
+    (found,) = [b for b in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if contains in b]
+    return found
+
+
+def test_the_settings_reference_is_what_the_code_reads():
+    assert (ROOT / "docs" / "experiment.md").read_text("utf-8").endswith(reference())
+
+
+def test_the_experiment_of_the_docs_is_a_valid_one(tmp_path):
+    text = (ROOT / "docs" / "experiment.md").read_text("utf-8")
+    (tmp_path / "example.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
+    experiment = Experiment.load(tmp_path / "example.toml")
+    assert experiment.partition.join == {"5-9": 10}
+
+
+def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my-animals").mkdir()
+    Path("my-animals/classes.csv").write_text(block("text", "zebra,seen"))
+    exec(block("python", "np.savez"), {})
+    Path("my-animals.toml").write_text(block("toml", 'name = "folder"'))
+    done = run(Experiment.load("my-animals.toml", {"strategy.rounds": 3}), "out")
+    assert done.result["zsl"] == 100.0  # a single unseen class
+    features = np.load("my-animals/features.npz")["features"][-1:]
+    (ranking,) = done.predict(features, classes={"eel": [0, 0, 0.9]}, top=5)
+    assert {p.name for p in ranking} == {"zebra", "horse", "orca", "otter", "eel"}
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "first"
+    overrides = {"strategy.rounds": 12, "evaluation.selection": "last", "evaluation.clients": False}
+    run(Experiment.load("digit-pairs", overrides), path)
+    return path
+
+
+def test_the_predictions_of_the_readme_are_right(first_run):
+    done = load_run(first_run)
+    for name in ("03", "47", "85"):
+        (ranking,) = done.predict([ROOT / f"examples/digit-pairs/{name}.png"], among="unseen", top=3)
+        assert ranking[0].name == name
+    words = ROOT / "examples/digit-pairs/words.csv"
+    (ranking,) = done.predict([ROOT / "examples/digit-pairs/47.png"], classes=words, among="given")
+    assert [p.name for p in ranking] == ["forty-seven", "forty-something", "seventy-four"]
+
+
+def test_the_commands_of_the_readme_are_the_command_s_own(first_run):
+    """Every option that the README shows is known to the command."""
+    used = set(re.findall(r"\$ fedunseen (\w+)", README))
+    for name in used:
+        help_text = subprocess.run(
+            [sys.executable, "-m", "fedunseen", name, "--help"], capture_output=True, text=True, check=True,
+            env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
+        ).stdout  # fmt: skip
+        for line in re.findall(rf"\$ fedunseen {name} (.*)", README):
+            for option in re.findall(r"--[a-z]+", line):
+                assert option in help_text
