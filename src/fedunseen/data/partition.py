@@ -59,8 +59,8 @@ class PartitionSettings(Settings):
     """
 
     kind: Literal["iid", "dirichlet", "pccd", "file"] = "pccd"
-    """How the samples are dealt: every class evenly, every class by its own Dirichlet draw, each client classes of its own
-    (partial class-conditional distribution), or as a file says."""
+    """How the samples are dealt: every class evenly, every class by its own Dirichlet draw, each client classes of its
+    own (partial class-conditional distribution), or as a file says."""
     clients: int = Field(10, ge=1)
     """How many clients."""
     counts: Literal["even", "uneven", "dirichlet"] = "even"

@@ -81,8 +81,11 @@ class InProcess:
 
 
 def _sent(work: Work) -> list[Tensor]:
-    """Return the tensors of an instruction that travel: each once (FedProx's pull is towards the parameters that it
-    starts from), and none that the client remembers (a client alone goes on from its own model)."""
+    """Return the tensors of an instruction that travel.
+
+    Each once (FedProx's pull is towards the parameters that it starts from), and none that the client remembers (a
+    client alone goes on from its own model).
+    """
     told, remembered = work.instruction, {id(value) for value in work.client_state.values()}
     tensors = {id(value): value for value in (*told.params.values(), *told.extras.values())}
     return [value for key, value in tensors.items() if key not in remembered]

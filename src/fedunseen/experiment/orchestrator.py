@@ -156,7 +156,7 @@ def _select(
     judge = experiment  # whose criterion compares the candidates: that of a zero-shot method, if one is among them
     for i, settings in enumerate(candidates):
         candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
-        judge = candidate if find("method", candidate.method.name).zero_shot else judge  # type: ignore[attr-defined]
+        judge = candidate if find("method", candidate.method.name).zero_shot else judge
         directory = RunDirectory(
             parent.path / "selection" / str(i) if len(candidates) > 1 else parent.path / "selection"
         )
@@ -192,7 +192,7 @@ def _merit(line: Mapping[str, Any], experiment: Experiment) -> tuple[float, floa
     What such a method answers on unseen classes is chance: before its outputs for them have learnt to be low, they even
     win now and then, and the criterion would choose the round that is trained least.
     """
-    if not find("method", experiment.method.name).zero_shot:  # type: ignore[attr-defined]
+    if not find("method", experiment.method.name).zero_shot:
         return (line["gzsl_seen"], 0.0)
     by_zsl = experiment.evaluation.criterion == "zsl"
     return (line["zsl"] if by_zsl else line["gzsl_harmonic"], line["gzsl_seen"])
