@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+# Doctests would import every conftest.py under one module name, which fails for all but the last that was loaded.
+collect_ignore_glob = ["*conftest.py"]
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):

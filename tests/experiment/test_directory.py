@@ -90,7 +90,7 @@ def test_a_kill_within_any_write_changes_nothing(make, tmp_path, settings):
         assert content(done.path) == expected, moment
         shutil.rmtree(out)
         moment += 1
-    assert moment > (20 if not settings else 11)
+    assert moment > (16 if not settings else 10)
 
 
 def test_a_run_that_is_killed_again_and_again_still_arrives(make, tmp_path):
@@ -325,8 +325,6 @@ def test_a_damaged_result_is_one_sentence_and_its_remedy_works(make, finished, c
 @pytest.mark.parametrize("name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"])
 @pytest.mark.parametrize("damage", ["missing", "cut short", "empty"])
 def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, name, damage):
-    if damage == "cut short" and name == "classes.csv":
-        pytest.skip("a shorter table cannot be told from a whole one")
     if damage == "missing":
         (copy / name).unlink()
     else:
@@ -335,8 +333,6 @@ def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, n
     if name == "model.safetensors":
         with pytest.raises(RunDirectoryError, match="resume the run to make it again"):
             _ = load_run(copy).params
-    if (damage, name) == ("empty", "classes.csv"):
-        (copy / name).unlink()
     run(make(), copy, resume=True)
     assert content(copy) == content(finished.path)
 
@@ -387,13 +383,12 @@ def test_a_lost_selection_is_made_again(make, finished, copy):
     assert content(copy) == content(finished.path)
 
 
-def test_checkpoints_come_back_with_every_state(tmp_path):
+def test_checkpoints_come_back_with_every_state(tmp_path, monkeypatch):
     directory = RunDirectory(tmp_path)
+    monkeypatch.setattr(directory, "metrics", lambda: range(1_000_000))
     params, own = {"a/b": torch.arange(3.0)}, {"w": torch.ones(2)}
     for rounds in (999_998, 999_999, 1_000_000):  # more digits than the name has room for
-        directory.add_metrics({"round": rounds})
         directory.save_checkpoint(Checkpoint(rounds, params, {"momentum/x": params["a/b"]}, {11: own, 2: {}}))
-    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"round": {i + 1}}}\n' for i in range(1_000_000)))
     found = directory.newest_checkpoint(torch.device("cpu"))
     assert found.rounds == 1_000_000
     assert found.params["a/b"].tolist() == [0, 1, 2]

@@ -182,6 +182,24 @@ def test_selection_never_touches_a_test_sample(make, make_folder, finished, tmp_
     assert without_seconds(done.result) != without_seconds(finished.result)  # but the numbers are of test samples
 
 
+def test_selection_trains_on_no_sample_that_it_chooses_by(make, make_folder, finished, tmp_path):
+    benchmark = load_benchmark(finished.experiment)
+    selection = benchmark.for_selection(0)
+    judged = np.concatenate([selection.test_seen, selection.test_unseen])
+    assert set(judged) <= set(benchmark.train)
+    assert set(benchmark.labels[selection.test_unseen]) == {6, 7}
+
+    def corrupt(rows, arrays):
+        arrays["features"][judged] = np.random.default_rng(5).normal(scale=50, size=(len(judged), 9))
+
+    root = make_folder(tmp_path / "data", corrupt)
+    done = run(make({"data.root": str(root)}), tmp_path / "run")
+    for folder, same in (("selection", True), (".", False)):
+        name = f"{folder}/checkpoints/000004.safetensors"
+        assert ((done.path / name).read_bytes() == (finished.path / name).read_bytes()) is same
+    assert done.result["chosen_on_validation"] != finished.result["chosen_on_validation"]
+
+
 def test_selection_plays_validation_classes_as_unseen_ones(finished):
     manifest = json.loads((finished.path / "selection" / "manifest.json").read_text())
     assert manifest["stage"] == "selection"
@@ -428,7 +446,7 @@ def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(mak
 
     root = make_folder(tmp_path / "data", one_sample_each)
     for seeds in (1, 2):
-        with pytest.raises(DataError, match="; or choose nothing, with evaluation.selection = 'last'$"):
+        with pytest.raises(DataError, match=r"; or choose nothing, with evaluation\.selection = 'last'$"):
             run(make({"data.root": str(root), "run.seeds": seeds}), tmp_path / "run")
         assert not (tmp_path / "run").exists()
     assert run(make({"data.root": str(root), "evaluation.selection": "last"}), tmp_path / "run").result["rounds"] == 4

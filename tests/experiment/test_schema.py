@@ -28,7 +28,8 @@ WHOLE = "input should be a valid integer"
         (".x=3", f".x: unknown section '' {SECTIONS}"),
         ("strategy.=3", "strategy.: name a setting as section.key, for example strategy.rounds"),
         ("rounds=3", "--set rounds=3: write it as section.key=value, for example --set strategy.rounds=10"),
-        ("strategy.rounds", "--set strategy.rounds: write it as section.key=value, for example --set strategy.rounds=10"),
+        ("strategy.rounds", "--set strategy.rounds: write it as section.key=value, "
+         "for example --set strategy.rounds=10"),
         (
             "method.name=fedzls",
             "method.name: unknown method 'fedzls': did you mean 'fedzsl'? (known: classifier, eszsl, fedzsl)",
@@ -36,7 +37,8 @@ WHOLE = "input should be a valid integer"
         ("method.name=resnet", "method.name: unknown method 'resnet' (known: classifier, eszsl, fedzsl)"),
         (
             "data.name=digitpairs",
-            "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? (known: digit-pairs, folder, xlsa17)",
+            "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? "
+            "(known: digit-pairs, folder, xlsa17)",
         ),
         (
             "strategy.name=fedporx",

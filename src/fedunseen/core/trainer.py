@@ -185,8 +185,9 @@ class Trainer:
                         running.apply(grads, active)
                         log.add(terms, active)
         results: list[LocalResult | None] = [None] * count
+        means = log.means_of_each()
         for place, i in enumerate(order):
-            results[i] = LocalResult(unstack(params, place), log.means(place), int(total[place]))
+            results[i] = LocalResult(unstack(params, place), means[place], int(total[place]))
         return [result for result in results if result is not None]
 
     def _turns(self) -> list[tuple[str, list[Phase]]]:
@@ -237,9 +238,12 @@ class _Log:
             self.sums[name][where] += value
             self.counts[name][where] += 1
 
-    def means(self, place: int | None = None) -> dict[str, float]:
-        where = ... if place is None else place
-        return {name: float(self.sums[name][where] / self.counts[name][where]) for name in self.sums}
+    def means(self) -> dict[str, float]:
+        return {name: float(self.sums[name] / self.counts[name]) for name in self.sums}
+
+    def means_of_each(self) -> list[dict[str, float]]:
+        columns = {name: (total / self.counts[name]).tolist() for name, total in self.sums.items()}
+        return [{name: column[place] for name, column in columns.items()} for place in range(*self.shape)]
 
 
 def _by_autograd(loss: Loss) -> GradientFunction:

@@ -31,9 +31,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
+from fedunseen.data import ClassSpace
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
@@ -149,8 +150,11 @@ class RunDirectory:
         if "seeds" in result:
             return all(RunDirectory(self.path / f"seed-{seed}").complete() for seed in result["seeds"])
         tensors = [self.model_path, *(self.path / f"{name}.safetensors" for name in ("scaling", "evaluation"))]
-        there = (self.path / "classes.csv").exists() and len(self.metrics()) == result["rounds"]
-        return there and all(map(is_whole, tensors))
+        try:
+            ClassSpace.load(self.path / "classes.csv")
+        except DataError:
+            return False
+        return len(self.metrics()) == result["rounds"] and all(map(is_whole, tensors))
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the lines of all rounds, up to the first that is not whole: a kill may have cut the last one short."""

@@ -8,6 +8,7 @@ makes the same choice on the test set itself, as many papers do.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import time
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,7 @@ def run(
     started = time.perf_counter()
     benchmark = _load_data(experiment, experiment.run.seed)
     partition = make_partition(experiment.partition, benchmark, experiment.run.seed)
-    fingerprint = benchmark.fingerprint()
+    fingerprint = _fingerprint(experiment, benchmark)
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
@@ -122,6 +123,12 @@ def run(
 def _load_data(experiment: Experiment, seed: int) -> Benchmark:
     benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
     return benchmark
+
+
+def _fingerprint(experiment: Experiment, benchmark: Benchmark) -> str:
+    """Return the hash of all files that a result depends on: the benchmark's, and the one that says who holds what."""
+    holders = experiment.partition.file.read_bytes() if experiment.partition.file else b""
+    return hashlib.sha256(benchmark.fingerprint().encode() + holders).hexdigest()
 
 
 def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:
@@ -343,12 +350,12 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
     directory = RunDirectory(path)
     first = experiment.run.seed
     benchmark = _load_data(experiment, first)
-    fingerprint = benchmark.fingerprint()
+    partitions = [make_partition(experiment.partition, benchmark, first + i) for i in range(experiment.run.seeds)]
+    fingerprint = _fingerprint(experiment, benchmark)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
         return load_run(path)
     # What is wrong is said before anything is written.
-    partitions = [make_partition(experiment.partition, benchmark, first + i) for i in range(experiment.run.seeds)]
     Federation.make(experiment, benchmark, partitions[0])
     _selection_benchmark(experiment, benchmark, partitions[0])
     with directory.locked():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
         it names a file that has to hold :func:`toml_text` of the experiment.
     """
     from fedunseen.core.errors import FedUnseenError
-    from fedunseen.experiment.schema import Experiment, preset_names
+    from fedunseen.experiment.schema import Experiment, preset_names, preset_text
 
     def says(changes: Mapping[str, Any]) -> bool:
         try:
@@ -49,7 +50,7 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
 
     name = str(tree["name"])
     if name in preset_names():
-        changes = _changes(Experiment.load(name).to_dict(), tree)
+        changes = _changes(tomllib.loads(preset_text(name)), tree)
         if says(changes):
             for key in list(changes):  # what a new name brings as its default need not be said
                 fewer = {other: value for other, value in changes.items() if other != key}

@@ -1,0 +1,87 @@
+"""What the tests of the command share: the command itself, called in this process, and a finished run."""
+
+import json
+import sys
+import warnings
+from typing import NamedTuple
+
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.cli.main import main
+
+
+class Done(NamedTuple):
+    """What the command leaves: exit code, standard output, standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(autouse=True)
+def single_thread(one_thread):
+    """Every run here is small."""
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Call the command as ``python -m fedunseen`` does, but in this process, which has imported everything."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fedunseen", *map(str, arguments)])
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets its own
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as error:
+            code = error.code or 0
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def refused(command):
+    """Call the command, which must refuse with one sentence on standard error, exit code 2; return the sentence."""
+
+    def call(*arguments):
+        done = command(*arguments)
+        assert done.code == 2, done
+        assert done.out == ""
+        assert done.err.startswith("error: ")
+        assert done.err.count("\n") == 1
+        return done.err.removeprefix("error: ").rstrip("\n")
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def fast():
+    """Settings with which digit-pairs runs in a second."""
+    settings = {"strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4}
+    return {**settings, "evaluation.selection": "last"}
+
+
+@pytest.fixture(scope="session")
+def digits(fast, tmp_path_factory):
+    """A finished run of digit-pairs, not to be written to."""
+    return run(Experiment.load("digit-pairs", {**fast, "method.kl": 0}), tmp_path_factory.mktemp("digits") / "run").path
+
+
+@pytest.fixture
+def small(make_folder, tmp_path):
+    """A TOML file of a small experiment on a small benchmark beside it."""
+    make_folder(tmp_path / "data")
+    sections = {
+        "data": {"name": "folder", "root": "data"},
+        "partition": {"clients": 3},
+        "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
+        "strategy": {"name": "fedavg", "rounds": 2},
+    }
+    lines = []
+    for section, content in sections.items():
+        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in content.items())]
+    (tmp_path / "small.toml").write_text("\n".join(lines), "utf-8")
+    return tmp_path / "small.toml"

@@ -1,0 +1,295 @@
+"""``fedunseen run`` and ``fedunseen report``."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+
+import fedunseen
+from fedunseen.cli import progress
+
+KEYS = {"zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "rounds", "seconds", "run"}
+
+
+def process(*arguments, cwd=None):
+    """Really start ``python -m fedunseen``."""
+    path = os.pathsep.join(filter(None, [str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "fedunseen", *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": path}, cwd=cwd, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_path):
+    out = tmp_path / "deep" / "down"
+    done = process("run", small, "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n")
+    assert done.stdout.count("\n") == 1
+    result = json.loads(done.stdout)
+    assert result.keys() >= KEYS
+    assert result["rounds"] == 2
+    assert result["run"] == str(out)
+    assert result == json.loads((out / "result.json").read_text())
+    said = done.stderr.splitlines()
+    assert len(said) == 3  # no progress where nobody watches
+    assert re.fullmatch(r"ZSL [\d.]+ %   GZSL unseen [\d.]+ %  seen [\d.]+ %  harmonic [\d.]+ %", said[0])
+    assert said[1:] == [f"run:    {out}", f"report: {out / 'report.html'}"]
+    assert (out / "report.html").stat().st_size > 10_000
+
+
+def test_the_real_command_refuses_with_one_sentence_and_code_2(tmp_path):
+    done = process("run", "digit-pairs", "--set", "strategy.round=3", "--out", tmp_path / "out", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: strategy: unknown key 'round': did you mean 'rounds'? "
+        "(known: fraction, local_epochs, name, rounds, server_lr, update_scale, weights)\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_json_standard_output_stays_empty(command, small, tmp_path):
+    done = command("run", small, "--out", tmp_path / "out")
+    assert (done.code, done.out) == (0, "")
+    assert len(done.err.splitlines()) == 3
+
+
+def test_several_seeds_are_said_with_their_deviation(command, small, tmp_path):
+    done = command("run", small, "--out", tmp_path / "out", "--set", "run.seeds=2", "--json")
+    result = json.loads(done.out)
+    assert result.keys() >= KEYS
+    assert f"ZSL {result['zsl']:.1f} ± {result['zsl_sd']:.1f} %" in done.err
+
+
+def test_resuming_a_finished_run_says_the_same_again(command, small, tmp_path):
+    arguments = ("run", small, "--out", tmp_path / "out", "--json")
+    first = command(*arguments)
+    again = command(*arguments, "--resume")
+    assert again == first
+
+
+def test_without_out_the_run_goes_to_runs(command, small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("small-seed0", "small-seed0-2"):
+        assert json.loads(command("run", "small.toml", "--json").out)["run"] == f"runs/{name}"
+
+
+def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypatch):
+    from fedunseen.experiment.directory import RunDirectory
+
+    real = RunDirectory.save_checkpoint
+
+    def interrupt(self, checkpoint):
+        if checkpoint.rounds == 2:
+            raise KeyboardInterrupt
+        real(self, checkpoint)
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", interrupt)
+    monkeypatch.chdir(tmp_path)
+    done = command("run", "small.toml")
+    assert done == (130, "", "interrupted: go on with --out runs/small-seed0 --resume\n")
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", real)
+    assert command("run", "small.toml", "--out", "runs/small-seed0", "--resume").code == 0
+
+
+def test_report_writes_the_page_again(command, refused, digits, tmp_path):
+    done = command("report", digits, "--json")
+    assert json.loads(done.out) == {"run": str(digits), "report": str(digits / "report.html")}
+    assert refused("report", tmp_path / "none") == (
+        f"{tmp_path / 'none'} is not a run directory: name one that `fedunseen run` has made"
+    )
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(refused, command, small, tmp_path):
+    command("run", small, "--out", tmp_path / "out")
+    (tmp_path / "out" / "report.html").unlink()
+    (tmp_path / "out" / "report.html").mkdir()
+    message = refused("report", tmp_path / "out")
+    assert "report.html" in message
+    assert message.endswith(" cannot be read or written (Is a directory): mend that and try again")
+
+
+def test_progress_is_drawn_on_a_terminal_only(monkeypatch, capsys):
+    with progress.live_progress() as hear:
+        assert hear is None
+    line = {"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5}
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.live_progress() as hear:
+        hear("training", 0, 2, None)
+        hear("training", 1, 2, line)
+        hear("training", 2, 2, {**line, "losses": {}})
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "training" in shown.err
+    assert "2/2" in shown.err
+    assert "ZSL 33.3  H 12.5" in shown.err
+    assert progress._state(line) == "loss 1.250  ZSL 33.3  H 12.5"
+
+
+BAD = [
+    (["--set", "partition.clients=9"], "9 clients cannot each hold classes of their own out of 8 seen ones: "
+     "lower partition.clients, or let clients share classes (partition.phi)"),
+    (["--set", "method.name=eszsl"], "method.name = 'eszsl' is a closed form that no strategy can merge: "
+     "set strategy.name to 'centralised' or 'local'"),
+    (["--set", "data.root=nowhere"], "the folder nowhere is missing: mend data.root"),
+    (["--set", "strategy.rounds"], "--set strategy.rounds: write it as section.key=value, "
+     "for example --set strategy.rounds=10"),
+    (["--set", "partition.leave.0-2=1"], "no client with samples is present in round 1 (counted from 0): "
+     "change partition.join or partition.leave"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_a_bad_experiment_is_one_sentence_and_nothing_is_written(refused, small, tmp_path, arguments, message, seeds):
+    found = refused("run", small, "--out", tmp_path / "out", "--json", *arguments, "--set", f"run.seeds={seeds}")
+    assert found == message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif("__import__('torch').cuda.is_available()")
+def test_a_device_that_is_not_there_is_refused(refused, small, tmp_path):
+    assert refused("run", small, "--out", tmp_path / "out", "--set", "run.device=cuda") == (
+        "run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def nan(rows, arrays):
+    arrays["features"][3, 1] = np.nan
+
+
+def constant(rows, arrays):
+    arrays["features"][:] = 1.5
+
+
+def outside(rows, arrays):
+    arrays["labels"][5] = 12
+
+
+def zero_attributes(rows, arrays):
+    rows[3][2:] = ["0"] * 6
+
+
+def unseen_in_training(rows, arrays):
+    arrays["split"][-1] = "train"
+
+
+def unknown_split(rows, arrays):
+    rows[2][1] = "sean"
+
+
+def no_array(rows, arrays):
+    del arrays["split"]
+
+
+def no_number(rows, arrays):
+    rows[1][3] = "much"
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (nan, "folder/data: the features of 1 of 128 samples hold NaN or infinity"),
+        (constant, "folder/data: all training samples have the same features: nothing can be learnt from them"),
+        (outside, "folder/data: the label 12 of sample 5 is outside the class space (0..11)"),
+        (zero_attributes, "{}/classes.csv: the class 'two words' has only zeros as attributes: "
+         "describe it, or leave it out"),
+        (unseen_in_training, "{}/features.npz: a sample of the unseen class 'l' is marked 'train': mark it 'test'"),
+        (unknown_split, "{}/classes.csv, line 3: unknown split 'sean': did you mean 'seen'? "
+         "(known: seen, unseen, validation)"),
+        (no_array, "{}/features.npz has no array 'split' (it has: features, labels)"),
+        (no_number, "{}/classes.csv, line 2, column 'attribute 1': 'much' is not a number"),
+    ],
+)  # fmt: skip
+def test_bad_data_is_one_sentence_and_nothing_is_written(refused, small, make_folder, tmp_path, spoil, message, seeds):
+    make_folder(tmp_path / "data", spoil)
+    found = refused("run", small, "--out", tmp_path / "out", "--set", f"run.seeds={seeds}")
+    assert found == message.format(tmp_path / "data")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_client_is_one_sentence_and_nothing_is_written(refused, small, tmp_path):
+    lines = ["class,client", *(f"{name},0" for name in ("zèbre", "猫", "two words", "d", "e", "f", "g", "h"))]
+    (tmp_path / "who.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    arguments = ["--set", "partition.kind=file", "--set", f"partition.file={tmp_path / 'who.csv'}"]
+    assert refused("run", small, "--out", tmp_path / "out", *arguments) == (
+        "client 1 would hold no sample: lower partition.clients (3) or give it a class in partition.file"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def write_mat(folder):
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(1, 7), 6)[:, None]
+    sample = np.arange(1, 37)
+    folder.mkdir(parents=True)
+    scipy.io.savemat(folder / "res101.mat", {"features": random.normal(size=(5, 36)), "labels": labels})
+    names = np.array([f"c{i}" for i in range(6)], dtype=object)[:, None]
+    trainval = sample[(labels[:, 0] <= 4) & (sample % 3 > 0)][:, None]
+    splits = {"att": random.uniform(size=(4, 6)), "allclasses_names": names, "trainval_loc": trainval}
+    splits["test_seen_loc"] = sample[(labels[:, 0] <= 4) & (sample % 3 == 0)][:, None]
+    splits["test_unseen_loc"] = sample[labels[:, 0] > 4][:, None]
+    scipy.io.savemat(folder / "att_splits.mat", splits)
+
+
+@pytest.fixture
+def cub(tmp_path):
+    """The arguments that run a preset of the paper on a tiny data set in the layout of xlsa17."""
+    write_mat(tmp_path / "xlsa17" / "MINE")
+    settings = [f"data.root={tmp_path / 'xlsa17'}", "data.dataset=MINE", "partition.clients=2"]
+    settings += ["method.kl=0", "strategy.rounds=1"]
+    return ["run", "cub-fedzsl", "--out", tmp_path / "out", *(w for text in settings for w in ("--set", text))]
+
+
+def test_a_preset_that_needs_the_user_s_data_runs_and_makes_its_report(command, cub, tmp_path):
+    done = command(*cub, "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["rounds"] == 1
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize("file", ["res101.mat", "att_splits.mat"])
+def test_a_missing_or_truncated_mat_file_is_one_sentence_and_nothing_is_written(refused, cub, tmp_path, file):
+    path = tmp_path / "xlsa17" / "MINE" / file
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    message = refused(*cub)
+    assert message.startswith(f"{path} is damaged, perhaps cut short (")
+    assert message.endswith("): copy or unpack it again")
+    path.unlink()
+    assert str(path) in refused(*cub) or str(path.parent) in refused(*cub)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_directories_are_refused(refused, command, small, tmp_path):
+    out = tmp_path / "out"
+    assert command("run", small, "--out", out).code == 0
+    assert refused("run", small, "--out", out) == (
+        f"{out} already holds a run: add --resume to go on with it, or choose another --out"
+    )
+    assert refused("run", small, "--out", out, "--resume", "--set", "method.lr=0.1") == (
+        f"{out} holds a run of another experiment (method.lr was 0.05, is 0.1): "
+        "choose another --out, or resume it with the settings that it was started with"
+    )
+    assert refused("run", small, "--resume") == "--resume needs --out: say which run directory to go on with"
+    assert refused("run", small, "--out", tmp_path / "data") == (
+        f"{tmp_path / 'data'} exists and is not a run directory: choose another --out"
+    )
+    assert refused("run", small, "--out", small / "below").startswith(f"{small / 'below'} cannot be written (")
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["nonsense"], ["run", "x", "--rounds", "3"], ["run", "x", "--out"]])
+def test_a_command_line_that_is_none_has_code_2(command, arguments):
+    done = command(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "Error" in done.err

@@ -1,0 +1,177 @@
+"""Predictions from Python: ``load_run(...).predict``."""
+
+import numpy as np
+import pytest
+import torch
+
+import fedunseen
+from fedunseen import load_run, run
+from fedunseen.core.errors import DataError, ExperimentError
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return np.random.default_rng(3).normal(size=(5, 9))
+
+
+def scores(ranking):
+    return {one.name: one.score for one in ranking}
+
+
+def test_the_names_of_the_package_are_there():
+    assert {"Experiment", "run", "load_run", "Prediction", "Run"} <= set(fedunseen.__all__)
+
+
+def test_rankings_are_the_method_s_scores_less_the_calibration_of_seen_classes(finished, rows):
+    p = {name: value.double().numpy() for name, value in finished.params.items()}
+    mean, deviation = (finished._scaler.statistics[f"0.{what}"].astype(np.float64) for what in ("mean", "deviation"))
+    space, factor = finished.space, finished.result["calibration_factor"]
+    assert factor != 0
+    for row, ranking in zip(rows, finished.predict(rows), strict=True):
+        hidden = np.maximum(p["f.0.weight"] @ ((row - mean) / deviation) + p["f.0.bias"], 0)
+        expected = space.semantics @ (p["g.weight"] @ hidden + p["g.bias"])
+        expected[space.seen] -= factor
+        found = scores(ranking)
+        assert found == pytest.approx(dict(zip(space.names, expected.tolist(), strict=True)), abs=1e-4)
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+
+
+def test_the_accuracies_of_the_run_are_those_of_its_predictions(finished, folder):
+    arrays = np.load(folder / "features.npz")
+    test = arrays["split"] == "test"
+    space = finished.space
+    answers = [ranking[0].name for ranking in finished.predict(arrays["features"][test], top=1)]
+    labels = [space.names[c] for c in arrays["labels"][test]]
+    shares = []
+    for group in (space.unseen, space.seen):
+        right = [[a == b for a, b in zip(answers, labels, strict=True) if b == space.names[c]] for c in group]
+        shares.append(100 * np.mean([np.mean(one) for one in right]))
+    assert shares == pytest.approx([finished.result["gzsl_unseen"], finished.result["gzsl_seen"]])
+    unseen = [ranking[0].name for ranking in finished.predict(arrays["features"][test], among="unseen")]
+    right = [[a == b for a, b in zip(unseen, labels, strict=True) if b == space.names[c]] for c in space.unseen]
+    assert 100 * np.mean([np.mean(one) for one in right]) == pytest.approx(finished.result["zsl"])
+
+
+def test_a_class_added_with_known_attributes_scores_as_the_known_one(finished, rows):
+    space, factor = finished.space, finished.result["calibration_factor"]
+    added = {"same as seen": space.semantics[1].tolist(), "same as unseen": tuple(space.semantics[9])}
+    for ranking in finished.predict(rows, added):
+        found = scores(ranking)
+        assert len(found) == 14
+        assert found["same as seen"] == pytest.approx(found["猫"] + factor, abs=1e-5)
+        assert found["same as unseen"] == pytest.approx(found["j"], abs=1e-5)
+    before, after = finished.predict(rows), finished.predict(rows, added)
+    for one, other in zip(before, after, strict=True):
+        assert [name for name in scores(other) if name not in added] == list(scores(one))
+
+
+def test_a_class_can_be_replaced_by_name(finished, rows):
+    space = finished.space
+    for one, other in zip(finished.predict(rows), finished.predict(rows, {"k": space.semantics[9]}), strict=True):
+        assert len(other) == 12
+        assert scores(other)["k"] == pytest.approx(scores(one)["j"], abs=1e-5)
+        assert {n: s for n, s in scores(other).items() if n != "k"} == {
+            n: s for n, s in scores(one).items() if n != "k"
+        }
+
+
+def test_rankings_may_run_over_some_classes_only(finished, rows):
+    added = {"new": finished.space.semantics[0]}
+    assert {p.name for p in finished.predict(rows, among="unseen")[0]} == {"i", "j", "k", "l"}
+    assert {p.name for p in finished.predict(rows, added, among="unseen")[0]} == {"i", "j", "k", "l", "new"}
+    assert {p.name for p in finished.predict(rows, {**added, "d": [1] * 6}, among="given")[0]} == {"new", "d"}
+    whole, three = finished.predict(rows), finished.predict(rows, top=3)
+    assert [ranking[:3] for ranking in whole] == three
+    assert finished.predict(rows, top=99) == whole
+
+
+def test_inputs_may_be_many_things(finished, rows, tmp_path):
+    expected = finished.predict(rows)
+    np.save(tmp_path / "a.npy", rows)
+    np.savez(tmp_path / "b.npz", features=rows[:2], other=rows)
+    np.savetxt(tmp_path / "c.csv", rows[2:], delimiter=",", fmt="%.18e")
+    assert finished.predict(tmp_path / "a.npy") == expected
+    assert finished.predict(str(tmp_path / "a.npy")) == expected
+    assert finished.predict([tmp_path / "b.npz", str(tmp_path / "c.csv")]) == expected
+    assert finished.predict(rows.tolist()) == expected
+    assert finished.predict(torch.from_numpy(rows)) == expected
+    (alone,) = finished.predict(rows[0])
+    assert scores(alone) == pytest.approx(scores(expected[0]), abs=1e-5)
+    assert finished.predict(rows.astype(np.float32)) == expected
+    before = rows.copy()
+    finished.predict(rows)
+    assert (rows == before).all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.zeros((2, 8)), "the inputs have the shape (2, 8), but this run's model takes (n, 9)"),
+        (np.zeros((2, 9, 1)), "the inputs have the shape (2, 9, 1), but this run's model takes (n, 9)"),
+        (np.full((1, 9), np.nan), "the inputs hold values that are not finite: leave those rows out"),
+        (np.full((1, 9), 1e300), "the inputs hold values that are not finite: leave those rows out"),
+        (np.array([["a"] * 9]), "the inputs are of type <U1: give real numbers"),
+        ([], "there is nothing to predict: give at least one input"),
+        (np.zeros((0, 9)), "there is nothing to predict: give at least one input"),
+        ("nowhere.npy", "nowhere.npy is missing"),
+    ],
+)
+def test_bad_inputs_are_one_sentence(finished, inputs, message):
+    with pytest.raises(DataError) as error:
+        finished.predict(inputs)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ({"new": [1, 2]}, "class 'new' has 2 attributes, but this run's classes have 6"),
+        ({"new": "abcdef"}, "the attributes of a class must be numbers, as many as the run's classes have"),
+        ({"new": [1, 2, 3, 4, 5, None]}, "the class 'new' has NaN or infinite attributes"),
+        ({"new": [1, 2, 3, 4, 5, np.inf]}, "the class 'new' has NaN or infinite attributes"),
+        ({"new": [0] * 6}, "the class 'new' has only zeros as attributes: describe it, or leave it out"),
+        ("nowhere.csv", "nowhere.csv is missing"),
+    ],
+)
+def test_bad_classes_are_one_sentence(finished, rows, classes, message):
+    with pytest.raises(DataError) as error:
+        finished.predict(rows, classes)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"top": 0}, "--top 0: ask for at least 1 class"),
+        ({"among": "sene"}, "--among sene: choose all, unseen or given"),
+        ({"among": "given"}, "--among given: there is no such class; give some with --classes"),
+        ({"among": "given", "classes": {}}, "--among given: there is no such class; give some with --classes"),
+    ],
+)
+def test_bad_questions_are_one_sentence(finished, rows, more, message):
+    with pytest.raises(ExperimentError) as error:
+        finished.predict(rows, **more)
+    assert str(error.value) == message
+
+
+def test_a_classifier_knows_no_other_class(make, rows, tmp_path):
+    settings = {"method.name": "classifier", "strategy.rounds": 1, "evaluation.selection": "last"}
+    done = run(make(settings), tmp_path / "run")
+    assert len(done.predict(rows)[0]) == 12
+    for more in ({"classes": {"new": [1] * 6}}, {"among": "unseen"}):
+        with pytest.raises(ExperimentError) as error:
+            done.predict(rows, **more)
+        assert str(error.value) == (
+            "method.name = 'classifier' knows only the classes that it was trained on: run a zero-shot method, "
+            "for example fedzsl, to predict others"
+        )
+
+
+def test_a_run_predicts_the_same_where_its_data_are_gone_and_it_was_moved(make, make_folder, rows, tmp_path):
+    root = make_folder(tmp_path / "data")
+    experiment = make({"data.root": str(root), "data.semantics": ["l2"], "strategy.rounds": 2})
+    done = run(experiment, tmp_path / "run")
+    expected = done.predict(rows)
+    root.rename(tmp_path / "away")
+    done.path.rename(tmp_path / "moved")
+    assert load_run(tmp_path / "moved").predict(rows) == expected
