@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["keep_pages", "peak_memory"]
+__all__ = ["keep_pages"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 
@@ -38,11 +38,3 @@ def keep_pages() -> Iterator[bool]:
         libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)
         libc.malloc_trim(0)
-
-
-def peak_memory() -> int:
-    """Return the most memory that this process has held so far, in bytes."""
-    import resource  # not on Windows, where only this function misses it
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if platform.system() == "Darwin" else peak * 1024)

@@ -71,7 +71,6 @@ class Worker:
         tasks = [self._task(work, round) for work in works]
         if not self._batched(tasks):
             return [self._finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
-        done: list[tuple[Reply, Params]] = []
         chunk = chunk_size(tasks[0], self.trainer.context, self.memory)
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
@@ -79,9 +78,7 @@ class Worker:
         for start in range(0, len(order), chunk):
             part = order[start : start + chunk]
             results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
-        for i, work in enumerate(works):
-            done.append(self._finish(work, results[i]))
-        return done
+        return [self._finish(work, results[i]) for i, work in enumerate(works)]
 
     def _batched(self, tasks: Sequence[Task]) -> bool:
         if self.mode != "auto":
