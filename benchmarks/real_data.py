@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--out", default=Path("runs/real-data"), type=Path)
     parser.add_argument("--rounds", default=40, type=int)
     parser.add_argument("--seeds", default=3, type=int)
+    parser.add_argument("--without", nargs="*", default=[], choices=list(ROWS), metavar="ROW", help="rows to leave out")
     parser.add_argument("--markdown", type=Path)
     asked = parser.parse_args()
     warnings.simplefilter("once")
@@ -95,6 +96,8 @@ def main() -> None:
     data = {"root": str(asked.root), "dataset": asked.dataset}
     chosen: dict[str | None, dict[str, Any]] = {None: {}}
     for name, (_, _, above) in ROWS.items():
+        if name in asked.without:
+            continue
         line, chosen[name] = row(name, data, asked.out / asked.dataset, asked.seeds, chosen[above])
         lines.append(line)
         print(line, flush=True)

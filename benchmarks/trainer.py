@@ -9,6 +9,7 @@ ratio; the table gives the median of the ratios, the least and the greatest. See
 from __future__ import annotations
 
 import argparse
+import copy
 import logging
 import os
 import statistics
@@ -164,13 +165,14 @@ class Federation:
         return net
 
     def plain(self) -> Way:
-        """Return the loop that one writes by hand: a model, an optimiser a client, and the difference at the end."""
-        net = self.net()
+        """Return the loop that one writes by hand: a copy of the model, an optimiser, and the difference at the end."""
+        model = self.net()
+        _load(model, self.params)
 
         def round() -> Updates:
             updates = []
             for rows in self.rows:
-                _load(net, self.params)
+                net = copy.deepcopy(model)
                 optimiser = torch.optim.SGD(net.parameters(), LR, MOMENTUM, weight_decay=WEIGHT_DECAY)
                 for chosen in rows:
                     optimiser.zero_grad()

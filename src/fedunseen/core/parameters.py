@@ -53,8 +53,8 @@ def stack(many: Sequence[Mapping[str, Tensor]]) -> Params:
 
 
 def unstack(stacked: Mapping[str, Tensor], position: int) -> Params:
-    """Return client ``position`` of a stack, as copies that do not keep the stack alive."""
-    return {name: value[position].clone() for name, value in stacked.items()}
+    """Return client ``position`` of a stack, as views: clone what is to outlive the stack."""
+    return {name: value[position] for name, value in stacked.items()}
 
 
 def finite(params: Mapping[str, Tensor]) -> bool:

@@ -45,7 +45,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What a local update ends with: parameters, the mean of each loss term over the steps, and the steps taken."""
+    """What a local update ends with: parameters, the mean of each loss term over the steps, and the steps taken.
+
+    The parameters may be views of a whole round's: clone what is kept for longer.
+    """
 
     params: Params
     terms: dict[str, float]

@@ -30,7 +30,7 @@ class Local(Strategy):
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send nothing; remember the model."""
-        return {}, result.params
+        return {}, {name: value.clone() for name, value in result.params.items()}  # they may be views of a whole round
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """There is nothing to merge."""
