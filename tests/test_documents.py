@@ -40,10 +40,11 @@ def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
     exec(block("python", "np.savez"), {})
     Path("my-animals.toml").write_text(block("toml", 'name = "folder"'))
     done = run(Experiment.load("my-animals.toml", {"strategy.rounds": 3}), "out")
-    assert done.result["zsl"] == 100.0  # a single unseen class
+    assert done.result["zsl"] > 60.0  # of two unseen classes
     features = np.load("my-animals/features.npz")["features"][-1:]
-    (ranking,) = done.predict(features, classes={"eel": [0, 0, 0.9]}, top=5)
-    assert {p.name for p in ranking} == {"zebra", "horse", "orca", "otter", "eel"}
+    (ranking,) = done.predict(features, classes={"eel": [0, 0, 0.9, 0.4]})
+    known = {"zebra", "cow", "tiger", "orca", "wolf", "hippo", "clownfish", "otter"}
+    assert {p.name for p in ranking} == known | {"eel"}
 
 
 @pytest.fixture(scope="module")

@@ -93,7 +93,7 @@ def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypa
     monkeypatch.setattr(RunDirectory, "save_checkpoint", interrupt)
     monkeypatch.chdir(tmp_path)
     done = command("run", "small.toml")
-    assert done == (130, "", "interrupted: go on with --out runs/small-seed0 --resume\n")
+    assert done == (130, "", "interrupted: go on with the same command and --out runs/small-seed0 --resume\n")
     monkeypatch.setattr(RunDirectory, "save_checkpoint", real)
     assert command("run", "small.toml", "--out", "runs/small-seed0", "--resume").code == 0
 

@@ -121,7 +121,7 @@ def test_leftovers_of_a_kill_are_swept(make, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         run(experiment, out, progress=stop)
-    names = [".model.safetensors.123.tmp", ".tmpAbC123", ".classes.csv.x1y2", "checkpoints/.000001.safetensors.9.tmp"]
+    names = [".model.safetensors.123.tmp", ".tmpAbC123", ".classes.csv.45.tmp", "checkpoints/.000001.safetensors.9.tmp"]
     for name in [*names, "checkpoints/.tmpzzzzzz"]:
         (out / name).write_bytes(b"half")
     run(experiment, out, resume=True)

@@ -36,7 +36,9 @@ def run(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: strategy.rounds=10")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run directory [default: runs/NAME-seedN].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -50,11 +52,13 @@ def run(
     chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
     if out is None and not resume:
         out = free_directory(chosen)
+    if resume and out is not None and not (out / "manifest.json").exists():
+        _say(f"note: {out} holds no run yet: starting a new one")
     try:
         with live_progress() as progress:
             done = run_experiment(chosen, out, resume, progress)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
-        _fail(f"interrupted: go on with --out {out} --resume", 130)
+        _fail(f"interrupted: go on with the same command and --out {out} --resume", 130)
     from fedunseen.report import write_report  # figures take a second to import: not before they are needed
 
     report = write_report(done)

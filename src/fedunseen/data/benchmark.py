@@ -23,9 +23,10 @@ class DataSettings(NamedSettings):
     """What every ``[data]`` section may say; a benchmark's own ``Settings`` add to it."""
 
     features: tuple[Scaling, ...] = ()
-    """Scalings of the features, in order, fitted on training samples only."""
+    """Scalings of the features, in order, fitted on training samples only: `l2` (unit length), `centre`, `standard`
+    (zero mean, unit deviation), `min-max`."""
     semantics: tuple[Scaling, ...] = ()
-    """Scalings of the semantics, in order, fitted on seen classes only."""
+    """The same scalings for the semantics, in order, fitted on seen classes only."""
 
 
 @dataclass(frozen=True, eq=False)

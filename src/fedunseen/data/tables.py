@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import math
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.files import write_text
 
 __all__ = ["did_you_mean", "number", "read_csv", "write_csv"]
 
@@ -73,13 +73,6 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
 
 def write_csv(path: Path, rows: Iterable[Iterable[str]]) -> None:
     """Write ``rows`` at once: a reader sees the old file or the whole new one, even if we are killed."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(path, text.getvalue())

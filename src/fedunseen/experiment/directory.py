@@ -246,8 +246,8 @@ def load_params(path: Path, device: torch.device | None = None) -> Params:
 
 
 def _is_leftover(name: str) -> bool:
-    """Say whether a file is what a kill left of a write: ours, safetensors' or that of the class space."""
-    return name.startswith((".tmp", ".classes.csv.")) or (name.startswith(".") and name.endswith(".tmp"))
+    """Say whether a file is what a kill left of a write: ours or safetensors'."""
+    return name.startswith(".tmp") or (name.startswith(".") and name.endswith(".tmp"))
 
 
 def _is_ours(name: str) -> bool:

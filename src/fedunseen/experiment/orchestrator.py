@@ -235,14 +235,14 @@ def _train(
         merit = _merit(line, experiment)
         lines.append(line)
         directory.add_metrics(line)
-        if choice.round == current + 1 or (choice.round is None and merit > best):
+        if choice.round == current + 1 or (choice.round is None and merit >= best):
             write_tensors(directory.model_path, _model_tensors(federation, params, client_states))
         best = max(best, merit)
         directory.save_checkpoint(Checkpoint(current + 1, params, state, client_states))
         hear(stage, current + 1, rounds, line)
     selected = choice.round
-    if selected is None:  # the first of the best rounds
-        selected = 1 + max(range(rounds), key=lambda i: (*_merit(lines[i], experiment), -i))
+    if selected is None:  # of equally good rounds the last, which has learnt most
+        selected = 1 + max(range(rounds), key=lambda i: (*_merit(lines[i], experiment), i))
     line = lines[selected - 1]
     result_line = {name: line[name] for name in NAMES}
     result_line |= {f"uncalibrated_{name}": line[f"uncalibrated_{name}"] for name in NAMES[1:]}
