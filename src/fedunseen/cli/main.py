@@ -178,8 +178,8 @@ def main() -> None:
     """Run the command; what the user can mend is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-        # Before PyTorch is loaded: its threads shall soon sleep, not spin, between operations. On a machine whose cores have
-        # other work too, spinning makes a run of many small operations several times slower.
+        # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
+        # cores have other work too, long spinning makes a run of many small operations several times slower.
         os.environ["GOMP_SPINCOUNT"] = "10000"
     try:
         app()
