@@ -169,15 +169,14 @@ def _choice(run: Run, first: Run) -> dict[str, Any]:
     which = "each seed's round" if several else f"round {result['selected_round']} of {result['rounds']}"
     calibration = "" if several else f" (the scores of seen classes lowered by {factor:.3g})"
     selection = result["selection"]
+    both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
     if selection == "validation":
-        both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
         words = (
             f"{both[0].upper()}{both[1:]} chosen on validation classes, which played the unseen ones in a run of "
             "their own. No test sample took part in the choice."
         )
         label, honest = "Chosen on validation classes", True
     elif selection == "best-on-test":
-        both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
         words = (
             f"{both[0].upper()}{both[1:]} chosen for scoring best on the very test samples that are reported "
             "here. Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
