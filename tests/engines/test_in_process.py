@@ -9,14 +9,18 @@ import torch
 import torch.nn.functional as F
 
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.phases import SGD
 from fedunseen.core.random import stream
+from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace
+from fedunseen.encoders import Backbone
 from fedunseen.engines import EngineSettings, InProcess, Worker
 from fedunseen.methods import METHODS
-from fedunseen.strategies import STRATEGIES
+from fedunseen.strategies import STRATEGIES, Reply
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, ATTRIBUTES = 12, 30
+MAP = (2, 2, 3)  # the same twelve numbers as a map of two channels
 # Who holds which classes, and how many samples of each: batches of 8, from less than one to five an epoch.
 HOLDINGS = [({0: 3}), ({1: 9, 2: 8}), ({3: 20, 4: 15, 5: 5}), ({6: 8}), ({7: 1, 8: 12})]
 UNSEEN = [9, 10]
@@ -26,6 +30,12 @@ VARIANTS = [  # every trained method of the package, with settings that between 
     ("fedzsl", {"sce": 0, "kl": 0}),  # g has no gradient at all
     ("fedzsl", {"hidden": (7, 5), "kl_classes": "local", "consistency": 0, "momentum": 0}),
     ("classifier", {"hidden": (7,)}),
+    ("distzsl", {}),
+    ("distzsl", {"hidden": (7,), "bilateral": 0, "sce_classes": "all"}),
+    ("apn", {}),
+    ("gem", {}),
+    ("msdn", {}),
+    ("svip", {}),
 ]
 
 
@@ -37,7 +47,9 @@ def find(registry, name):
 def space():
     semantics = np.random.default_rng(0).normal(scale=ATTRIBUTES**-0.5, size=(11, ATTRIBUTES))
     names = tuple(f"class {i}" for i in range(11))
-    return ClassSpace(names, semantics, tuple(f"attribute {i}" for i in range(ATTRIBUTES)), range(9), [8], UNSEEN)
+    attributes = tuple(f"attribute {i}" for i in range(ATTRIBUTES))
+    groups = {f"group {i}": tuple(range(10 * i, 10 * i + 10)) for i in range(3)}
+    return ClassSpace(names, semantics, attributes, range(9), [8], UNSEEN, groups)
 
 
 def data():
@@ -59,9 +71,11 @@ class Federation:
         kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
         own = {} if method == "eszsl" else {"lr": 0.05, "batch_size": 8}
         semantics = torch.from_numpy(space().semantics).float()
-        self.method = kind(kind.Settings(**(own | (settings or {}))), space(), semantics, WIDTH)
+        backbone = Backbone((WIDTH,) if kind.takes == "vectors" else MAP)
+        self.method = kind(kind.Settings(**(own | (settings or {}))), space(), semantics, backbone)
         self.strategy = plan(plan.Settings(**(told or {})))
         inputs, labels, samples = data()
+        inputs = inputs.reshape(len(inputs), *backbone.shape)
         if pooled:
             samples = [np.arange(len(labels))]
         self.clients = range(len(samples))
@@ -71,7 +85,7 @@ class Federation:
     def run(self, rounds=2, clients=None):
         """Give the parameters, the clients' states and the last round's result."""
         params = self.method.init(np.random.default_rng(7))
-        state, states = self.strategy.init(params), {}
+        state, states = self.strategy.init(params, len(self.clients)), {}
         for round in range(rounds):
             result = self.engine.round(round, state, params, states, clients or self.clients)
             state, params = result.state, result.params
@@ -113,7 +127,7 @@ def test_clients_batched_and_one_at_a_time_learn_the_same(method, settings, memo
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_gives_the_same_batched_and_one_at_a_time(strategy):
-    told = {"mu": 0.5} if strategy == "fedprox" else {}
+    told = {"mu": 0.5} if strategy == "fedprox" else {"rho": 0.3} if strategy == "fedgloss" else {}
     one = Federation("fedzsl", {}, strategy, told, mode="one-at-a-time").run()
     together = Federation("fedzsl", {}, strategy, told, mode="batched").run()
     assert_alike(one, together)
@@ -258,6 +272,270 @@ def test_eszsl_is_solved_by_each_client_or_on_all_data():
     states = local.run(1)[1]
     for k, own in enumerate(samples):
         torch.testing.assert_close(states[k], local.method.solve(inputs[own], labels[own]))
+
+
+# Strategies that remember: each against its paper's rule, written out with torch.optim and no help from ours
+
+
+class ByHand:
+    """Federated training of torch's linear classifier; subclasses write out one paper's algorithm each."""
+
+    momentum = 0.0
+
+    def __init__(self, start):
+        self.start = {name.removeprefix("head."): value for name, value in start.items()}
+        self.inputs, self.labels, self.samples = data()
+        self.shares = [len(held) / 9 for held in HOLDINGS]
+
+    def loss(self, layer, rows):
+        return F.cross_entropy(layer(self.inputs[rows]), self.labels[rows])
+
+    def gradient(self, layer, rows):
+        return torch.autograd.grad(self.loss(layer, rows), list(layer.parameters()))
+
+    def train(self, client, round, start, step):
+        """Take two epochs from ``start`` with the gradients ``step(layer, rows)``; return the model and its steps."""
+        layer = torch.nn.Linear(WIDTH, 11)
+        layer.load_state_dict(start)
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.05, momentum=self.momentum, weight_decay=1e-5)
+        rng, steps = stream(3, "batches ", round, client), 0
+        samples = self.samples[client]
+        for order in [rng.permutation(len(samples)) for _ in range(2)]:
+            for at in range(0, len(samples), 8):
+                for value, grad in zip(layer.parameters(), step(layer, samples[order[at : at + 8]]), strict=True):
+                    value.grad = grad
+                optimiser.step()
+                steps += 1
+        return {name: value.detach().clone() for name, value in layer.named_parameters()}, steps
+
+    def run(self, rounds, clients=range(5)):
+        w = self.start
+        for round in range(rounds):
+            w = self.round(round, w, clients)
+        return {f"head.{name}": value for name, value in w.items()}
+
+
+class FedNovaByHand(ByHand):
+    """Wang et al. 2020, with the accumulation vector a_i summed one step after the other."""
+
+    momentum = 0.9
+
+    def round(self, round, w, clients):
+        share = sum(self.shares[k] for k in clients)
+        length, direction = 0.0, {name: torch.zeros_like(value) for name, value in w.items()}
+        for k in clients:
+            end, steps = self.train(k, round, w, self.gradient)
+            a, velocity = 0.0, 0.0
+            for _ in range(steps):  # a constant gradient of one through the optimiser
+                velocity = self.momentum * velocity + 1
+                a += velocity
+            p = self.shares[k] / share
+            length += p * a
+            for name in w:
+                direction[name] += p * (w[name] - end[name]) / (0.05 * a)
+        return {name: w[name] - 0.05 * length * direction[name] for name in w}
+
+
+class ScaffoldByHand(ByHand):
+    """Karimireddy et al. 2020, Algorithm 1, option II."""
+
+    def __init__(self, start):
+        super().__init__(start)
+        self.c = [torch.zeros_like(value) for value in self.start.values()]
+        self.own = {k: [torch.zeros_like(value) for value in self.start.values()] for k in range(5)}
+
+    def round(self, round, w, clients):
+        ends, changes = [], []
+        for k in clients:
+
+            def step(layer, rows, k=k):
+                grads = self.gradient(layer, rows)
+                return [g - own + c for g, own, c in zip(grads, self.own[k], self.c, strict=True)]
+
+            end, steps = self.train(k, round, w, step)
+            new = [
+                own - c + (w[name] - end[name]) / (steps * 0.05)
+                for name, own, c in zip(w, self.own[k], self.c, strict=True)
+            ]
+            changes.append([n - own for n, own in zip(new, self.own[k], strict=True)])
+            self.own[k] = new
+            ends.append(end)
+        self.c = [c + sum(change[i] for change in changes) / 5 for i, c in enumerate(self.c)]
+        return {name: sum(end[name] for end in ends) / len(ends) for name in w}
+
+
+class MoonByHand(ByHand):
+    """Li et al. 2021, Algorithm 1: cosine similarities, cross-entropy against label 0; z are the class outputs."""
+
+    momentum = 0.9
+    mu, temperature = 3.0, 0.7
+
+    def __init__(self, start):
+        super().__init__(start)
+        self.previous = {}
+
+    def round(self, round, w, clients):
+        ends = {}
+        for k in clients:
+
+            def step(layer, rows, k=k):
+                loss, x = self.loss(layer, rows), self.inputs[rows]
+                if k in self.previous:
+                    z = layer(x)
+                    frozen = [F.linear(x, model["weight"], model["bias"]) for model in (w, self.previous[k])]
+                    logits = torch.stack([torch.cosine_similarity(z, other) for other in frozen], 1) / self.temperature
+                    loss = loss + self.mu * F.cross_entropy(logits, torch.zeros(len(rows), dtype=torch.int64))
+                return torch.autograd.grad(loss, list(layer.parameters()))
+
+            ends[k], _ = self.train(k, round, w, step)
+        self.previous |= ends
+        share = sum(self.shares[k] for k in clients)
+        return {name: sum(self.shares[k] / share * ends[k][name] for k in clients) for name in w}
+
+
+class FedGloSSByHand(ByHand):
+    """Caldarola et al. 2025: SAM at the server with the last pseudo-gradient, SAM at the clients, dual variables."""
+
+    rho, rho_local, beta, rise = 0.3, 0.2, 4.0, 2
+
+    def __init__(self, start):
+        super().__init__(start)
+        self.g, self.sigma = None, {name: torch.zeros_like(value) for name, value in self.start.items()}
+        self.dual = {k: [torch.zeros_like(value) for value in self.start.values()] for k in range(5)}
+
+    @staticmethod
+    def length(tensors):
+        return torch.cat([value.flatten() for value in tensors]).norm()
+
+    def radius(self, full, round):
+        return min(full, 0.001 + (full - 0.001) * round / self.rise)
+
+    def round(self, round, w, clients):
+        sent = w
+        if self.g is not None:
+            size = self.radius(self.rho, round) / self.length(self.g.values())
+            sent = {name: w[name] + size * self.g[name] for name in w}
+        moves = {}
+        for k in clients:
+
+            def step(layer, rows, k=k):
+                grads = self.gradient(layer, rows)
+                climb = [self.radius(self.rho_local, round) / self.length(grads) * g for g in grads]
+                with torch.no_grad():
+                    for value, up in zip(layer.parameters(), climb, strict=True):
+                        value += up
+                grads = self.gradient(layer, rows)
+                with torch.no_grad():
+                    for value, up in zip(layer.parameters(), climb, strict=True):
+                        value -= up
+                return [
+                    g - s + (value.detach() - centre) / self.beta
+                    for g, s, value, centre in zip(grads, self.dual[k], layer.parameters(), sent.values(), strict=True)
+                ]
+
+            end, _ = self.train(k, round, sent, step)
+            moves[k] = {name: end[name] - sent[name] for name in w}
+            self.dual[k] = [s - move / self.beta for s, move in zip(self.dual[k], moves[k].values(), strict=True)]
+        share = sum(self.shares[k] for k in clients)
+        self.g = {name: -sum(self.shares[k] / share * moves[k][name] for k in clients) for name in w}
+        for name in w:
+            self.sigma[name] = self.sigma[name] - sum(moves[k][name] for k in clients) / (self.beta * 5)
+        return {name: w[name] - self.g[name] - self.beta * self.sigma[name] for name in w}
+
+
+PAPERS = [
+    ("fednova", FedNovaByHand, {}, {}),
+    ("scaffold", ScaffoldByHand, {"weights": "uniform"}, {"momentum": 0}),
+    ("moon", MoonByHand, {"mu": 3.0, "temperature": 0.7}, {}),
+    ("fedgloss", FedGloSSByHand, {"rho": 0.3, "rho_local": 0.2, "beta": 4.0, "warmup_rounds": 2}, {"momentum": 0}),
+]
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+@pytest.mark.parametrize("clients", [None, [0, 2, 3]])
+@pytest.mark.parametrize(("name", "reference", "told", "settings"), PAPERS, ids=[paper[0] for paper in PAPERS])
+def test_a_strategy_is_its_papers_algorithm(name, reference, told, settings, clients, mode):
+    federation = Federation(settings=settings, strategy=name, told=told, mode=mode)
+    expected = reference(start_of(federation)).run(4, clients or range(5))
+    torch.testing.assert_close(federation.run(4, clients)[0], expected, rtol=2e-4, atol=2e-5)
+    plain = Federation(settings=settings, told={"weights": told.get("weights", "classes")}, mode=mode)
+    difference = max((value - expected[n]).abs().max() for n, value in plain.run(4, clients)[0].items())
+    assert difference > 1e-3  # and not what FedAvg does
+
+
+def pooled(strategy, told=None, settings=None, rounds=3):
+    return Federation("fedzsl", settings, strategy, told, pooled=True).run(rounds)[0]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_scaffold_with_one_client_is_sgd(momentum):
+    # c and c_k are the same estimate, so that they cancel in every step
+    settings = {"momentum": momentum}
+    torch.testing.assert_close(pooled("scaffold", settings=settings), pooled("fedavg", settings=settings))
+
+
+def test_fednova_with_equal_steps_is_fedavg():
+    # everybody's samples in one batch an epoch
+    settings = {"batch_size": 64}
+    nova, avg = (Federation("fedzsl", settings, strategy).run(3)[0] for strategy in ("fednova", "fedavg"))
+    torch.testing.assert_close(nova, avg, rtol=1e-5, atol=1e-6)
+
+
+def test_moon_without_mu_is_fedavg_bit_for_bit():
+    moon = Federation("fedzsl", strategy="moon", told={"mu": 0.0}).run(3)[0]
+    assert_same_bits(moon, Federation("fedzsl").run(3)[0])
+
+
+def test_moon_has_nothing_to_contrast_in_its_first_round():
+    moon, avg = (Federation("fedzsl", strategy=strategy).run(1) for strategy in ("moon", "fedavg"))
+    torch.testing.assert_close(moon[0], avg[0])
+    assert all(reply.terms["contrast"] == 0 for reply in moon[2].replies)
+    again = Federation("fedzsl", strategy="moon").run(2)[2]
+    assert all(reply.terms["contrast"] > 0 for reply in again.replies)
+
+
+def test_fedgloss_without_sharpness_and_dual_variables_is_fedavg():
+    told = {"rho": 0.0, "rho_local": 0.0, "dual": False}
+    gloss = Federation("fedzsl", strategy="fedgloss", told=told).run(3)[0]
+    torch.testing.assert_close(gloss, Federation("fedzsl").run(3)[0], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_running_statistics_are_averaged_by_every_strategy_that_merges(strategy):
+    kind = find(STRATEGIES, strategy)
+    made = kind(kind.Settings(server_lr=0.5, update_scale=2.0))
+    if not made.merges:
+        pytest.skip("it keeps every client's model")
+    params = {"w": torch.zeros(3), "bn.running_mean": torch.ones(2), "bn.running_var": torch.ones(2)}
+    state, replies = made.init(params, 2), []
+    for k, (classes, value) in enumerate([(1, 5.0), (3, 9.0)]):
+        told = made.instruct(state, params, {}, 0)
+        trained = {
+            "w": told.params["w"] + 1,
+            "bn.running_mean": torch.full((2,), value),
+            "bn.running_var": params["bn.running_var"] * value,
+        }
+        result = LocalResult(trained, {}, 4, {"w": 0.2})
+        update, _ = made.finish(told, result, {})
+        assert torch.equal(made.local_model(told.params, update)["bn.running_var"], trained["bn.running_var"])
+        torch.testing.assert_close(made.local_model(told.params, update)["w"], trained["w"])
+        replies.append(Reply(k, update, classes, 10, {}, result.step_lengths))
+    _, merged = made.merge(state, params, replies, 0)
+    assert merged["bn.running_mean"].tolist() == [8.0, 8.0]  # (5 + 3 * 9) / 4
+    assert merged["bn.running_var"].tolist() == [8.0, 8.0]
+
+
+def test_scaffold_estimates_mean_gradients_also_with_momentum():
+    # Along a constant gradient, the control variate is that gradient.
+    scaffold = find(STRATEGIES, "scaffold")
+    made, sgd, w = scaffold(scaffold.Settings()), SGD(0.1, momentum=0.9), torch.zeros(3)
+    told = made.instruct(made.init({"w": w}, 4), {"w": w}, {}, 0)
+    end, constant = [w.clone()], torch.tensor([1.0, -2.0, 0.5])
+    velocity = sgd.init({"w": w})
+    for step in range(1, 8):
+        sgd.update(end, [constant], velocity, step)
+    _, own = made.finish(told, LocalResult({"w": end[0]}, {}, 7, {"w": sgd.step_length(7)}), {})
+    torch.testing.assert_close(own["w"], constant)
 
 
 # What goes wrong

@@ -297,7 +297,7 @@ def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(ma
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "\0", '{"experiment": 3, "data_fingerprint": "", "features": 1}']
+    "text", ["", "{", "[]", "{}", "\0", '{"experiment": 3, "data_fingerprint": "", "input_shape": [1]}']
 )
 def test_a_damaged_manifest_is_one_sentence(make, copy, text):
     (copy / "manifest.json").write_text(text)

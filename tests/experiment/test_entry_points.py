@@ -91,7 +91,8 @@ def test_an_unknown_name_is_compared_with_those_of_other_packages_too(make):
     with pytest.raises(ExperimentError) as error:
         make({"method.name": "mnie"})
     assert str(error.value) == (
-        "method.name: unknown method 'mnie': did you mean 'mine'? (known: broken, classifier, eszsl, fedzsl, mine)"
+        "method.name: unknown method 'mnie': did you mean 'mine'? "
+        "(known: apn, broken, classifier, distzsl, eszsl, fedzsl, gem, mine, msdn, svip)"
     )
 
 

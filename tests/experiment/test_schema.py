@@ -6,7 +6,8 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 
-SECTIONS = "(known: data, engine, evaluation, method, partition, run, strategy)"
+SECTIONS = "(known: data, encoder, engine, evaluation, method, partition, run, strategy)"
+METHODS = "(known: apn, classifier, distzsl, eszsl, fedzsl, gem, msdn, svip)"
 PRESETS = "awa2-fedzsl, cub-fedzsl, digit-pairs, digit-pairs-classifier, sun-fedzsl"
 WHOLE = "input should be a valid integer"
 
@@ -32,18 +33,18 @@ WHOLE = "input should be a valid integer"
          "for example --set strategy.rounds=10"),
         (
             "method.name=fedzls",
-            "method.name: unknown method 'fedzls': did you mean 'fedzsl'? (known: classifier, eszsl, fedzsl)",
+            f"method.name: unknown method 'fedzls': did you mean 'fedzsl'? {METHODS}",
         ),
-        ("method.name=resnet", "method.name: unknown method 'resnet' (known: classifier, eszsl, fedzsl)"),
+        ("method.name=resnet", f"method.name: unknown method 'resnet' {METHODS}"),
         (
             "data.name=digitpairs",
             "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? "
-            "(known: digit-pairs, folder, xlsa17)",
+            "(known: apy, awa2, cifar100, cub, deepfashion, digit-pairs, folder, images, sun, xlsa17)",
         ),
         (
             "strategy.name=fedporx",
             "strategy.name: unknown strategy 'fedporx': did you mean 'fedprox'? "
-            "(known: centralised, fedavg, fedavg-decay, fedprox, local)",
+            "(known: centralised, fedavg, fedavg-decay, fedgloss, fednova, fedprox, local, moon, scaffold)",
         ),
         (
             "partition.kind=pcdd",

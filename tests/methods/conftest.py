@@ -1,5 +1,7 @@
 """What the tests of methods share: a small class space."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,3 +15,10 @@ def space():
     names = tuple(f"class {i}" for i in range(8))
     attributes = tuple(f"attribute {i}" for i in range(30))
     return ClassSpace(names, semantics, attributes, [0, 1, 2, 3, 4], [4], [5, 6])
+
+
+@pytest.fixture
+def grouped(space):
+    """The same classes, their attributes in three groups of ten."""
+    groups = {f"group {i}": tuple(range(10 * i, 10 * i + 10)) for i in range(3)}
+    return replace(space, attribute_groups=groups)

@@ -1,11 +1,12 @@
 import numpy as np
 import torch
 
+from fedunseen.encoders import Backbone
 from fedunseen.methods.classifier import Classifier, ClassifierSettings
 
 
 def test_the_classifier_is_torchs_cross_entropy_over_all_classes(space):
-    method = Classifier(ClassifierSettings(hidden=(5,)), space, torch.zeros(8, 30), 12)
+    method = Classifier(ClassifierSettings(hidden=(5,)), space, torch.zeros(8, 30), Backbone((12,)))
     params = method.init(np.random.default_rng(0))
     assert {name: tuple(value.shape) for name, value in params.items()} == {
         "f.0.weight": (5, 12),
@@ -26,7 +27,7 @@ def test_the_classifier_is_torchs_cross_entropy_over_all_classes(space):
 
 
 def test_a_step_lowers_the_outputs_of_classes_that_nobody_holds(space):
-    method = Classifier(ClassifierSettings(), space, torch.zeros(8, 30), 12)
+    method = Classifier(ClassifierSettings(), space, torch.zeros(8, 30), Backbone((12,)))
     params = {name: value.requires_grad_() for name, value in method.init(np.random.default_rng(0)).items()}
     batch = {"inputs": torch.ones(3, 12), "labels": torch.tensor([0, 1, 2]), "weights": torch.ones(3)}
     method.loss(params, batch, method.context())[0].backward()

@@ -1,6 +1,7 @@
 import numpy as np
 import torch
 
+from fedunseen.encoders import Backbone
 from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
 
 GAMMA, LAMBDA = 10.0**0.5, 10.0**-0.3
@@ -11,7 +12,7 @@ def problem(space):
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(25, 5, generator=generator)
     labels = torch.tensor([0, 1, 3, 4])[torch.randint(4, (25,), generator=generator)]  # nobody holds class 2
-    method = ESZSL(ESZSLSettings(log_gamma=0.5, log_lambda=-0.3), space, semantics, 5)
+    method = ESZSL(ESZSLSettings(log_gamma=0.5, log_lambda=-0.3), space, semantics, Backbone((5,)))
     return method, inputs, labels
 
 

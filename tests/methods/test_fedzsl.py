@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 
 from fedunseen.core.class_similarity import class_similarity
+from fedunseen.encoders import Backbone
 from fedunseen.methods.base import class_mask
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
 
@@ -13,7 +14,7 @@ WIDTH = 12
 
 def make(space, **settings):
     semantics = torch.from_numpy(space.semantics).float()
-    return FedZSL(FedZSLSettings(**settings), space, semantics, WIDTH)
+    return FedZSL(FedZSLSettings(**settings), space, semantics, Backbone((WIDTH,)))
 
 
 def batch(weights=(1.0, 1.0, 0.0, 1.0)):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen.encoders import Backbone
 from fedunseen.methods import METHODS, Method
 
 
@@ -16,9 +17,14 @@ def find(name):
 
 
 @pytest.fixture(params=sorted(METHODS))
-def method(request, space):
+def method(request, grouped):
     kind = find(request.param)
-    return kind(kind.Settings(), space, torch.from_numpy(space.semantics).float(), 12)
+    backbone = Backbone((12,) if kind.takes == "vectors" else (12, 2, 3))
+    return kind(kind.Settings(), grouped, torch.from_numpy(grouped.semantics).float(), backbone)
+
+
+def samples(method, count=9):
+    return torch.randn(count, *method.backbone.shape)
 
 
 def test_the_settings_know_their_method():
@@ -37,10 +43,28 @@ def test_it_is_drawn_from_the_given_generator_alone(method):
 
 def test_it_scores_every_class(method, space):
     params = method.init(np.random.default_rng(0))
-    scores = method.scores(params, torch.randn(9, 12), method.semantics)
+    scores = method.scores(params, samples(method), method.semantics)
     assert scores.shape == (9, 8)
     if method.zero_shot:  # new classes need no training
-        assert method.scores(params, torch.randn(9, 12), torch.randn(3, 30)).shape == (9, 3)
+        assert method.scores(params, samples(method), torch.randn(3, 30)).shape == (9, 3)
+
+
+def test_it_predicts_attributes_and_features_if_it_says_so(method):
+    params = method.init(np.random.default_rng(0))
+    if method.predicts_attributes:
+        assert method.attributes(params, samples(method)).shape == (9, 30)
+    else:
+        with pytest.raises(TypeError, match=f"^{type(method).__name__} predicts no attributes$"):
+            method.attributes(params, samples(method))
+    if method.reconstructs:
+        assert method.reconstruct(params, torch.randn(9, 30)).shape == (9, 12)
+    else:
+        with pytest.raises(TypeError, match=f"^{type(method).__name__} reconstructs no features$"):
+            method.reconstruct(params, torch.randn(9, 30))
+    if method.trained:
+        represented = method.represent(params, samples(method))
+        assert len(represented) == 9
+        assert represented.ndim == 2
 
 
 def test_it_is_trained_or_solved(method):
@@ -50,7 +74,7 @@ def test_it_is_trained_or_solved(method):
     if method.trained:
         sentence = f"^{type(method).__name__} is trained, not solved$"
         with pytest.raises(TypeError, match=sentence):
-            method.solve(torch.zeros(1, 12), torch.zeros(1, dtype=torch.int64))
+            method.solve(samples(method, 1), torch.zeros(1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +88,6 @@ def test_a_method_that_says_too_little_is_told_so(space, call, sentence):
     class Unfinished(Method):
         pass
 
-    method = Unfinished(Method.Settings(name="unfinished"), space, torch.zeros(8, 30), 12)
+    method = Unfinished(Method.Settings(name="unfinished"), space, torch.zeros(8, 30), Backbone((12,)))
     with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         call(method)

@@ -7,6 +7,8 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies import STRATEGIES, Instruction, Reply, Strategy
 from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
 
+LENGTHS = {"w": 0.5, "v": 0.5}
+
 
 def find(name):
     module, attribute = STRATEGIES[name].split(":")
@@ -93,13 +95,13 @@ def test_every_strategy_knows_its_name_and_keeps_to_the_contract(name):
     assert strategy.settings.name == name
     assert isinstance(strategy, Strategy)
     params = {"w": torch.zeros(2), "v": torch.zeros(3)}
-    state = strategy.init(params)
+    state = strategy.init(params, 3)
     instruction = strategy.instruct(state, params, {}, 0)
     assert all(torch.equal(instruction.params[n], params[n]) for n in params)
     gradient = strategy.correct(lambda group, step: ({n: torch.ones_like(v) for n, v in group.items()}, {}))
     assert callable(gradient)
-    update, own = strategy.finish(instruction, LocalResult({n: v + 1 for n, v in params.items()}, {}, 1), {})
+    update, own = strategy.finish(instruction, LocalResult({n: v + 1 for n, v in params.items()}, {}, 1, LENGTHS), {})
     assert isinstance(own, dict)
-    state, new = strategy.merge(state, params, [Reply(0, update, 1, 1)], 0)
+    state, new = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], 0)
     assert set(new) == set(params)
     assert strategy.merges is (new["w"].sum().item() != 0)

@@ -12,7 +12,7 @@ from fedunseen.core.settings import Settings
 from fedunseen.data import PartitionSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find, names
-from fedunseen.experiment.schema import EvaluationSettings, RunSettings
+from fedunseen.experiment.schema import NAMED, SECTIONS, EvaluationSettings, RunSettings
 
 __all__ = ["reference"]
 
@@ -20,9 +20,9 @@ __all__ = ["reference"]
 def reference() -> str:
     """Return a Markdown table of keys, defaults and meanings for each section and each of its choices."""
     parts: list[str] = []
-    for section in ("data", "partition", "method", "strategy", "engine", "evaluation", "run"):
+    for section in SECTIONS:
         parts.append(f"## [{section}]")
-        if section in ("data", "method", "strategy"):
+        if section in NAMED:
             kinds: list[type[Settings]] = [find(section, name).Settings for name in names(section)]
             common = set.intersection(*(set(kind.model_fields) for kind in kinds))
             same = {key for key in common if len({repr(kind.model_fields[key]) for kind in kinds}) == 1}

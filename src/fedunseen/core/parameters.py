@@ -13,11 +13,14 @@ __all__ = [
     "add_scaled",
     "difference",
     "finite",
+    "is_statistic",
     "linear_layer",
     "size_in_bytes",
     "stack",
     "to_device",
+    "under",
     "unstack",
+    "within",
 ]
 
 Params = dict[str, Tensor]
@@ -45,6 +48,31 @@ def add_scaled(
         for name, value in update.items():
             total[name].add_(value, alpha=weight)
     return total
+
+
+def under(prefix: str, params: Mapping[str, Tensor]) -> Params:
+    """Return the tensors under names that begin with ``prefix``: how several models share one dictionary.
+
+    Example:
+        >>> within("old/", under("old/", {"w": torch.zeros(1)}) | {"new": torch.ones(1)})
+        {'w': tensor([0.])}
+    """
+    return {prefix + name: value for name, value in params.items()}
+
+
+def within(prefix: str, params: Mapping[str, Tensor]) -> Params:
+    """Return what :func:`under` put there."""
+    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+
+
+def is_statistic(name: str) -> bool:
+    """Say whether ``name`` is a running statistic of a normalisation layer: kept and merged, but not learnt.
+
+    Example:
+        >>> is_statistic("f.bn1.running_mean"), is_statistic("f.bn1.weight")
+        (True, False)
+    """
+    return name.endswith((".running_mean", ".running_var"))
 
 
 def stack(many: Sequence[Mapping[str, Tensor]]) -> Params:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, is_statistic
 
 __all__ = [
     "SGD",
@@ -29,6 +29,7 @@ __all__ = [
     "Optimiser",
     "Phase",
     "Plan",
+    "Represent",
     "Step",
     "Terms",
     "epochs_plan",
@@ -45,6 +46,11 @@ Terms = dict[str, Tensor]
 """The loss and its named parts, each a scalar, for the log."""
 
 Loss = Callable[[Params, Batch, Context], tuple[Tensor, Terms]]
+"""``(params, batch, context) -> (scalar, terms)``. The term ``representation``, if there is one, is not logged: it is
+the batch's features (B, d), so that a strategy that contrasts them need not compute them again."""
+
+Represent = Callable[[Params, Tensor], Tensor]
+"""``(params, inputs (B, ...)) -> (B, d)``: a method's features, in evaluation mode."""
 
 
 class Step(NamedTuple):
@@ -77,6 +83,14 @@ class SGD:
         """Return room for the momentum; the first step fills it."""
         return [[torch.empty_like(value) for value in params.values()]] if self.momentum else []
 
+    def step_length(self, steps: int) -> float:
+        """Return how far ``steps`` steps along a constant gradient of one move a parameter: lr * a.
+
+        With momentum rho, a = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho): FedNova's ||a||_1.
+        """
+        rho = self.momentum
+        return self.lr * (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+
     def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
         """Take one step in place; ``step`` counts from 1."""
         if self.momentum:
@@ -107,6 +121,10 @@ class Adam:
     def init(self, params: Mapping[str, Tensor]) -> list[list[Tensor]]:
         """Return the state of the first step."""
         return [[torch.zeros_like(value) for value in params.values()] for _ in range(2)]
+
+    def step_length(self, steps: int) -> float:
+        """Return how far ``steps`` steps along a constant gradient move a parameter, whatever its size: lr * steps."""
+        return self.lr * steps
 
     def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
         """Take one step in place; ``step`` counts from 1."""
@@ -147,8 +165,8 @@ class Phase:
     before_round: bool = False
 
     def owns(self, name: str) -> bool:
-        """Say whether this phase updates the parameter ``name``."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.updates)
+        """Say whether this phase updates the parameter ``name``; no phase updates running statistics."""
+        return not is_statistic(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.updates)
 
 
 @dataclass(frozen=True, eq=False)

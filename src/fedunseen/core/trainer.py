@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -21,7 +21,13 @@ from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, 
 
 __all__ = ["LocalResult", "Task", "Trainer", "batching_pays", "chunk_size"]
 
+Objective = Callable[[Loss], Loss]
 Correction = Callable[[GradientFunction], GradientFunction]
+
+
+def unchanged(loss: Loss) -> Loss:
+    """Return the loss as it is."""
+    return loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,38 +51,46 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What a local update ends with: parameters, the mean of each loss term over the steps, and the steps taken.
+    """What a local update ends with.
 
-    The parameters may be views of a whole round's: clone what is kept for longer.
+    Attributes:
+        params: the parameters; they may be views of a whole round's: clone what is kept for longer.
+        terms: the mean of each loss term over the steps.
+        steps: batches seen.
+        step_lengths: for each parameter that some phase updates, how far a constant gradient of one would have moved
+            it (the optimisers' ``step_length``). Divided by it, a change of parameters is a mean gradient.
     """
 
     params: Params
     terms: dict[str, float]
     steps: int
+    step_lengths: dict[str, float] = field(default_factory=dict)
 
 
-def batching_pays(clients: int, batch_size: int, parameters: int, device: torch.device) -> bool:
+def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: torch.device) -> bool:
     """Say whether batching the clients of a round is faster than one at a time.
 
     On a GPU it always is. On a CPU it saves the overhead of many small operations, and loses where one client's matrix
     products already fill the machine: measured with ``benchmarks/trainer.py``, the two break even at about 30 million
-    multiply-adds (batch x parameters) a step.
+    multiply-adds (batch x those of one sample) a step.
     """
     if clients < 2:
         return False
-    return device.type != "cpu" or batch_size * parameters <= 30_000_000
+    return device.type != "cpu" or batch_size * multiply_adds <= 30_000_000
 
 
-def chunk_size(task: Task, context: Context, memory: int) -> int:
+def chunk_size(task: Task, context: Context, memory: int, sample: int = 1) -> int:
     """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries.
 
-    Features are taken to be as wide as the last dimension of some parameter, and scores as that of something in the
-    ``context`` that all clients share (the classes of a mask). Of scores, the losses keep some 26 tensors at once.
+    Features are taken to be as wide as the last dimension of some parameter or as ``sample``, the numbers of one
+    sample's inputs or of a layer on the way; scores, as something in the ``context`` that all clients share (the
+    classes of a mask). Of scores, the losses keep some 26 tensors at once.
     """
     places: int = max(plan.index.shape[1] for plan in task.plans.values())
     features, scores = (
         max((int(v.shape[-1]) for v in of.values() if v.ndim), default=1) for of in (task.params, context)
     )
+    features = max(features, sample)
     client = 8 * size_in_bytes(task.params) + 4 * places * (8 * features + 32 * scores)
     return max(1, memory // client)
 
@@ -87,10 +101,11 @@ class Trainer:
 
     Attributes:
         phases: the method's schedule.
-        inputs: (N, d) all samples of this process, on the device.
+        inputs: (N, ...) all samples of this process, on the device.
         labels: (N,) their class ids.
         context: what every client's loss knows.
         correct: the strategy's correction of the gradient function.
+        objective: what the strategy makes of a loss.
         bf16: compute matrix products in bfloat16 (parameters stay float32).
     """
 
@@ -99,6 +114,7 @@ class Trainer:
     labels: Tensor
     context: Context
     correct: Correction
+    objective: Objective = unchanged
     bf16: bool = False
 
     def one(self, task: Task) -> LocalResult:
@@ -124,7 +140,7 @@ class Trainer:
         steps = 0
         for name, phases in self._turns():
             plan = task.plans[name]
-            run = [_Running(p, params, self.correct(_by_autograd(p.loss))) for p in phases]
+            run = [_Running(p, params, self.correct(_by_autograd(self.objective(p.loss)))) for p in phases]
             for step in range(plan.steps):
                 batch = batch_of(plan, samples, step)
                 for running in run:
@@ -135,7 +151,7 @@ class Trainer:
                         running.apply(grads)
                         log.add(terms)
             steps += plan.steps
-        return LocalResult(params, log.means(), steps)
+        return LocalResult(params, log.means(), steps, self._step_lengths(task))
 
     def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
         """Train several clients at once. Clients with fewer batches rest while the others go on."""
@@ -161,7 +177,7 @@ class Trainer:
             padded = _padded(plans, [task.samples for task in chosen], width)
             index, weight = (torch.from_numpy(array).to(device) for array in padded)
             more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
-            run = [_Running(p, params, self.correct(_by_transform(p.loss))) for p in phases]
+            run = [_Running(p, params, self.correct(_by_transform(self.objective(p.loss)))) for p in phases]
             for step in range(int(steps.max())):
                 active = slice(0, int((steps > step).sum()))
                 rows = index[step, active]
@@ -190,8 +206,18 @@ class Trainer:
         results: list[LocalResult | None] = [None] * count
         means = log.means_of_each()
         for place, i in enumerate(order):
-            results[i] = LocalResult(unstack(params, place), means[place], int(total[place]))
+            lengths = self._step_lengths(tasks[i])
+            results[i] = LocalResult(unstack(params, place), means[place], int(total[place]), lengths)
         return [result for result in results if result is not None]
+
+    def _step_lengths(self, task: Task) -> dict[str, float]:
+        lengths: dict[str, float] = {}
+        for plan, phases in self._turns():
+            for phase in phases:
+                length = phase.optimiser.step_length(task.plans[plan].steps * phase.repeats)
+                for name in filter(phase.owns, task.params):
+                    lengths[name] = lengths.get(name, 0.0) + length
+        return lengths
 
     def _turns(self) -> list[tuple[str, list[Phase]]]:
         """Group the phases: each that comes before the round by itself, then the others in turn on each batch."""
@@ -254,9 +280,9 @@ def _by_autograd(loss: Loss) -> GradientFunction:
 
     def gradient(params: Params, step: Step) -> tuple[Params, Terms]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        value, terms = loss({**step.fixed, **leaves}, step.batch, step.context)
+        value, terms = loss({**step.fixed, **leaves}, step.batch, {**step.context, **step.extras})
         grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
-        return dict(zip(leaves, grads, strict=True)), {name: term.detach() for name, term in terms.items()}
+        return dict(zip(leaves, grads, strict=True)), {name: term.detach() for name, term in _logged(terms).items()}
 
     return gradient
 
@@ -265,7 +291,8 @@ def _by_transform(loss: Loss) -> GradientFunction:
     """Differentiate with ``torch.func``, which ``vmap`` can map over clients."""
 
     def of_group(params: Params, step: Step) -> tuple[Tensor, Terms]:
-        return loss({**step.fixed, **params}, step.batch, step.context)
+        value, terms = loss({**step.fixed, **params}, step.batch, {**step.context, **step.extras})
+        return value, _logged(terms)
 
     transformed = torch.func.grad(of_group, has_aux=True)
 
@@ -274,6 +301,10 @@ def _by_transform(loss: Loss) -> GradientFunction:
         return grads, terms
 
     return gradient
+
+
+def _logged(terms: Terms) -> Terms:
+    return {name: term for name, term in terms.items() if name != "representation"}
 
 
 def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:

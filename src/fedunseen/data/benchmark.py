@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +36,15 @@ class Benchmark:
     Attributes:
         name: for people, for example ``"xlsa17/CUB"``.
         space: the classes.
-        features: shape (samples, d), any real numeric type, finite.
+        features: one of three kinds, any real numeric type, finite: ``vectors`` (samples, d), feature ``maps``
+            (samples, channels, height, width), or ``images``: such an array of bytes together with ``image_shape``.
         labels: shape (samples,), class ids.
         train: sorted ids of the samples that clients train on; seen classes only, and some of each.
         test_seen: sorted ids of the test samples of seen classes, none of them in ``train``.
         test_unseen: sorted ids of the test samples of unseen classes. An unseen class may have none.
-        image_shape: (height, width) if the features are flattened grey images in [0, 1].
+        image_shape: (height, width) if the features are flattened grey images in [0, 1]; (channels, height, width) if
+            they are images.
+        pictures: (samples, channels, height, width) the images that the features were made of, if an encoder did.
 
     Raises:
         DataError: if any of this does not hold, or every training sample has the same features.
@@ -54,7 +57,8 @@ class Benchmark:
     train: NDArray[np.int64]
     test_seen: NDArray[np.int64]
     test_unseen: NDArray[np.int64]
-    image_shape: tuple[int, int] | None = None
+    image_shape: tuple[int, ...] | None = None
+    pictures: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
@@ -65,8 +69,11 @@ class Benchmark:
         self._check_features()
 
     def _check_labels(self) -> None:
-        if self.features.ndim != 2 or self.features.shape[1] == 0:
-            raise DataError(f"{self.name}: the features have the shape {self.features.shape}, not (samples, numbers)")
+        if self.features.ndim not in (2, 4) or 0 in self.features.shape[1:]:
+            raise DataError(
+                f"{self.name}: the features have the shape {self.features.shape}, neither (samples, numbers) nor "
+                "(samples, channels, height, width)"
+            )
         if self.labels.shape != self.features.shape[:1]:
             raise DataError(f"{self.name}: {len(self.features)} samples have features, but {self.labels.size} a label")
         classes = len(self.space.names)
@@ -112,7 +119,7 @@ class Benchmark:
         if self.features.dtype.kind == "f":
             with np.errstate(over="ignore"):  # what overflows float32 is infinite to the model
                 bad = sum(
-                    int((~np.isfinite(block.astype(np.float32, copy=False)).all(axis=1)).sum())
+                    int((~np.isfinite(block.astype(np.float32, copy=False)).reshape(len(block), -1).all(axis=1)).sum())
                     for block in blocks(self.features)
                 )
             if bad:
@@ -128,6 +135,23 @@ class Benchmark:
     def _training_blocks(self) -> Iterator[NDArray[Any]]:
         for ids in np.array_split(self.train, -(-len(self.train) // 1024)):
             yield self.features[ids]
+
+    @property
+    def kind(self) -> Literal["vectors", "maps", "images"]:
+        """What a sample is."""
+        if self.features.ndim == 2:
+            return "vectors"
+        return "images" if self.image_shape else "maps"
+
+    def images(self) -> NDArray[Any] | None:
+        """Return the samples as images (samples, channels, height, width), bytes or floats in [0, 1], if they are any.
+
+        For encoded samples they are the images that the features were made of.
+        """
+        if self.pictures is not None or self.image_shape is None:
+            return self.pictures
+        shape = self.image_shape if len(self.image_shape) == 3 else (1, *self.image_shape)
+        return self.features.reshape(-1, *shape)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that a result can depend on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,11 +32,20 @@ class EngineSettings(Settings):
 
 @dataclass(frozen=True, eq=False)
 class RoundResult:
-    """What a round leaves behind: the server's new state and parameters, the replies, the clients' new states."""
+    """What a round leaves behind.
+
+    Attributes:
+        state, params: the server's.
+        replies: in client order.
+        models: the model that each reply's client ended with; not kept for longer than the round.
+        client_states: the new states of the clients that have one.
+        bytes_down, bytes_up: of all clients together.
+    """
 
     state: Params
     params: Params
     replies: Sequence[Reply]
+    models: Callable[[int], Params]
     client_states: Mapping[int, Params]
     bytes_down: int
     bytes_up: int
@@ -77,7 +86,11 @@ class InProcess:
         states = {reply.client: own for reply, own in done if own}
         down = sum(size_in_bytes(_sent(work)) for work in works)
         up = sum(size_in_bytes(reply.update) for reply in replies)
-        return RoundResult(state, params, replies, states, down, up)
+
+        def model(place: int) -> Params:
+            return self.strategy.local_model(works[place].instruction.params, replies[place].update)
+
+        return RoundResult(state, params, replies, model, states, down, up)
 
 
 def _sent(work: Work) -> list[Tensor]:

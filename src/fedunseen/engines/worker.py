@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, size_in_bytes, to_device
+from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.phases import Loss
 from fedunseen.core.random import stream
 from fedunseen.core.trainer import LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.methods import Method
@@ -34,7 +35,7 @@ class Worker:
     Args:
         method: what to learn.
         strategy: how the local steps are corrected and what is sent back.
-        inputs: (N, d) scaled samples, on the device that trains.
+        inputs: (N, ...) scaled samples, or images, on the device that trains.
         labels: (N,) their class ids.
         samples: client -> (n,) positions of its samples.
         seed: the run's seed; batches depend on it, the round and the client alone.
@@ -62,7 +63,11 @@ class Worker:
         self.classes = [np.unique(self.host_labels[own]) for own in samples]
         context = to_device(method.context(), self.device)
         self.phases = method.phases()
-        self.trainer = Trainer(self.phases, inputs, labels, context, strategy.correct, bf16)
+
+        def objective(loss: Loss) -> Loss:
+            return strategy.objective(loss, method.represent)
+
+        self.trainer = Trainer(self.phases, inputs, labels, context, strategy.correct, objective, bf16)
 
     def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
@@ -71,7 +76,9 @@ class Worker:
         tasks = [self._task(work, round) for work in works]
         if not self._batched(tasks):
             return [self._finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
-        chunk = chunk_size(tasks[0], self.trainer.context, self.memory)
+        # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
+        sample = max(self.trainer.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
+        chunk = chunk_size(tasks[0], self.trainer.context, self.memory, sample)
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
         results: dict[int, LocalResult] = {}
@@ -84,8 +91,8 @@ class Worker:
         if self.mode != "auto":
             return self.mode == "batched"
         largest = max(int((plan.weight > 0).sum(1).max()) for task in tasks for plan in task.plans.values())
-        parameters = size_in_bytes(tasks[0].params) // 4
-        return self.method.batched and batching_pays(len(tasks), largest, parameters, self.device)
+        work = self.method.multiply_adds(tasks[0].params)
+        return self.method.batched and batching_pays(len(tasks), largest, work, self.device)
 
     def _task(self, work: Work, round: int) -> Task:
         labels = self.host_labels[self.samples[work.client]]
@@ -106,4 +113,5 @@ class Worker:
     def _finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
-        return Reply(work.client, update, classes, samples, result.terms), client_state
+        reply = Reply(work.client, update, classes, samples, result.terms, result.step_lengths)
+        return reply, client_state

@@ -7,7 +7,7 @@ the accuracies on samples of unseen and of seen classes, H their harmonic mean (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from fedunseen.data import ClassSpace
 
 __all__ = ["Answers", "Metrics", "answer", "best_factor", "harmonic_mean", "metrics"]
 
-_BLOCK = 4096  # samples scored at once: bounds memory
 _CANDIDATES = 2000  # calibration factors tried
 
 
@@ -56,23 +55,20 @@ class Answers:
         return np.where(self.gap >= factor, self.best_seen, self.best_unseen)
 
 
-def answer(score: Callable[[Tensor], Tensor], inputs: Tensor, labels: NDArray[np.int64], space: ClassSpace) -> Answers:
-    """Ask a model for the classes of ``inputs`` (n, d).
+def answer(scores: Iterable[Tensor], labels: NDArray[np.int64], space: ClassSpace) -> Answers:
+    """Turn a model's scores of test samples, of seen and of unseen classes, into answers.
 
     Args:
-        score: maps inputs (b, d) to scores (b, C) of all classes of the space.
-        inputs: test samples of seen and of unseen classes.
-        labels: (n,) their classes.
+        scores: (b, C) scores of all classes of the space, for one batch of samples after the other.
+        labels: (n,) the samples' classes.
         space: says which classes are seen and unseen.
     """
     seen, unseen = torch.from_numpy(space.seen), torch.from_numpy(space.unseen)
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    with torch.no_grad():
-        for start in range(0, len(inputs), _BLOCK):
-            scores = score(inputs[start : start + _BLOCK]).float()
-            high_seen, at_seen = scores[:, seen.to(scores.device)].max(1)
-            high_unseen, at_unseen = scores[:, unseen.to(scores.device)].max(1)
-            parts.append((seen[at_seen.cpu()], unseen[at_unseen.cpu()], (high_seen - high_unseen).double().cpu()))
+    for batch in scores:
+        high_seen, at_seen = batch[:, seen.to(batch.device)].float().max(1)
+        high_unseen, at_unseen = batch[:, unseen.to(batch.device)].float().max(1)
+        parts.append((seen[at_seen.cpu()], unseen[at_unseen.cpu()], (high_seen - high_unseen).double().cpu()))
     best_seen, best_unseen, gap = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
     return Answers(labels, best_seen, best_unseen, gap, np.isin(labels, space.unseen))
 

@@ -130,7 +130,7 @@ class RunDirectory:
         if not self.manifest_path.exists():
             raise RunDirectoryError(f"{self.path} is not a run directory: name one that `fedunseen run` has made")
         problem = f"{self.manifest_path} is damaged: restore it, or run the experiment again in another --out"
-        manifest = _json(self.manifest_path, problem, ("experiment", "data_fingerprint", "features"))
+        manifest = _json(self.manifest_path, problem, ("experiment", "data_fingerprint", "input_shape"))
         if not isinstance(manifest["experiment"], dict):
             raise RunDirectoryError(problem)
         return manifest

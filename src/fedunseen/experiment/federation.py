@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.phases import SGD
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess, Worker
 from fedunseen.evaluation import Answers, answer
+from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Method
 
 __all__ = ["Federation", "check_presence", "find_device"]
+
+_NUMBERS = 2**24  # of the samples scored at once: bounds memory
 
 
 def find_device(choice: str) -> torch.device:
@@ -61,7 +66,7 @@ class Federation:
     engine: InProcess
     feature_scaler: Scaler
     semantics: Tensor  # (C, attributes), scaled
-    inputs: Tensor  # (N, d), scaled, on the device
+    inputs: Tensor  # (N, d) scaled vectors, or (N, channels, height, width) maps or images; on the device
 
     @staticmethod
     def make(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Federation:
@@ -69,7 +74,7 @@ class Federation:
 
         Args:
             experiment: settings.
-            benchmark: samples; the given one, or its version for selection.
+            benchmark: samples, encoded; the given one, or its version for selection.
             partition: who holds which of its training samples.
 
         Raises:
@@ -82,13 +87,31 @@ class Federation:
             everything = np.unique(np.concatenate(partition.clients))
             partition = Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, NEVER))
         check_presence(partition, experiment.strategy.rounds)
-        feature_scaler = Scaler.fit(benchmark.features[benchmark.train], data.features)
-        inputs = torch.from_numpy(feature_scaler(benchmark.features)).to(device)
+        if benchmark.kind == "vectors":
+            feature_scaler = Scaler.fit(benchmark.features[benchmark.train], data.features)
+            inputs = torch.from_numpy(feature_scaler(benchmark.features)).to(device)
+        elif data.features:
+            kind = benchmark.kind
+            raise ExperimentError(f"data.features scales vectors, but {benchmark.name} has {kind}: leave it out")
+        else:  # bytes or half precision stay what they are, on disk where they are a memory map: batches are widened
+            feature_scaler = Scaler((), {})
+            inputs = torch.from_numpy(benchmark.features).to(device)
         labels = torch.from_numpy(benchmark.labels).to(device)
         semantics = torch.from_numpy(fit_semantics(space, data.semantics)(space.semantics)).to(device)
         settings = experiment.method
-        method: Method = find("method", settings.name)(settings, space, semantics, inputs.shape[1])
+        backbone = make_backbone(experiment, inputs.shape[1:], benchmark.image_shape)
+        method: Method = find("method", settings.name)(settings, space, semantics, backbone)
         engine = experiment.engine
+        if engine.mode == "batched" and not method.batched:
+            raise ExperimentError(
+                f"method.name = {settings.name!r} with encoder.name = {experiment.encoder.name!r} cannot train clients "
+                "as one batch: set engine.mode to 'auto'"
+            )
+        if strategy.needs_sgd and not all(isinstance(phase.optimiser, SGD) for phase in method.phases()):
+            raise ExperimentError(
+                f"strategy.name = {experiment.strategy.name!r} needs clients that use SGD, and method.name = "
+                f"{settings.name!r} does not: choose another strategy, for example fedavg"
+            )
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
@@ -113,7 +136,7 @@ class Federation:
         """Return the server's state and parameters before round 0."""
         params = self.method.init(stream(self.experiment.run.seed, "initialisation"))
         params = to_device(params, self.device)
-        return self.engine.strategy.init(params), params
+        return self.engine.strategy.init(params, len(self.partition.clients)), params
 
     def participants(self, round: int) -> list[int]:
         """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
@@ -125,12 +148,15 @@ class Federation:
     def answers(self, params: Params) -> Answers:
         """Ask a model for the classes of the benchmark's test samples."""
         rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
-        inputs = self.inputs[torch.from_numpy(rows).to(self.device)]
+        with torch.no_grad():
+            scores = (self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows))
+            return answer(scores, self.benchmark.labels[rows], self.benchmark.space)
 
-        def score(batch: Tensor) -> Tensor:
-            return self.method.scores(params, batch, self.semantics)
-
-        return answer(score, inputs, self.benchmark.labels[rows], self.benchmark.space)
+    def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
+        """Give the inputs of samples, as many at once as memory well bears."""
+        step = max(1, min(4096, _NUMBERS // max(1, self.inputs[0].numel())))
+        for start in range(0, len(rows), step):
+            yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.device)]
 
     def models(self, params: Params, client_states: dict[int, Params]) -> Sequence[Params]:
         """Return the models whose mean accuracy is the run's: the merged one, or every client's own."""

@@ -1,4 +1,4 @@
-"""Find a benchmark, method or strategy by name: this package's own, or one that another package declares.
+"""Find a benchmark, encoder, method or strategy by name: this package's own, or one that another package declares.
 
 A package adds a method with one line of its own ``pyproject.toml``::
 
@@ -14,17 +14,23 @@ from typing import Any
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.data import BENCHMARKS
+from fedunseen.encoders import ENCODERS
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
 
 __all__ = ["find", "names"]
 
-_OWN = {"data": BENCHMARKS, "method": METHODS, "strategy": STRATEGIES}
-_GROUP = {"data": "fedunseen.benchmarks", "method": "fedunseen.methods", "strategy": "fedunseen.strategies"}
+_OWN = {"data": BENCHMARKS, "encoder": ENCODERS, "method": METHODS, "strategy": STRATEGIES}
+_GROUP = {
+    "data": "fedunseen.benchmarks",
+    "encoder": "fedunseen.encoders",
+    "method": "fedunseen.methods",
+    "strategy": "fedunseen.strategies",
+}
 
 
 def names(section: str) -> list[str]:
-    """Return the known names of a section (``data``, ``method`` or ``strategy``)."""
+    """Return the known names of a section (``data``, ``encoder``, ``method`` or ``strategy``)."""
     return sorted({*_OWN[section], *(entry.name for entry in entry_points(group=_GROUP[section]))})
 
 

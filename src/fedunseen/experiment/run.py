@@ -16,7 +16,9 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace, Scaler, fit_semantics, read_classes
 from fedunseen.data.class_space import check_semantics
+from fedunseen.data.features import FEATURE_SUFFIXES, read_features
 from fedunseen.experiment.directory import RunDirectory, load_params
+from fedunseen.experiment.encoding import as_images, make_backbone, make_encoder
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Method
@@ -82,9 +84,8 @@ class Run:
     def _method(self) -> Method:
         data, settings = self.experiment.data, self.experiment.method
         semantics = fit_semantics(self.space, data.semantics)(self.space.semantics)
-        made: Method = find("method", settings.name)(
-            settings, self.space, torch.from_numpy(semantics), int(self.manifest["features"])
-        )
+        backbone = make_backbone(self.experiment, self._shape, self.manifest.get("image_shape"))
+        made: Method = find("method", settings.name)(settings, self.space, torch.from_numpy(semantics), backbone)
         return made
 
     def predict(
@@ -97,7 +98,8 @@ class Run:
         """Rank classes for new inputs, without any training.
 
         Args:
-            inputs: (n, d) features as the benchmark's raw ones, or paths of images or feature files.
+            inputs: samples as the benchmark's raw ones, (n, d) features or (n, channels, height, width) maps or images;
+                or paths of images or feature files.
             classes: classes to add, or to replace by name: a CSV file (name, attributes...) or ``{name: attributes}``.
             top: how many classes of each ranking; all by default.
             among: rank ``all`` classes, only ``unseen`` ones (added ones included), or only the ``given`` ones.
@@ -135,7 +137,7 @@ class Run:
             raise ExperimentError(f"--top {top}: ask for at least 1 class")
         data = self.experiment.data
         rows = self._read(inputs)
-        scaled = torch.from_numpy(self._scaler(rows))
+        scaled = torch.from_numpy(self._scaler(rows) if rows.ndim == 2 else rows)
         scaled_semantics = torch.from_numpy(fit_semantics(self.space, data.semantics)(semantics))
         with torch.no_grad():
             scores = self._method.scores(self.params, scaled, scaled_semantics).numpy()
@@ -144,15 +146,35 @@ class Run:
         order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
         return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
 
-    def read(self, path: str | Path) -> NDArray[np.float32]:
-        """Read an image or a feature file as (n, d) raw features.
+    def read(self, path: str | Path) -> NDArray[Any]:
+        """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling.
 
         Raises:
-            DataError: it is missing, damaged, or of another width than the run's features.
+            DataError: it is missing, damaged, or of another shape than the run's samples.
         """
-        benchmark = find("data", self.experiment.data.name)
-        rows: NDArray[np.float32] = benchmark.read(Path(path), int(self.manifest["features"]))
-        return rows
+        path, benchmark = Path(path), find("data", self.experiment.data.name)
+        encoded: list[int] | None = self.manifest.get("picture_shape")
+        is_features = path.suffix.lower() in FEATURE_SUFFIXES
+        if encoded is None and len(self._shape) == 1:
+            return np.asarray(benchmark.read(path, self._shape[0]))
+        if is_features and len(self._shape) == 1:
+            return read_features(path, self._shape[0])
+        if is_features:
+            raise DataError(f"{path}: this run's model takes images, not feature files: give an image")
+        if hasattr(benchmark, "read_image"):
+            images = benchmark.read_image(path, self.experiment.data)
+        else:
+            images = as_images(benchmark.read(path), encoded or self._shape)
+        if encoded is None:
+            return np.asarray(images)
+        encoder = make_encoder(self.experiment, encoded)
+        assert encoder is not None  # it made the features
+        return encoder.encode(images)
+
+    @cached_property
+    def _shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the model takes it."""
+        return tuple(self.manifest["input_shape"])
 
     @cached_property
     def _scaler(self) -> Scaler:
@@ -168,13 +190,15 @@ class Run:
             raise DataError("there is nothing to predict: give at least one input")
         if not isinstance(inputs, np.ndarray) and all(isinstance(one, (str, Path)) for one in inputs):
             return np.concatenate([self.read(path) for path in inputs])
-        width = int(self.manifest["features"])
         given: NDArray[Any] = np.asarray(inputs)
-        rows = np.atleast_2d(given)
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise DataError(f"the inputs have the shape {given.shape}, but this run's model takes (n, {width})")
+        rows = given[None] if given.shape == self._shape else given
+        if rows.shape[1:] != self._shape or rows.ndim == 0:
+            shape = ", ".join(["n", *map(str, self._shape)])
+            raise DataError(f"the inputs have the shape {given.shape}, but this run's model takes ({shape})")
         if rows.dtype.kind not in "fiub":
             raise DataError(f"the inputs are of type {rows.dtype}: give real numbers")
+        if rows.dtype == np.uint8 and rows.ndim > 2:
+            return rows  # images
         with np.errstate(over="ignore"):
             rows = rows.astype(np.float32)
         if not np.isfinite(rows).all():

@@ -15,6 +15,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Context, Phase, Plan, epochs_plan
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone, Output
 
 __all__ = ["Method", "MethodSettings", "class_mask"]
 
@@ -36,21 +37,31 @@ class Method:
     """Base of all methods: subclass, and register the class under its name (``fedunseen.methods`` entry points).
 
     A method never sees clients, rounds or strategies. It is made once a run, from its settings, the class space, the
-    scaled semantics and the width of the features.
+    scaled semantics (C, attributes) and the backbone, which gives the features of a batch's inputs: frozen features
+    as they are, or those of a trained encoder.
 
     Attributes:
+        takes: the features that it works on: ``vectors`` (n, d) or ``maps`` (n, channels, height, width).
         zero_shot: can score classes that it was never trained on, from their semantics alone.
-        batched: its losses are pure, so that the clients of a round can train as one batch.
         trained: has phases; otherwise :meth:`solve` gives its parameters in closed form.
+        predicts_attributes: has :meth:`attributes`.
+        reconstructs: has :meth:`reconstruct`.
+        batched: its losses and its backbone are pure, so that the clients of a round can train as one batch.
+        width: the length of a feature vector, or the channels of a map.
     """
 
     Settings: ClassVar[type[NamedSettings]] = MethodSettings
+    takes: ClassVar[Output] = "vectors"
     zero_shot: ClassVar[bool] = True
-    batched: ClassVar[bool] = True
     trained: ClassVar[bool] = True
+    predicts_attributes: ClassVar[bool] = False
+    reconstructs: bool = False
+    batched: bool = True
 
-    def __init__(self, settings: MethodSettings, space: ClassSpace, semantics: Tensor, width: int) -> None:
-        self.settings, self.space, self.semantics, self.width = settings, space, semantics, width
+    def __init__(self, settings: MethodSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
+        self.batched = self.batched and backbone.batched
+        self.width = backbone.shape[0]
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the parameters of round 0."""
@@ -82,6 +93,30 @@ class Method:
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Score classes: inputs (n, d) and class semantics (C, attributes) to (n, C); the highest is the answer."""
         raise TypeError(f"{type(self).__name__} must say how it scores classes")
+
+    def represent(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the features (n, d) that a strategy contrasts and a figure shows: the backbone's, cells averaged.
+
+        Where the features are frozen, what training changes first are the predicted attributes: they stand in.
+        """
+        if self.predicts_attributes and not self.backbone.trained:
+            return self.attributes(params, inputs)
+        features = self.backbone(params, inputs)
+        return features.flatten(2).mean(-1) if features.ndim > 2 else features
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Predict attributes (n, attributes) of inputs."""
+        raise TypeError(f"{type(self).__name__} predicts no attributes")
+
+    def reconstruct(self, params: Params, attributes: Tensor) -> Tensor:
+        """Return visual features (n, d) made from attributes (n, attributes): h in the papers."""
+        raise TypeError(f"{type(self).__name__} reconstructs no features")
+
+    def multiply_adds(self, params: Params) -> int:
+        """Return the multiplications that one sample takes: the backbone's, and one for each other parameter."""
+        heads = sum(value.numel() for name, value in params.items() if not name.startswith("f."))
+        features = sum(value.numel() for name, value in params.items() if name.startswith("f."))
+        return heads + (self.backbone.multiply_adds() or features)
 
     def optimiser(self) -> SGD:
         """Return the optimiser that the settings name."""

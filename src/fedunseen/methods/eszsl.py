@@ -14,6 +14,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Method
 
 __all__ = ["ESZSL", "ESZSLSettings"]
@@ -35,8 +36,8 @@ class ESZSL(Method):
     Settings = ESZSLSettings
     trained = False
 
-    def __init__(self, settings: ESZSLSettings, space: ClassSpace, semantics: Tensor, width: int) -> None:
-        self.space, self.semantics, self.width = space, semantics, width
+    def __init__(self, settings: ESZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        self.space, self.semantics, self.backbone, self.width = space, semantics, backbone, backbone.shape[0]
         self.gamma, self.lamda = 10.0**settings.log_gamma, 10.0**settings.log_lambda
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -46,7 +47,7 @@ class ESZSL(Method):
     def solve(self, inputs: Tensor, labels: Tensor) -> Params:
         """Solve for V over samples (n, d) with ``labels`` (n,); Y is +1 for a sample's class and -1 elsewhere."""
         classes, position = torch.unique(labels, return_inverse=True)
-        x, s = inputs.double(), self.semantics[classes].double()
+        x, s = self.backbone({}, inputs).double(), self.semantics[classes].double()
         y = -torch.ones(len(x), len(classes), dtype=x.dtype, device=x.device)
         y[torch.arange(len(x)), position] = 1.0
         left = x.T @ x + self.gamma * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
@@ -56,4 +57,4 @@ class ESZSL(Method):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Bilinear compatibility."""
-        return inputs @ params["v"] @ semantics.T
+        return self.backbone(params, inputs) @ params["v"] @ semantics.T

@@ -22,6 +22,7 @@ from fedunseen.core.losses import consistency, relation_distillation, semantic_c
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Method, MethodSettings, class_mask
 from fedunseen.methods.networks import linear, mlp, mlp_init
 
@@ -64,17 +65,19 @@ class FedZSL(Method):
     """Attribute regression with FedZSL's three local objectives (Eq. 8)."""
 
     Settings = FedZSLSettings
+    predicts_attributes = True
 
-    def __init__(self, settings: FedZSLSettings, space: ClassSpace, semantics: Tensor, width: int) -> None:
-        super().__init__(settings, space, semantics, width)
+    def __init__(self, settings: FedZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
         self.config = settings
+        self.reconstructs = settings.consistency > 0
         self.masks = {"sce_mask": settings.sce_classes, "kl_mask": settings.kl_classes}
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw f, g and, where the consistency loss is on, h."""
         widths = [self.width, *self.config.hidden]
         attributes = self.semantics.shape[1]
-        params = mlp_init("f", widths, rng) | linear_layer("g", widths[-1], attributes, rng)
+        params = self.backbone.init(rng) | mlp_init("f", widths, rng) | linear_layer("g", widths[-1], attributes, rng)
         if self.config.consistency:
             params |= linear_layer("h", attributes, widths[-1], rng)
         return params
@@ -108,8 +111,9 @@ class FedZSL(Method):
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Eq. 8, with Eqs. 3, 6 and 7 weighted by ``sce``, ``kl`` and ``consistency``."""
-        features = mlp(params, "f", batch["inputs"])
-        logits = self.config.scale * (linear(params, "g", features) @ context["semantics"].T)
+        features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
+        attributes = linear(params, "g", features)
+        logits = self.config.scale * (attributes @ context["semantics"].T)
         labels, weights = batch["labels"], batch["weights"]
         terms = {}
         if self.config.sce:
@@ -121,8 +125,30 @@ class FedZSL(Method):
             generated = linear(params, "h", context["semantics"][labels])
             terms["consistency"] = consistency(generated, features, weights)
         total = torch.stack([getattr(self.config, name) * term for name, term in terms.items()]).sum()
-        return total, {"loss": total, **terms}
+        representation = features if self.trains_features else attributes
+        return total, {"loss": total, **terms, "representation": representation}
+
+    @property
+    def trains_features(self) -> bool:
+        """Say whether training changes the features f(x), or only what is made of them."""
+        return self.backbone.trained or bool(self.config.hidden)
+
+    def features(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the visual features f(x)."""
+        return mlp(params, "f", self.backbone(params, inputs))
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Predict attributes: g(f(x))."""
+        return linear(params, "g", self.features(params, inputs))
+
+    def represent(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the features f(x), or the predicted attributes where f is frozen."""
+        return self.features(params, inputs) if self.trains_features else self.attributes(params, inputs)
+
+    def reconstruct(self, params: Params, attributes: Tensor) -> Tensor:
+        """Return the features that h makes of attributes."""
+        return linear(params, "h", attributes)
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Compatibility of the predicted attributes with each class's semantics."""
-        return self.config.scale * (linear(params, "g", mlp(params, "f", inputs)) @ semantics.T)
+        return self.config.scale * (self.attributes(params, inputs) @ semantics.T)

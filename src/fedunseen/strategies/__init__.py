@@ -8,6 +8,10 @@ STRATEGIES = {
     "fedavg": "fedunseen.strategies.fedavg:FedAvg",
     "fedavg-decay": "fedunseen.strategies.fedavg:FedAvgDecay",
     "fedprox": "fedunseen.strategies.fedprox:FedProx",
+    "fednova": "fedunseen.strategies.fednova:FedNova",
+    "scaffold": "fedunseen.strategies.scaffold:Scaffold",
+    "moon": "fedunseen.strategies.moon:Moon",
+    "fedgloss": "fedunseen.strategies.fedgloss:FedGloSS",
     "local": "fedunseen.strategies.alone:Local",
     "centralised": "fedunseen.strategies.alone:Centralised",
 }

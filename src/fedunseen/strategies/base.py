@@ -1,4 +1,6 @@
-"""What a strategy is: pure functions over dictionaries of tensors, ``init / instruct / correct / finish / merge``.
+"""What a strategy is: pure functions over dictionaries of tensors.
+
+They are ``init / instruct / objective / correct / finish / merge``.
 
 A strategy never sees data, methods or engines. What the server remembers between rounds is its ``state``; what a client
 remembers is its ``client_state``, an explicit value that goes into a round and comes out of it, so that any engine can
@@ -13,8 +15,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from fedunseen.core.parameters import Params, add_scaled, difference
-from fedunseen.core.phases import GradientFunction
+from fedunseen.core.parameters import Params, add_scaled, difference, is_statistic
+from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult
 
@@ -48,37 +50,57 @@ class Instruction:
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What leaves a client: its update, counts, and losses for the log; its state stays with it."""
+    """What leaves a client; its state stays with it.
+
+    Attributes:
+        client: who replies.
+        update: by how much its parameters have changed.
+        classes: how many classes it holds.
+        samples: how many samples it trained on.
+        terms: mean losses, for the log.
+        step_lengths: how far it would have moved each parameter along a constant gradient of one
+            (``LocalResult.step_lengths``).
+    """
 
     client: int
     update: Params
     classes: int
     samples: int
     terms: dict[str, float] = field(default_factory=dict)
+    step_lengths: dict[str, float] = field(default_factory=dict)
 
 
 class Strategy:
     """Federated averaging, and the base of all strategies: they override what they do differently.
 
+    Running statistics of normalisation layers are not learnt: whatever a strategy does to parameters, these are
+    averaged with the weights of the replies.
+
     Attributes:
         merges: replies become one model; otherwise every client keeps its own.
         pools: all data are put together at one client before the run (no federation at all).
+        needs_sgd: divides changes of parameters by the steps taken, which only SGD allows.
     """
 
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
     merges: ClassVar[bool] = True
     pools: ClassVar[bool] = False
+    needs_sgd: ClassVar[bool] = False
 
     def __init__(self, settings: StrategySettings) -> None:
         self.settings = settings
 
-    def init(self, params: Params) -> Params:
-        """Return the server's state before round 0."""
+    def init(self, params: Params, clients: int) -> Params:
+        """Return the server's state before round 0, from the first parameters and the number of all clients."""
         return {}
 
     def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
         """Return what a client is sent in ``round`` (counted from 0)."""
         return Instruction(params)
+
+    def objective(self, loss: Loss, represent: Represent) -> Loss:
+        """Wrap a phase's loss. It finds the instruction's extras in its context. Must be pure, as losses are."""
+        return loss
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Wrap the gradient function of a local step. Must be pure: it is mapped over clients."""
@@ -86,13 +108,28 @@ class Strategy:
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Return a client's update and its state for the next round (FedZSL Algorithm 1, line 26)."""
-        return difference(result.params, instruction.params, self.settings.update_scale), client_state
+        update = difference(result.params, instruction.params, self.settings.update_scale)
+        for name in filter(is_statistic, update):
+            update[name] = result.params[name] - instruction.params[name]
+        return update, client_state
+
+    def local_model(self, start: Params, update: Params) -> Params:
+        """Return the model that a client ended with, from the one that it was sent and its update."""
+        scale = self.settings.update_scale
+        return {n: start[n] + (change if is_statistic(n) else change / scale) for n, change in update.items()}
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters."""
         step = self.server_step(round)
         weights = [step * weight for weight in self.reply_weights(replies)]
-        return state, add_scaled(params, [reply.update for reply in replies], weights)
+        merged = add_scaled(params, [reply.update for reply in replies], weights)
+        return state, merged | self.merged_statistics(params, replies)
+
+    def merged_statistics(self, params: Params, replies: Sequence[Reply]) -> Params:
+        """Return the running statistics among the parameters, averaged."""
+        chosen = {name: value for name, value in params.items() if is_statistic(name)}
+        updates = [{name: reply.update[name] for name in chosen} for reply in replies]
+        return add_scaled(chosen, updates, self.reply_weights(replies))
 
     def server_step(self, round: int) -> float:
         """Return the server's learning rate in ``round``."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, under
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 
@@ -36,7 +36,7 @@ class FedProx(Strategy):
 
     def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
         """Send the global model twice: as the start, and as the point of the pull."""
-        return Instruction(params, {f"global/{name}": value for name, value in params.items()})
+        return Instruction(params, under("global/", params))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Add mu (w - w^t) to the gradient."""

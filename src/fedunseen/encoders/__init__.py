@@ -1,0 +1,14 @@
+"""Encoders: images and text to vectors, maps or tokens; frozen (features are computed once) or trained in the model."""
+
+from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings
+
+__all__ = ["ENCODERS", "Backbone", "Encoder", "EncoderSettings"]
+
+ENCODERS = {
+    "none": "fedunseen.encoders.backbone:NoEncoder",
+    "conv": "fedunseen.encoders.conv:Conv",
+    "resnet": "fedunseen.encoders.transformers:ResNet",
+    "vit": "fedunseen.encoders.transformers:ViT",
+    "tflite": "fedunseen.encoders.tflite:TFLite",
+}
+"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""

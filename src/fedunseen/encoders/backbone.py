@@ -1,0 +1,101 @@
+"""What an encoder is: it turns images into features, once and for all (frozen) or inside the model (trained).
+
+A frozen encoder replaces a benchmark's images by features before anything else happens. A trained one goes into the
+model as its backbone f: the clients' inputs stay images, and every loss calls the backbone on them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.settings import NamedSettings
+
+__all__ = ["Backbone", "Encoder", "EncoderSettings", "NoEncoder", "Output"]
+
+Output = Literal["vectors", "maps"]
+"""``vectors``: (d,) a sample; ``maps``: (channels, height, width)."""
+
+
+class EncoderSettings(NamedSettings):
+    """Base of all encoders' settings."""
+
+
+class Backbone:
+    """f, the part of a model that turns a sample into visual features. This one passes frozen features through.
+
+    Attributes:
+        shape: of one sample's features: (d,) for vectors, (channels, height, width) for maps.
+        batched: is pure, so that it can be mapped over clients with ``vmap``. One with running statistics is not.
+        trained: has parameters.
+    """
+
+    batched: bool = True
+    trained: bool = False
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Return the parameters of round 0, under names that begin with ``f.``."""
+        return {}
+
+    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Return the features (n, *shape), float32, of ``inputs``.
+
+        Running statistics (``fedunseen.core.parameters.is_statistic``) are used as they are, or, in ``training``,
+        replaced by the batch's own and updated in place.
+        """
+        return inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+
+    def multiply_adds(self) -> int:
+        """Return the multiplications that one sample takes; 0 where nothing is computed."""
+        return 0
+
+
+class Encoder:
+    """Base of all encoders: subclass, and register the class under its name (``fedunseen.encoders`` entry points).
+
+    Args:
+        settings: the ``[encoder]`` section.
+        image_shape: (channels, height, width) of the images.
+        output: what the method takes.
+
+    Attributes:
+        trained: goes into the model through :meth:`backbone`; otherwise frozen, used through :meth:`encode`.
+    """
+
+    Settings: ClassVar[type[EncoderSettings]] = EncoderSettings
+    trained: bool = False
+
+    def __init__(self, settings: EncoderSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+        self.settings, self.image_shape, self.output = settings, image_shape, output
+
+    def backbone(self) -> Backbone:
+        """Return the trained backbone."""
+        raise TypeError(f"{type(self).__name__} is frozen: encode images with it")
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return features of images (n, C, H, W), bytes or floats in [0, 1].
+
+        Returns:
+            (n, d) float32, or (n, channels, height, width) float16, perhaps a memory map of a file in the cache.
+        """
+        raise TypeError(f"{type(self).__name__} is trained: it has no features of its own")
+
+
+class NoEncoderSettings(EncoderSettings):
+    """Settings of no encoder: features are taken as the benchmark gives them."""
+
+    name: Literal["none"] = "none"
+
+
+class NoEncoder(Encoder):
+    """No encoder. Where a benchmark has nothing but images, one of the others has to be named."""
+
+    Settings = NoEncoderSettings

@@ -1,0 +1,124 @@
+"""FedGloSS (Caldarola et al. 2025, "Beyond local sharpness: communication-efficient global SAM for federated learning").
+
+Sharpness-aware minimisation (SAM) at the server: clients train from w~ = w + rho g / ||g||, where g is the last
+round's pseudo-gradient (the mean of w~ - w_k), and the server steps from w along the new one. Dual variables s_k and
+sigma (the method of multipliers, as in FedDyn) keep the clients' solutions together. Clients may use SAM as well.
+
+Two places where the authors' code and the method of multipliers differ are decided for the latter: sigma changes by
+the sum of the clients' changes over beta N (the code divides by the number of this round's clients once more), and
+s_k changes once a round (the code does it after every local epoch, which is the same for one epoch). Running statistics
+have no part in any of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within
+from fedunseen.core.phases import GradientFunction, Step, Terms
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+
+__all__ = ["FedGloSS", "FedGloSSSettings"]
+
+
+class FedGloSSSettings(StrategySettings):
+    """Settings of FedGloSS; the paper's are for CIFAR, DistZSL gives none."""
+
+    name: Literal["fedgloss"] = "fedgloss"
+    rho: float = Field(0.05, ge=0)
+    """Radius of the server's SAM step; 0: none. The paper: 0.15 (CIFAR-10) and 0.01 (CIFAR-100)."""
+    rho_local: float = Field(0.05, ge=0)
+    """Radius of the clients' SAM steps; 0: plain SGD. The paper: 0.15 and 0.2."""
+    beta: float = Field(100.0, gt=0)
+    """Penalty of the method of multipliers: the larger, the weaker the pull. The paper: 10 and 100."""
+    dual: bool = True
+    """Keep dual variables; false leaves sharpness-aware FedAvg."""
+    warmup_rounds: int = Field(10, ge=0)
+    """Rounds over which both radii rise from 0.001, as in the paper (a fifth or more of its rounds)."""
+
+
+class FedGloSS(Strategy):
+    """Global sharpness-aware minimisation with dual variables; rho = rho_local = 0 and no dual variables is FedAvg."""
+
+    Settings = FedGloSSSettings
+
+    def __init__(self, settings: FedGloSSSettings) -> None:
+        super().__init__(settings)
+        self.config = settings
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return sigma = 0 and the number of clients; there is no pseudo-gradient yet."""
+        zero = {name: torch.zeros_like(value) for name, value in params.items() if not is_statistic(name)}
+        return under("sigma/", zero) | {"clients": torch.tensor(float(clients))}
+
+    def radius(self, full: float, round: int) -> float:
+        """Return a radius in ``round``: it rises in a straight line from 0.001 (or from less, if it is less)."""
+        start, rise = min(0.001, full), self.config.warmup_rounds
+        return full if round >= rise else start + (full - start) * round / rise
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Send w~, and the radius of the client's own SAM; the client adds s_k, zero in its first round."""
+        gradient = within("gradient/", state)
+        start = params
+        if gradient and self.config.rho:
+            step = self.radius(self.config.rho, round) / (_norm(gradient) + 1e-12)
+            start = params | {name: params[name] + step * g for name, g in gradient.items()}
+        extras: Params = {}
+        if self.config.rho_local:
+            device = next(iter(params.values())).device
+            extras["rho"] = torch.tensor(self.radius(self.config.rho_local, round), device=device)
+        if self.config.dual:
+            own = client_state or {name: torch.zeros_like(value) for name, value in within("sigma/", state).items()}
+            extras |= under("start/", {name: start[name] for name in own}) | under("dual/", own)
+        return Instruction(start, extras)
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """Take the gradient where SAM says, less s_k, with a pull of strength 1 / beta towards w~."""
+
+        def sharpness_aware(params: Params, step: Step) -> tuple[Params, Terms]:
+            grads, terms = gradient(params, step)
+            extras = step.extras
+            if self.config.rho_local:
+                size = extras["rho"] / (_norm(grads) + 1e-12)
+                grads, _ = gradient({name: params[name] + size * g for name, g in grads.items()}, step)
+            if self.config.dual:
+                pull = {name: (params[name] - extras[f"start/{name}"]) / self.config.beta for name in grads}
+                grads = {name: g - extras[f"dual/{name}"] + pull[name] for name, g in grads.items()}
+            return grads, terms
+
+        return sharpness_aware
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Send the update, remember s_k - (w_k - w~) / beta."""
+        update, _ = super().finish(instruction, result, client_state)
+        if not self.config.dual:
+            return update, client_state
+        dual = within("dual/", instruction.extras)
+        moved = {name: result.params[name] - instruction.params[name] for name in dual}
+        return update, {name: value - moved[name] / self.config.beta for name, value in dual.items()}
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Step from w along the pseudo-gradient, then by -beta sigma."""
+        zero = {name: torch.zeros_like(value) for name, value in within("sigma/", state).items()}
+        updates = [{name: reply.update[name] for name in zero} for reply in replies]
+        mean = add_scaled(zero, updates, self.reply_weights(replies))
+        merged = params | {name: params[name] + self.server_step(round) * change for name, change in mean.items()}
+        sigma = within("sigma/", state)
+        if self.config.dual:
+            share = -1.0 / (self.config.beta * float(state["clients"]) * self.settings.update_scale)
+            sigma = add_scaled(sigma, updates, [share] * len(replies))
+            merged |= {name: merged[name] - self.config.beta * value for name, value in sigma.items()}
+        gradient = {name: -change for name, change in mean.items()}
+        new = under("sigma/", sigma) | under("gradient/", gradient) | {"clients": state["clients"]}
+        return new, merged | self.merged_statistics(params, replies)
+
+
+def _norm(params: Params) -> Tensor:
+    """Return the length of all parameters taken as one vector."""
+    return torch.stack([value.square().sum() for value in params.values()]).sum().sqrt()

@@ -1,0 +1,94 @@
+"""MOON (Li et al. 2021, "Model-contrastive federated learning").
+
+A client's features are drawn to those of the global model and away from those of its own model of the round before.
+
+MOON contrasts the output of a projection head. A zero-shot model has none, and DistZSL does not say what it takes;
+here it is what the method's ``represent`` gives: the visual features where training changes them, otherwise the
+predicted attributes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.phases import Batch, Context, Loss, Represent, Terms, weighted_mean
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
+
+__all__ = ["Moon", "MoonSettings", "contrast"]
+
+
+class MoonSettings(StrategySettings):
+    """Settings of MOON."""
+
+    name: Literal["moon"] = "moon"
+    mu: float = Field(1.0, ge=0)
+    """Weight of the contrastive term; 0 is FedAvg. The paper's best are 5, 1 and 1 on its three data sets."""
+    temperature: float = Field(0.5, gt=0)
+    """tau of the contrastive term."""
+
+
+class Moon(Strategy):
+    """FedAvg with the model-contrastive term (their Eq. 3) added to every loss."""
+
+    Settings = MoonSettings
+
+    def __init__(self, settings: MoonSettings) -> None:
+        super().__init__(settings)
+        self.mu, self.temperature = settings.mu, settings.temperature
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Send the model; the client adds its own of the last round that it took part in.
+
+        In its first round there is none: the global model stands in and the term counts nothing (``known`` = 0).
+        """
+        known = torch.tensor(1.0 if client_state else 0.0, device=next(iter(params.values())).device)
+        extras = under("global/", params) | under("previous/", client_state or params)
+        return Instruction(params, extras | {"known": known})
+
+    def objective(self, loss: Loss, represent: Represent) -> Loss:
+        """Add mu times the contrastive term, on the loss's own ``representation`` if it gives one."""
+        if not self.mu:
+            return loss
+
+        def contrasting(params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+            value, terms = loss(params, batch, context)
+            own = terms.get("representation")
+            if own is None:
+                own = represent(params, batch["inputs"])
+            others = [represent(within(f"{model}/", context), batch["inputs"]) for model in ("global", "previous")]
+            term = context["known"] * contrast(own, *others, batch["weights"], self.temperature)
+            total = value + self.mu * term
+            return total, {**terms, "loss": total, "contrast": term}
+
+        return contrasting
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Send the update, remember the model."""
+        update, _ = super().finish(instruction, result, client_state)
+        return update, {name: value.clone() for name, value in result.params.items()}  # may be views of a whole round
+
+
+def contrast(own: Tensor, everybody: Tensor, previous: Tensor, weights: Tensor, temperature: float) -> Tensor:
+    r"""Eq. 3: :math:`-\log\frac{e^{\cos(z, z_{glob})/\tau}}{e^{\cos(z, z_{glob})/\tau} + e^{\cos(z, z_{prev})/\tau}}`.
+
+    Args:
+        own: (B, d) features by the model in training.
+        everybody: (B, d) by the global model.
+        previous: (B, d) by the client's own model of the round before.
+        weights: (B,) 0 drops a sample.
+        temperature: tau > 0.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 0.0]])
+        >>> round(contrast(z, z, z, torch.ones(1), 0.5).item(), 4)  # as near to one as to the other: log 2
+        0.6931
+    """
+    nearer = F.cosine_similarity(own, everybody, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
+    return weighted_mean(-F.logsigmoid(nearer / temperature), weights)

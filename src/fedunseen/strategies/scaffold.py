@@ -1,0 +1,84 @@
+"""SCAFFOLD (Karimireddy et al. 2020): control variates take out of every local step what is peculiar to the client.
+
+The server keeps c, an estimate of everybody's mean gradient, and client k keeps c_k, one of its own mean gradient; its
+steps go along g - c_k + c. Both begin at zero, as in the paper (some code begins with random numbers).
+
+Where the paper divides by (steps x learning rate), here is divided by the distance that the optimiser goes along a
+constant gradient. Without momentum they are the same. With momentum the paper's number is too small, by a factor that
+tends to 1 / (1 - momentum), and the control variates would be too large by as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from fedunseen.core.parameters import Params, is_statistic, under, within
+from fedunseen.core.phases import GradientFunction, Step, Terms
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+
+__all__ = ["Scaffold", "ScaffoldSettings"]
+
+
+class ScaffoldSettings(StrategySettings):
+    """Settings of SCAFFOLD."""
+
+    name: Literal["scaffold"] = "scaffold"
+
+
+class Scaffold(Strategy):
+    r"""Option II of the paper: :math:`c_k^+ = c_k - c + (w - w_k) / (\mathrm{steps} \cdot \mathrm{lr})`.
+
+    A client does not send the change of c_k: the server, who knows c, reads it off the client's update, so that
+    SCAFFOLD costs no more upload than FedAvg. The changes are weighted as the updates are, so that c estimates the
+    gradient of the same mean of losses that the model minimises; with ``weights = "uniform"`` this is the paper's rule.
+    """
+
+    Settings = ScaffoldSettings
+    needs_sgd = True
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return c = 0, and the number of clients."""
+        learnt = {name: value for name, value in params.items() if not is_statistic(name)}
+        zero = {name: torch.zeros_like(value) for name, value in learnt.items()}
+        return under("c/", zero) | {"clients": torch.tensor(float(clients))}
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Send the model and c; the client adds its own c_k, zero in its first round."""
+        own = client_state or {name: torch.zeros_like(value) for name, value in within("c/", state).items()}
+        return Instruction(params, under("c/", within("c/", state)) | under("own/", own))
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """Step along g - c_k + c."""
+
+        def controlled(params: Params, step: Step) -> tuple[Params, Terms]:
+            grads, terms = gradient(params, step)
+            extras = step.extras
+            return {name: g - extras[f"own/{name}"] + extras[f"c/{name}"] for name, g in grads.items()}, terms
+
+        return controlled
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Send the update, remember c_k+."""
+        update, _ = super().finish(instruction, result, client_state)
+        own, everybody = within("own/", instruction.extras), within("c/", instruction.extras)
+        for name, length in result.step_lengths.items():
+            moved = instruction.params[name] - result.params[name]
+            own[name] = own[name] - everybody[name] + moved / length
+        return update, own
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Merge as FedAvg does, and move c by the mean change of the clients' c_k."""
+        _, merged = super().merge(state, params, replies, round)
+        c, share = within("c/", state), len(replies) / float(state["clients"])
+        new = dict(c)
+        for name in replies[0].step_lengths:
+            change = torch.zeros_like(c[name])
+            for weight, reply in zip(self.reply_weights(replies), replies, strict=True):
+                gradient = -reply.update[name] / (self.settings.update_scale * reply.step_lengths[name])
+                change += weight * (gradient - c[name])  # c_k+ - c_k, whatever c_k is
+            new[name] = c[name] + share * change
+        return under("c/", new) | {"clients": state["clients"]}, merged
