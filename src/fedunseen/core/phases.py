@@ -176,7 +176,8 @@ class Plan:
     Attributes:
         index: (steps, batch) positions among the client's samples.
         weight: (steps, batch) 1, or 0 for a place that only pads a short batch.
-        extras: name -> (steps, ...) whatever else a step's batch holds, for example a generator's noise.
+        extras: name -> (steps, batch, ...) whatever else a batch holds for each of its places, for example a
+            generator's noise.
     """
 
     index: NDArray[np.int64]

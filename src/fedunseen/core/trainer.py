@@ -19,8 +19,12 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
 from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
 
-__all__ = ["LocalResult", "Task", "Trainer", "batching_pays", "chunk_size"]
+__all__ = ["AUGMENT", "LocalResult", "Task", "Trainer", "batching_pays", "chunk_size"]
 
+AUGMENT = "augment"
+"""The extra of a plan that holds the random numbers of augmentation."""
+
+Augment = Callable[[Tensor, Tensor], Tensor]
 Objective = Callable[[Loss], Loss]
 Correction = Callable[[GradientFunction], GradientFunction]
 
@@ -107,6 +111,7 @@ class Trainer:
         correct: the strategy's correction of the gradient function.
         objective: what the strategy makes of a loss.
         bf16: compute matrix products in bfloat16 (parameters stay float32).
+        augment: changes inputs (..., batch, *sample) by what the plans' extra :data:`AUGMENT` has drawn for each.
     """
 
     phases: Sequence[Phase]
@@ -116,6 +121,7 @@ class Trainer:
     correct: Correction
     objective: Objective = unchanged
     bf16: bool = False
+    augment: Augment | None = None
 
     def one(self, task: Task) -> LocalResult:
         """Train one client."""
@@ -123,17 +129,10 @@ class Trainer:
         context = {**self.context, **task.context}
 
         def batch_of(plan: Plan, samples: Tensor, step: int) -> dict[str, Tensor]:
-            # Alone, a short batch is simply short; but what a plan drew for each place of the batch must stay in place.
-            keep = slice(None) if plan.extras else plan.weight[step] > 0
+            keep = plan.weight[step] > 0  # alone, a short batch is simply short
             chosen = samples[torch.from_numpy(plan.index[step][keep]).to(samples.device)]
-            extras = {name: self._tensor(value[step]) for name, value in plan.extras.items()}
-            weights = self._tensor(plan.weight[step][keep])
-            return {
-                "inputs": self.inputs[chosen],
-                "labels": self.labels[chosen],
-                "weights": weights,
-                **extras,
-            }
+            extras = {name: self._tensor(value[step][keep]) for name, value in plan.extras.items()}
+            return self._batch(chosen, self._tensor(plan.weight[step][keep]), extras)
 
         samples = torch.from_numpy(task.samples).to(self.inputs.device)
         log = _Log()
@@ -180,13 +179,8 @@ class Trainer:
             run = [_Running(p, params, self.correct(_by_transform(self.objective(p.loss)))) for p in phases]
             for step in range(int(steps.max())):
                 active = slice(0, int((steps > step).sum()))
-                rows = index[step, active]
-                batch = {
-                    "inputs": self.inputs[rows],
-                    "labels": self.labels[rows],
-                    "weights": weight[step, active],
-                }
-                batch |= {k: value[step, active] for k, value in more.items()}
+                extra = {k: value[step, active] for k, value in more.items()}
+                batch = self._batch(index[step, active], weight[step, active], extra)
                 for running in run:
                     group = {k: v[active] for k, v in running.group.items()}
                     fixed = {k: v[active] for k, v in params.items() if k not in running.group}
@@ -209,6 +203,13 @@ class Trainer:
             lengths = self._step_lengths(tasks[i])
             results[i] = LocalResult(unstack(params, place), means[place], int(total[place]), lengths)
         return [result for result in results if result is not None]
+
+    def _batch(self, rows: Tensor, weights: Tensor, extras: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gather samples (..., batch); their inputs are changed at random where the plan has drawn for that."""
+        inputs = self.inputs[rows]
+        if self.augment is not None and AUGMENT in extras:
+            inputs = self.augment(inputs, extras.pop(AUGMENT))
+        return {"inputs": inputs, "labels": self.labels[rows], "weights": weights, **extras}
 
     def _step_lengths(self, task: Task) -> dict[str, float]:
         lengths: dict[str, float] = {}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
+from fedunseen.encoders.augment import Augmentation
 
 __all__ = ["Backbone", "Encoder", "EncoderSettings", "NoEncoder", "Output"]
 
@@ -23,7 +24,11 @@ Output = Literal["vectors", "maps"]
 
 
 class EncoderSettings(NamedSettings):
-    """Base of all encoders' settings."""
+    """Settings that every encoder has."""
+
+    augment: tuple[Augmentation, ...] = ()
+    """Random changes of the training images of a trained encoder: `shift` (by up to an eighth of the side), `flip`
+    (left to right, where that does not change the class)."""
 
 
 class Backbone:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.phases import Loss
 from fedunseen.core.random import stream
-from fedunseen.core.trainer import LocalResult, Task, Trainer, batching_pays, chunk_size
+from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
+from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.strategies import Instruction, Reply, Strategy
 
@@ -42,6 +43,7 @@ class Worker:
         mode: ``auto``, ``batched`` or ``one-at-a-time``.
         memory: bytes that a batch of clients may take.
         bf16: compute matrix products in bfloat16.
+        augmentations: random changes of training samples, which then have to be images (N, channels, height, width).
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Worker:
         mode: str = "auto",
         memory: int = 2**30,
         bf16: bool = False,
+        augmentations: Sequence[Augmentation] = (),
     ) -> None:
         self.method, self.strategy, self.samples, self.seed = method, strategy, samples, seed
         self.mode, self.memory = mode, memory
@@ -67,7 +70,12 @@ class Worker:
         def objective(loss: Loss) -> Loss:
             return strategy.objective(loss, method.represent)
 
-        self.trainer = Trainer(self.phases, inputs, labels, context, strategy.correct, objective, bf16)
+        def change(images: Tensor, draws: Tensor) -> Tensor:
+            return augment(images, draws, augmentations)
+
+        self.augments = bool(augmentations)
+        changing = change if augmentations else None
+        self.trainer = Trainer(self.phases, inputs, labels, context, strategy.correct, objective, bf16, changing)
 
     def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
@@ -102,6 +110,12 @@ class Worker:
             name: self.method.plan(name, labels, epochs, stream(self.seed, f"batches {name}", round, work.client))
             for name in names
         }
+        if self.augments:
+            for name, plan in plans.items():
+                draws = stream(self.seed, f"augmentation {name}", round, work.client).random(
+                    (*plan.index.shape, DRAWS), dtype=np.float32
+                )
+                plans[name] = replace(plan, extras={**plan.extras, AUGMENT: draws})
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
         return Task(instruction.params, self.samples[work.client], plans, context, instruction.extras)

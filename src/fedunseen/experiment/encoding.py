@@ -40,6 +40,14 @@ def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None) -> E
         )
     shape = (1, *image_shape) if len(image_shape) == 2 else tuple(image_shape)
     encoder: Encoder = find("encoder", name)(experiment.encoder, shape, find("method", experiment.method.name).takes)
+    if experiment.encoder.augment and not encoder.trained:
+        raise ExperimentError(
+            f"encoder.augment changes images while encoder.name = {name!r} trains, but here it is frozen: leave it out"
+        )
+    if experiment.encoder.augment and len(image_shape) == 2:
+        raise ExperimentError(
+            f"encoder.augment needs images, and data.name = {experiment.data.name!r} gives vectors: leave it out"
+        )
     if experiment.data.features:
         raise ExperimentError(f"data.features scales vectors, but encoder.name = {name!r} takes images: leave it out")
     return encoder

@@ -115,6 +115,7 @@ class Federation:
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
+            experiment.encoder.augment,
         )  # fmt: skip
         return Federation(
             experiment,
