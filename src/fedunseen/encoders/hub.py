@@ -1,0 +1,122 @@
+"""Pretrained weights: a folder in the format of the Hugging Face hub, on this machine or fetched from the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import DataError, MissingDependencyError
+
+__all__ = ["load_model", "read_json", "require_transformers", "weight_files", "weights_folder"]
+
+# What is fetched: no pickles (*.bin, *.pt), and none of the copies for other frameworks in folders of their own.
+_WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
+
+
+def require_transformers(what: str) -> None:
+    """Refuse to go on without the library.
+
+    Raises:
+        MissingDependencyError: if ``transformers`` is not installed.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise MissingDependencyError(f"{what} needs transformers: pip install 'fedunseen[encoders]'") from None
+    transformers.logging.set_verbosity_error()  # what it would warn of (missing weights) is checked here
+    transformers.logging.disable_progress_bar()
+
+
+def weights_folder(weights: str, where: str) -> Path:
+    """Return the folder that ``weights`` names: itself, or the local copy of a hub repository, fetched if need be.
+
+    Args:
+        weights: a folder, or a hub name such as ``microsoft/resnet-18``.
+        where: the setting that named it, for messages.
+
+    Raises:
+        DataError: if there is no such folder, or the hub does not give the repository.
+    """
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
+        raise DataError(f"{path} is not a folder: {where} has to name one with config.json and model.safetensors")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(weights, allow_patterns=list(_WANTED)))
+    except Exception as error:  # names, rights, network, certificates: a dozen classes of three libraries
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(
+            f"{where}: {weights!r} is not a folder here, and the hub does not give it ({reason[0].rstrip('.')}): "
+            "check the name and the connection, or give a folder with config.json and model.safetensors"
+        ) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        DataError: if the file is missing or damaged.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path.parent} has no {path.name}: give a folder as save_pretrained writes it") from None
+    except (OSError, ValueError):
+        raise DataError(f"{path} is damaged or not JSON") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is damaged or not JSON")
+    return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a model.
+
+    Raises:
+        DataError: if there is none. A pickle (``pytorch_model.bin``) is never loaded.
+    """
+    files = sorted(folder.glob("model*.safetensors"))
+    if files:
+        return files
+    pickles = sorted(path.name for path in folder.glob("*.bin"))
+    why = f": {pickles[0]} may run code when it is loaded, save it as safetensors" if pickles else ""
+    raise DataError(f"{folder} has no weights (model.safetensors){why}")
+
+
+def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **options: Any) -> Any:
+    """Load a ``transformers`` model class from a folder, in float32, ready for evaluation.
+
+    Args:
+        model: the class.
+        folder: as :func:`weights_folder` gives it.
+        ignore: beginnings of names of parameters that may be missing, since they are not used.
+        options: for ``from_pretrained``.
+
+    Raises:
+        DataError: if weights are missing, damaged, or not this model's.
+    """
+    import torch
+
+    weight_files(folder)
+    try:
+        loaded, info = model.from_pretrained(
+            folder,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # said below
+            dtype=torch.float32,
+            **options,
+        )
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{folder} cannot be loaded as {model.__name__}: {reason[0].rstrip('.')}") from None
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith(ignore))
+    if missing:
+        raise DataError(f"{folder} lacks {len(missing)} of the weights of {model.__name__}, such as {missing[0]}")
+    if info["mismatched_keys"]:
+        name = min(key[0] for key in info["mismatched_keys"])
+        raise DataError(f"{folder}: {name} has another shape among the weights than config.json says")
+    return loaded.eval()

@@ -1,0 +1,48 @@
+"""Images to what a network takes: bytes or numbers in [0, 1], perhaps flattened, to float32 planes of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Resize", "as_floats", "as_images", "normalised", "resized"]
+
+Resize = Literal["bilinear", "bicubic"]
+
+
+def as_images(inputs: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
+    """Return images (n, C, H, W), at least float32, in [0, 1].
+
+    Args:
+        inputs: (n, C, H, W), or (n, ...) with as many numbers a sample: bytes, or floats in [0, 1].
+        image_shape: (C, H, W).
+
+    Example:
+        >>> as_images(torch.tensor([[0, 51, 102, 255]], dtype=torch.uint8), (1, 2, 2)).tolist()
+        [[[[0.0, 0.20000000298023224], [0.4000000059604645, 1.0]]]]
+    """
+    images = inputs.reshape(-1, *image_shape)
+    return images.float() / 255 if images.dtype == torch.uint8 else as_floats(images)
+
+
+def as_floats(values: Tensor) -> Tensor:
+    """Return ``values`` as float32, or float64 if they are: autocast leaves bfloat16 behind."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def resized(images: Tensor, size: tuple[int, int], resize: Resize) -> Tensor:
+    """Resize images (n, C, H, W) in [0, 1] to (n, C, *size); shrinking averages over what it leaves out."""
+    if tuple(images.shape[-2:]) == size:
+        return images
+    return F.interpolate(images, size=size, mode=resize, antialias=True).clamp(0, 1)  # bicubic may overshoot
+
+
+def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """Return ``(images - mean) / deviation`` of images (n, 1 or C, H, W), with C channels: grey is repeated."""
+    shape = (len(mean), 1, 1)
+    shift, scale = (torch.tensor(list(values), device=images.device).reshape(shape) for values in (mean, deviation))
+    return (images - shift) / scale

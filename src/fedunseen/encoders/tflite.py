@@ -1,0 +1,160 @@
+"""A quantised TFLite model as a frozen encoder: features that a phone can compute.
+
+What is wanted is inside such a model, not at its end: the last map, and what the pooling makes of it. Both are found
+in the graph, as input and output of the last operation that pools a map to one cell.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
+from fedunseen.encoders.backbone import Encoder, EncoderSettings, Output
+from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.images import Resize, as_images, resized
+
+__all__ = ["TFLite", "TFLiteSettings"]
+
+_TYPES = (np.uint8, np.int8)
+
+
+class TFLiteSettings(EncoderSettings):
+    """Settings of a quantised TFLite model."""
+
+    name: Literal["tflite"] = "tflite"
+    model: Path | None = None
+    """The `.tflite` file: quantised, bytes in, with a global pooling (MobileNet, EfficientNet-Lite, ...)."""
+    resize: Resize = "bilinear"
+    """How images are brought to the model's size, without keeping their proportions: `bilinear` or `bicubic`."""
+
+
+class _Tensors(NamedTuple):
+    """Indices of a model's tensors."""
+
+    image: int
+    map: int
+    pooled: int
+    answer: int
+
+
+class TFLite(Encoder):
+    """The features before a quantised model's classifier, or the map that it pools; frozen.
+
+    Raises:
+        ExperimentError: if no model is named.
+        DataError: if the file is missing or unreadable, takes something else than bytes of one image, or has no
+            pooled map.
+        MissingDependencyError: if ``ai-edge-litert`` is not installed.
+    """
+
+    Settings = TFLiteSettings
+
+    def __init__(self, settings: TFLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+        super().__init__(settings, image_shape, output)
+        if settings.model is None:
+            raise ExperimentError("encoder.model is missing: name the .tflite file")
+        self.config, self.model = settings, settings.model
+        if not self.model.is_file():
+            raise DataError(f"{self.model} is missing: encoder.model has to name a .tflite file")
+        interpreter = self._load()
+        self._free = [interpreter]  # those that no thread works with just now
+        self.tensors = _find_tensors(interpreter, self.model)
+        self._details = {detail["index"]: detail for detail in interpreter.get_tensor_details()}
+        _, height, width, channels = self._details[self.tensors.map]["shape"].tolist()
+        self.shape = (channels, height, width) if output == "maps" else (channels,)
+        _, *size, _ = self._details[self.tensors.image]["shape"].tolist()
+        self.size = (size[0], size[1])
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return dequantised vectors (n, channels) float32 or maps (n, channels, height, width) float16."""
+        wanted = self.tensors.map if self.output == "maps" else self.tensors.pooled
+        depends = {
+            "encoder": "tflite",
+            "model": files_digest([self.model]),
+            "tensor": wanted,
+            "resize": self.config.resize,
+            "library": version("ai-edge-litert"),  # another release may round differently
+        }
+        dtype = "float16" if self.output == "maps" else "float32"
+        return cached(depends, images, self.shape, dtype, lambda part: self._run(part, wanted, dtype))
+
+    def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the model's own answer (n, classes): whether a model and its preprocessing fit shows in it."""
+        return self._run(images, self.tensors.answer, "float32")
+
+    def _run(self, images: NDArray[Any], tensor: int, dtype: str) -> NDArray[Any]:
+        """Read one tensor for each image; the quantised arithmetic is the same on any number of threads."""
+        # One image at a time, since such models have their batch of one written into a reshape; in threads, since an
+        # interpreter works outside Python's lock.
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            rows = threads.map(lambda image: self._one(image, tensor).astype(dtype), images)
+            return np.stack(list(rows))
+
+    def _one(self, image: NDArray[Any], tensor: int) -> NDArray[np.float32]:
+        detail = self._details[self.tensors.image]
+        images = as_images(torch.from_numpy(np.array(image))[None], self.image_shape)
+        bytes_ = (resized(images, self.size, self.config.resize) * 255).round()
+        cells = bytes_.expand(1, int(detail["shape"][3]), *self.size).permute(0, 2, 3, 1)
+        shift = 128 if detail["dtype"] is np.int8 else 0
+        try:
+            interpreter = self._free.pop()
+        except IndexError:
+            interpreter = self._load()
+        interpreter.set_tensor(self.tensors.image, (cells - shift).numpy().astype(detail["dtype"]))
+        interpreter.invoke()
+        value = interpreter.get_tensor(tensor)[0].astype(np.float32)
+        self._free.append(interpreter)
+        scale, zero = self._details[tensor]["quantization"]
+        if scale:  # 0: not quantised
+            value = (value - np.float32(zero)) * np.float32(scale)
+        return np.ascontiguousarray(value.transpose(2, 0, 1)) if tensor == self.tensors.map else value.reshape(-1)
+
+    def _load(self) -> Any:
+        """Return a new interpreter that keeps the tensors between input and output."""
+        try:
+            from ai_edge_litert.interpreter import Interpreter
+        except ImportError:
+            raise MissingDependencyError(
+                "the encoder 'tflite' needs ai-edge-litert: pip install 'fedunseen[litert]'"
+            ) from None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that keeping tensors takes memory: some 10 MB here
+                interpreter = Interpreter(str(self.model), num_threads=1, experimental_preserve_all_tensors=True)
+                interpreter.allocate_tensors()
+        except (ValueError, RuntimeError):
+            raise DataError(f"{self.model} is not a TFLite model, or a damaged one") from None
+        return interpreter
+
+
+def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
+    """Find the image, the last map that is pooled to one cell, the pooled vector and the answer."""
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    image = inputs[0]
+    if len(inputs) != 1 or image["dtype"] not in _TYPES or len(image["shape"]) != 4 or image["shape"][3] not in (1, 3):
+        raise DataError(
+            f"{model} takes {_described(inputs)}, not the bytes of one image (1, height, width, channels): "
+            "give a quantised image model"
+        )
+    shapes = {detail["index"]: detail["shape"].tolist() for detail in interpreter.get_tensor_details()}
+    # Operations of the graph as it was written come before those of the delegates that run them.
+    for operation in reversed(interpreter._get_ops_details()):
+        if operation["op_name"] not in ("MEAN", "AVERAGE_POOL_2D"):
+            continue
+        map, pooled = int(operation["inputs"][0]), int(operation["outputs"][0])
+        if len(shapes[map]) == 4 and shapes[map][1] * shapes[map][2] > 1 and np.prod(shapes[pooled]) == shapes[map][3]:
+            return _Tensors(int(image["index"]), map, pooled, int(outputs[0]["index"]))
+    raise DataError(f"{model} pools no map to a vector: its features cannot be told from the rest")
+
+
+def _described(details: Sequence[dict[str, Any]]) -> str:
+    return " and ".join(f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in details)

@@ -1,0 +1,424 @@
+"""ResNet and ViT of the ``transformers`` library, frozen or trained; from the hub or from a folder.
+
+The library's modules hold no numbers here: they are skeletons, called with the run's own dictionary of tensors
+(``torch.func.functional_call``). Images are prepared here as well, because the library's own preparation needs
+torchvision.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import PositiveInt, model_validator
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.parameters import Params, is_statistic, to_device
+from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
+from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
+from fedunseen.encoders.images import Resize, as_floats, as_images, normalised, resized
+
+__all__ = ["NetworkBackbone", "ResNet", "ResNetSettings", "ViT", "ViTBackbone", "ViTSettings"]
+
+_ENCODED_AT_ONCE = 32  # images; more is no faster
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+# Architectures that need no file where nothing pretrained is wanted.
+_KNOWN: dict[str, dict[str, Any]] = {
+    "microsoft/resnet-18": {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512]},
+    "microsoft/resnet-34": {"layer_type": "basic", "depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512]},
+    "microsoft/resnet-50": {"depths": [3, 4, 6, 3]},
+    "microsoft/resnet-101": {"depths": [3, 4, 23, 3]},
+    "microsoft/resnet-152": {"depths": [3, 8, 36, 3]},
+    "google/vit-base-patch16-224": {},
+    "google/vit-base-patch16-224-in21k": {},
+}
+
+
+class _NetworkSettings(EncoderSettings):
+    """What ResNet and ViT have in common."""
+
+    weights: str
+    """A hub name, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
+    trained: bool = False
+    """Whether clients train the network in their local updates; otherwise it is frozen, and images are encoded once."""
+    pretrained: bool = True
+    """Whether to start from the weights that are there; otherwise from random ones (He, or as the architecture's
+    authors do), for which well-known names need no download."""
+    size: PositiveInt = 224
+    """Side of the images that the network sees; others are resized without keeping their proportions."""
+    resize: Resize = "bilinear"
+    """How they are resized: `bilinear` or `bicubic`."""
+    frozen_layers: tuple[str, ...] = ()
+    """Patterns of parameters that a trained network keeps as they were, with their running statistics; they are
+    neither sent nor saved with the model. `embedder.*` and `encoder.stages.0.*` are a ResNet's first layers."""
+
+    @model_validator(mode="after")
+    def _check_start(self) -> _NetworkSettings:
+        if not self.pretrained and (not self.trained or self.frozen_layers):
+            raise ValueError("pretrained = false leaves random numbers where nothing is trained: train all layers")
+        return self
+
+
+class ResNetSettings(_NetworkSettings):
+    """Settings of a residual network (He et al. 2016)."""
+
+    name: Literal["resnet"] = "resnet"
+    weights: str = "microsoft/resnet-18"
+    """A hub name (`microsoft/resnet-101`), or a folder with `config.json` and `model.safetensors`. Pickles are never
+    loaded."""
+    stage: PositiveInt | None = None
+    """The stage whose map is taken, from 1; by default the last, a 32nd of the image's side."""
+
+
+class ViTSettings(_NetworkSettings):
+    """Settings of a vision transformer (Dosovitskiy et al. 2021)."""
+
+    name: Literal["vit"] = "vit"
+    weights: str = "google/vit-base-patch16-224"
+    """A hub name, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
+
+
+@dataclass(frozen=True)
+class _Preparation:
+    """How images become what a network takes: resized, grey repeated, normalised."""
+
+    image_shape: tuple[int, int, int]
+    size: int
+    resize: Resize
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return (n, 3, size, size) of images, bytes or floats in [0, 1]."""
+        images = resized(as_images(inputs, self.image_shape), (self.size, self.size), self.resize)
+        return normalised(images, self.mean, self.deviation)
+
+
+class NetworkBackbone(Backbone):
+    """A skeleton of the library, its numbers in the run's parameters ``f.<name>``.
+
+    Args:
+        skeleton: a module without numbers (on the device ``meta``).
+        prepare: images to what the skeleton takes.
+        output: what is given.
+        frozen: patterns of names that are kept.
+        load: returns the tensors to start from, by the skeleton's names.
+    """
+
+    batched = False
+    trained = True
+
+    def __init__(
+        self,
+        skeleton: nn.Module,
+        prepare: _Preparation,
+        output: Output,
+        frozen: Sequence[str],
+        load: Callable[[np.random.Generator], Params],
+    ) -> None:
+        self.skeleton, self.prepare, self.output, self._load = skeleton.eval(), prepare, output, load
+        # With a fixed momentum, BatchNorm does not need to count its batches.
+        self._norms = {name: m for name, m in skeleton.named_modules() if isinstance(m, nn.BatchNorm2d)}
+        for norm in self._norms.values():
+            norm.num_batches_tracked = None
+        names = [name for name, _ in [*skeleton.named_parameters(), *skeleton.named_buffers()]]
+        for pattern in frozen:
+            if not fnmatch.filter(names, pattern):
+                raise ExperimentError(f"encoder.frozen_layers: no parameter matches {pattern!r} (one is {names[0]!r})")
+        self.frozen = {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen)}
+        self.names = [name for name in names if name not in self.frozen]
+        if all(is_statistic(name) for name in self.names):
+            raise ExperimentError("encoder.frozen_layers leaves nothing to train: give encoder.trained = false")
+        self._fixed: Params = {}
+        meta = {f"f.{name}": tensor.to("meta") for name, tensor in skeleton.state_dict().items()}
+        self._fixed = {name: meta[f"f.{name}"] for name in self.frozen}
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            features = self(meta, torch.empty((1, *prepare.image_shape), device="meta"))
+        self._fixed = {}
+        self._multiply_adds = int(counter.get_total_flops()) // 2
+        super().__init__(tuple(features.shape[1:]))
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Return copies of the pretrained tensors, or random ones."""
+        start = self._load(rng)
+        return {f"f.{name}": start[name].clone() for name in self.names}
+
+    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Return vectors (n, channels) or maps (n, channels, height, width) of images."""
+        maps = as_floats(self._run(params, self.prepare(inputs), training=training).last_hidden_state)
+        return maps if self.output == "maps" else maps.mean((2, 3))
+
+    def multiply_adds(self) -> int:
+        """Return the multiplications of convolutions and matrix products for one image."""
+        return self._multiply_adds
+
+    def _run(self, params: Params, *args: Any, training: bool = False) -> Any:
+        """Call the skeleton with these parameters; in training, BatchNorm updates its statistics among them."""
+        for name, norm in self._norms.items():
+            # One sample is no batch: it has a mean, but says nothing of the spread between samples.
+            norm.training = training and len(args[0]) > 1 and f"{name}.running_mean" not in self.frozen
+        tensors = {name: params[f"f.{name}"] for name in self.names}
+        device = next(iter(tensors.values())).device
+        return functional_call(self.skeleton, tensors | self._kept(device), args, strict=True)
+
+    def _kept(self, device: torch.device) -> Params:
+        """Return the tensors of the frozen layers, which no run's parameters hold."""
+        if self.frozen and (not self._fixed or next(iter(self._fixed.values())).device != device):
+            start = self._fixed or self._load(np.random.default_rng(0))
+            self._fixed = to_device({name: start[name].detach() for name in self.frozen}, device)
+        return self._fixed
+
+
+class _Attending(nn.Module):
+    """A ViT cut in two: images to tokens, and tokens through the layers."""
+
+    def __init__(self, vit: Any, interpolate: bool) -> None:
+        super().__init__()
+        self.vit, self.interpolate = vit, interpolate
+        self.attentions: list[Tensor] = []
+        for layer in vit.layers:
+            layer.attention.register_forward_hook(lambda _module, _args, output: self._keep(output[1]))
+
+    def _keep(self, attention: Tensor | None) -> None:
+        if attention is not None:  # only the eager implementation has them
+            self.attentions.append(attention.mean(1))
+
+    def forward(self, values: Tensor, part: Literal["tokens", "layers", "attended"]) -> Any:
+        if part == "tokens":
+            return self.vit.embeddings(values, interpolate_pos_encoding=self.interpolate)
+        self.vit.config._attn_implementation = "eager" if part == "attended" else "sdpa"
+        self.attentions = []
+        for layer in self.vit.layers:
+            values = layer(values, None)
+        kept, self.attentions = self.attentions, []
+        values = self.vit.layernorm(values)
+        return (values, torch.stack(kept)) if part == "attended" else values
+
+
+class ViTBackbone(NetworkBackbone):
+    """A vision transformer: also gives its tokens, and takes changed ones through its layers (SVIP)."""
+
+    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Return the CLS token (n, D), or the patches' tokens as a map (n, D, side, side), behind the last norm."""
+        tokens = as_floats(self._run(params, self.tokens(params, inputs), "layers"))
+        if self.output == "vectors":
+            return tokens[:, 0]
+        patches = tokens[:, 1:].transpose(1, 2)
+        side = round(patches.shape[2] ** 0.5)
+        return patches.reshape(len(patches), -1, side, side)
+
+    def tokens(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the CLS token and the embedded patches of images, with positions: (n, 1 + patches, D)."""
+        return as_floats(self._run(params, self.prepare(inputs), "tokens"))
+
+    def transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Take tokens (n, 1 + patches, D) through the layers.
+
+        Returns:
+            The tokens behind the last norm, (n, 1 + patches, D), and each layer's attention weights, averaged over its
+            heads: (layers, n, 1 + patches, 1 + patches), rows sum to 1.
+        """
+        values, attentions = self._run(params, tokens, "attended")
+        return as_floats(values), as_floats(attentions)
+
+
+class _Network(Encoder):
+    """What ResNet and ViT have in common: where weights come from, and encoding with frozen ones."""
+
+    kind: ClassVar[str]
+    normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]]]
+
+    def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
+        super().__init__(settings, image_shape, output)
+        require_transformers(f"the encoder {self.kind!r}")
+        self.config = settings
+        self.trained = settings.trained
+        self.folder = None if self._drawn() else weights_folder(settings.weights, "encoder.weights")
+        self.architecture = _KNOWN[settings.weights] if self.folder is None else self._read_architecture(self.folder)
+        self._frozen: tuple[NetworkBackbone, Params] | None = None
+
+    def backbone(self) -> NetworkBackbone:
+        """Return the network, to be trained."""
+        raise NotImplementedError
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return vectors (n, d) float32 or maps (n, channels, height, width) float16, computed on a GPU if there is."""
+        assert self.folder is not None  # random weights are refused where nothing is trained
+        network = self.backbone()
+        files = [self.folder / "config.json", *weight_files(self.folder)]
+        prepare = network.prepare
+        depends = {
+            "encoder": self.kind,
+            "weights": files_digest(files),
+            "stage": getattr(self.config, "stage", None),
+            "output": self.output,
+            "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
+            "device": _device().type,
+            "library": [version("transformers"), version("torch")],  # other releases may round differently
+        }
+        dtype = "float16" if self.output == "maps" else "float32"
+        return cached(depends, images, network.shape, dtype, self._encode)
+
+    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        if self._frozen is None:
+            network = self.backbone()
+            self._frozen = network, to_device(network.init(np.random.default_rng(0)), _device())
+        network, params = self._frozen
+        out = []
+        with torch.inference_mode():
+            for start in range(0, len(images), _ENCODED_AT_ONCE):
+                part = torch.from_numpy(np.array(images[start : start + _ENCODED_AT_ONCE])).to(_device())
+                out.append(network(params, part).cpu().numpy())
+        return np.concatenate(out)
+
+    def _drawn(self) -> bool:
+        """Say whether no file is needed: a well-known architecture with random weights."""
+        config = self.config
+        return not config.pretrained and config.weights in _KNOWN and self.kind in config.weights
+
+    def _read_architecture(self, folder: Path) -> dict[str, Any]:
+        architecture = read_json(folder / "config.json")
+        kind = architecture.get("model_type")
+        if kind != self.kind:
+            raise DataError(
+                f"{folder} holds a model of the type {kind!r}, but encoder.name = {self.kind!r} takes {self.kind!r}"
+            )
+        if self.config.pretrained:
+            weight_files(folder)
+        return architecture
+
+    def _preparation(self) -> _Preparation:
+        mean, deviation = self.normalisation
+        if self.folder is not None and (self.folder / "preprocessor_config.json").is_file():
+            said = read_json(self.folder / "preprocessor_config.json")
+            if said.get("do_normalize", True):
+                mean, deviation = said.get("image_mean", mean), said.get("image_std", deviation)
+            else:
+                mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+        return _Preparation(self.image_shape, self.config.size, self.config.resize, tuple(mean), tuple(deviation))
+
+    def _patterns(self) -> tuple[str, ...]:
+        return tuple(self.config.frozen_layers) if self.trained else ()
+
+
+class ResNet(_Network):
+    """A residual network: the map of its last stage, or the map's mean over cells.
+
+    Raises:
+        DataError: if the weights are not there, or not a ResNet's.
+        ExperimentError: if a stage or a pattern of frozen layers does not exist.
+        MissingDependencyError: if ``transformers`` is not installed.
+    """
+
+    Settings = ResNetSettings
+    kind = "resnet"
+    normalisation = _IMAGENET
+
+    def backbone(self) -> NetworkBackbone:
+        """Return the network, to be trained."""
+        from transformers import ResNetConfig, ResNetModel
+
+        config = ResNetConfig.from_dict(self.architecture)
+        stages, stage = len(config.depths), self.config.stage or len(config.depths)
+        if stage > stages:
+            raise ExperimentError(f"encoder.stage: there is no stage {stage}, {self.config.weights} has {stages}")
+
+        def load(rng: np.random.Generator) -> Params:
+            if not self.config.pretrained:
+                return _draw(skeleton, rng, _he)
+            assert self.folder is not None
+            return _tensors(load_model(ResNetModel, self.folder))
+
+        with torch.device("meta"):
+            skeleton = ResNetModel(config)
+        del skeleton.encoder.stages[stage:]
+        return NetworkBackbone(skeleton, self._preparation(), self.output, self._patterns(), load)
+
+
+class ViT(_Network):
+    """A vision transformer: the CLS token, or the patches' tokens as a map.
+
+    Raises:
+        DataError: if the weights are not there, or not a ViT's.
+        ExperimentError: if the size is not a multiple of the patches', or a pattern of frozen layers does not exist.
+        MissingDependencyError: if ``transformers`` is not installed.
+    """
+
+    Settings = ViTSettings
+    kind = "vit"
+    normalisation = _HALF
+
+    def backbone(self) -> ViTBackbone:
+        """Return the network, to be trained."""
+        from transformers import ViTConfig, ViTModel
+
+        config = ViTConfig.from_dict(self.architecture)
+        patch, size = config.patch_size, self.config.size
+        if not self.config.pretrained:
+            config.image_size = size  # the positions are drawn anyway
+        if size % patch:
+            raise ExperimentError(f"encoder.size: {size} is not a multiple of the patches' side, {patch}")
+
+        def load(rng: np.random.Generator) -> Params:
+            if not self.config.pretrained:
+                return _draw(skeleton, rng, lambda weight: _small(weight, config.initializer_range))
+            assert self.folder is not None
+            model = load_model(ViTModel, self.folder, add_pooling_layer=False)
+            return {f"vit.{name}": tensor for name, tensor in _tensors(model).items()}
+
+        with torch.device("meta"):
+            vit = ViTModel(config, add_pooling_layer=False)
+            skeleton = _Attending(vit, interpolate=size != config.image_size)
+        return ViTBackbone(skeleton, self._preparation(), self.output, self._patterns(), load)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _tensors(model: nn.Module) -> Params:
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+Draw = Callable[[Tensor], tuple[float, float]]
+"""A weight to the deviation that it is drawn with, and how many deviations it may be from zero."""
+
+
+def _he(weight: Tensor) -> tuple[float, float]:
+    """He et al. 2015, keeping the variance of gradients, as the ResNet paper's authors do."""
+    outputs = weight.shape[0] * weight[0, 0].numel()
+    return (2 / outputs) ** 0.5, float("inf")
+
+
+def _small(weight: Tensor, deviation: float) -> tuple[float, float]:
+    return deviation, 2.0
+
+
+def _draw(skeleton: nn.Module, rng: np.random.Generator, draw: Draw) -> Params:
+    """Draw a network: normalisations start as identities, biases at zero, all else normal."""
+    tensors: Params = {}
+    for where, module in skeleton.named_modules():
+        norm = isinstance(module, nn.BatchNorm2d | nn.LayerNorm)
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
+            full = f"{where}.{name}" if where else name
+            if norm or name == "bias":
+                one = name in ("weight", "running_var")
+                tensors[full] = torch.ones(tensor.shape) if one else torch.zeros(tensor.shape)
+                continue
+            deviation, most = draw(tensor)
+            values = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)
+            tensors[full] = torch.from_numpy(np.clip(values, -most, most) * np.float32(deviation))
+    return tensors

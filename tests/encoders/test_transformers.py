@@ -1,0 +1,363 @@
+"""ResNet and ViT: against the library's own forward pass, trained and frozen, from folders as the hub keeps them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pydantic import ValidationError
+from torch import nn
+
+from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
+from fedunseen.core.parameters import is_statistic
+from fedunseen.encoders import cache
+from fedunseen.encoders.images import resized
+from fedunseen.encoders.transformers import ResNet, ResNetSettings, ViT, ViTSettings
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHAPE = (3, 20, 24)
+
+
+def resnet(folder, output="vectors", shape=SHAPE, **settings):
+    return ResNet(ResNetSettings(weights=str(folder), **({"size": 32} | settings)), shape, output)
+
+
+def vit(folder, output="vectors", shape=SHAPE, **settings):
+    return ViT(ViTSettings(weights=str(folder), **({"size": 32} | settings)), shape, output)
+
+
+def prepared(images, mean, deviation, size=32):
+    planes = resized(torch.from_numpy(images).float() / 255, (size, size), "bilinear")
+    return (planes - torch.tensor(mean).reshape(3, 1, 1)) / torch.tensor(deviation).reshape(3, 1, 1)
+
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def test_resizing_is_that_of_pillow():
+    # Far from black and white: Pillow clips what bicubic overshoots between its passes too.
+    image = np.random.default_rng(0).integers(90, 160, (40, 60, 3), dtype=np.uint8)
+    planes = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
+    for name, filter in (("bilinear", Image.Resampling.BILINEAR), ("bicubic", Image.Resampling.BICUBIC)):
+        for size in ((25, 25), (90, 80)):
+            expected = np.asarray(Image.fromarray(image).resize(size[::-1], filter), dtype=np.float32) / 255
+            own = resized(planes, size, name)[0].permute(1, 2, 0).numpy()
+            assert np.abs(own - expected).max() < 1.6 / 255  # Pillow rounds twice
+    assert resized(planes, (40, 60), "bicubic") is planes
+
+
+def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
+    model = transformers.ResNetModel.from_pretrained(resnet_folder).eval()
+    with torch.no_grad():
+        expected = model(prepared(photographs, *IMAGENET), output_hidden_states=True)
+    maps = resnet(resnet_folder, "maps").encode(photographs)
+    assert (maps.shape, maps.dtype) == ((8, 16, 2, 2), np.float16)
+    np.testing.assert_allclose(maps, expected.last_hidden_state.numpy(), rtol=2e-3, atol=2e-3)
+    vectors = resnet(resnet_folder).encode(photographs)
+    assert (vectors.shape, vectors.dtype) == ((8, 16), np.float32)
+    np.testing.assert_allclose(vectors, expected.pooler_output.flatten(1).numpy(), rtol=1e-4, atol=1e-5)
+    first = resnet(resnet_folder, "maps", stage=1).encode(photographs)
+    np.testing.assert_allclose(first, expected.hidden_states[1].numpy(), rtol=2e-3, atol=2e-3)
+    floats = photographs.astype(np.float32) / 255
+    np.testing.assert_allclose(resnet(resnet_folder).encode(floats), vectors, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_tokens_are_the_librarys(vit_folder, photographs):
+    model = transformers.ViTModel.from_pretrained(vit_folder, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        expected = model(prepared(photographs, *HALF)).last_hidden_state.numpy()
+    vectors = vit(vit_folder).encode(photographs)
+    np.testing.assert_allclose(vectors, expected[:, 0], rtol=1e-4, atol=1e-5)
+    maps = vit(vit_folder, "maps").encode(photographs)
+    assert maps.shape == (8, 16, 4, 4)
+    np.testing.assert_allclose(maps[:, :, 2, 1], expected[:, 1 + 2 * 4 + 1], rtol=2e-3, atol=2e-3)
+
+
+def test_other_sizes_interpolate_the_positions(vit_folder, photographs):
+    model = transformers.ViTModel.from_pretrained(vit_folder, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        values = model(prepared(photographs, *HALF, size=48), interpolate_pos_encoding=True).last_hidden_state
+    network = vit(vit_folder, "maps", size=48, trained=True).backbone()
+    assert network.shape == (16, 6, 6)
+    own = network(network.init(np.random.default_rng(0)), torch.from_numpy(photographs))
+    torch.testing.assert_close(own.flatten(2).transpose(1, 2), values[:, 1:], rtol=1e-4, atol=1e-5)
+
+
+def test_vit_gives_tokens_and_takes_them_back(vit_folder, photographs):
+    model = transformers.ViTModel.from_pretrained(
+        vit_folder, add_pooling_layer=False, attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        pixels = prepared(photographs, *HALF)
+        expected = model(pixels, output_attentions=True)
+    network = vit(vit_folder, trained=True).backbone()
+    params = network.init(np.random.default_rng(0))
+    images = torch.from_numpy(photographs)
+    tokens = network.tokens(params, images)
+    torch.testing.assert_close(tokens, model.embeddings(pixels))
+    values, attentions = network.transform(params, tokens)
+    assert attentions.shape == (3, 8, 17, 17)
+    torch.testing.assert_close(values, expected.last_hidden_state, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(attentions, torch.stack(expected.attentions).mean(2), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(attentions.sum(-1), torch.ones(3, 8, 17))
+    torch.testing.assert_close(network(params, images), values[:, 0], rtol=1e-4, atol=1e-5)
+    leaf = tokens.clone().requires_grad_()
+    network.transform(params, leaf)[0].square().sum().backward()
+    assert torch.isfinite(leaf.grad).all()
+    assert leaf.grad.abs().max() > 0
+
+
+def test_grey_images_are_repeated(resnet_folder, photographs):
+    grey = photographs[:, :1]
+    expected = resnet(resnet_folder).encode(np.repeat(grey, 3, axis=1))
+    assert np.array_equal(resnet(resnet_folder, shape=(1, 20, 24)).encode(grey), expected)
+
+
+def test_the_normalisation_of_the_folder_is_taken(resnet_folder, photographs, tmp_path):
+    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
+    model = transformers.ResNetModel.from_pretrained(folder).eval()
+    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
+    for more, mean, deviation in (
+        ({}, said["image_mean"], said["image_std"]),
+        ({"do_normalize": False}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    ):
+        (folder / "preprocessor_config.json").write_text(json.dumps(said | more))
+        with torch.no_grad():
+            expected = model(prepared(photographs, mean, deviation)).pooler_output.flatten(1)
+        np.testing.assert_allclose(resnet(folder).encode(photographs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_features_are_kept_until_weights_or_preparation_change(resnet_folder, tmp_path, own_cache, monkeypatch):
+    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
+    monkeypatch.setattr(cache, "CHUNK", 4)
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), dtype=np.uint8)
+
+    def count(**settings):
+        resnet(folder, shape=(3, 8, 8), **settings).encode(images)
+        return len(list((own_cache / "features").glob("*.npy")))
+
+    assert [count(), count(), count(size=40), count(resize="bicubic"), count(stage=2)] == [1, 1, 2, 3, 4]
+    model = transformers.ResNetForImageClassification.from_pretrained(folder)
+    with torch.no_grad():
+        next(model.parameters()).view(-1)[0] += 1
+    model.save_pretrained(folder)
+    assert count() == 5
+    (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5, 0.5, 0.5]}))
+    assert count() == 6
+
+
+def test_trained_parameters_are_fresh_copies_of_the_folders(resnet_folder):
+    network = resnet(resnet_folder, trained=True).backbone()
+    assert (network.trained, network.batched) == (True, False)
+    model = transformers.ResNetModel.from_pretrained(resnet_folder)
+    params, again = network.init(np.random.default_rng(0)), network.init(np.random.default_rng(1))
+    expected = {f"f.{name}": t for name, t in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+    assert params.keys() == expected.keys()
+    assert all(torch.equal(params[name], expected[name]) for name in expected)
+    params["f.embedder.embedder.convolution.weight"].zero_()
+    assert again["f.embedder.embedder.convolution.weight"].abs().sum() > 0
+    trained = [name for name in params if not is_statistic(name)]
+    assert len(params) - len(trained) == 2 * sum(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+
+
+@pytest.mark.parametrize("output", ["vectors", "maps"])
+def test_training_updates_statistics_in_place_as_batchnorm_does(resnet_folder, photographs, output):
+    network = resnet(resnet_folder, output, trained=True).backbone()
+    params = network.init(np.random.default_rng(0))
+    places = {name: value for name, value in params.items() if is_statistic(name)}
+    model = transformers.ResNetModel.from_pretrained(resnet_folder).train()
+    images, pixels = torch.from_numpy(photographs), prepared(photographs, *IMAGENET)
+    for _ in range(2):
+        result = model(pixels)
+        expected = result.last_hidden_state if output == "maps" else result.pooler_output.flatten(1)
+        torch.testing.assert_close(network(params, images, training=True), expected, rtol=1e-4, atol=1e-4)
+    state = model.state_dict()
+    for name, value in places.items():
+        assert params[name] is value
+        torch.testing.assert_close(value, state[name.removeprefix("f.")])
+    before = {name: value.clone() for name, value in places.items()}
+    model.eval()
+    with torch.no_grad():
+        result = model(pixels)
+    expected = result.last_hidden_state if output == "maps" else result.pooler_output.flatten(1)
+    torch.testing.assert_close(network(params, images), expected, rtol=1e-4, atol=1e-4)
+    network(params, images[:1], training=True)  # one image has no spread between samples
+    assert all(torch.equal(places[name], before[name]) for name in places)
+
+
+def test_gradients_are_the_librarys(resnet_folder, photographs):
+    network = resnet(resnet_folder, trained=True).backbone()
+    params = network.init(np.random.default_rng(0))
+    leaves = {name: value.requires_grad_() for name, value in params.items() if not is_statistic(name)}
+    loss = network(params | leaves, torch.from_numpy(photographs), training=True).square().sum()
+    own = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    model = transformers.ResNetModel.from_pretrained(resnet_folder).train()
+    model(prepared(photographs, *IMAGENET)).pooler_output.square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(own[f"f.{name}"], parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_frozen_layers_stay_out_of_the_model(resnet_folder, photographs):
+    patterns = ("embedder.*", "encoder.stages.0.*")
+    whole = resnet(resnet_folder, trained=True).backbone()
+    part = resnet(resnet_folder, trained=True, frozen_layers=patterns).backbone()
+    everything, params = whole.init(np.random.default_rng(0)), part.init(np.random.default_rng(0))
+    assert params
+    assert {name.split(".")[1] for name in params} == {"encoder"}
+    assert not any(name.startswith("f.encoder.stages.0") for name in params)
+    images = torch.from_numpy(photographs)
+    torch.testing.assert_close(part(params, images), whole(everything, images))
+    # In training too, frozen layers keep their statistics.
+    first = part(params, images, training=True)
+    assert torch.equal(part(params, images, training=True), first)
+    model = transformers.ResNetModel.from_pretrained(resnet_folder).train()
+    for module in (model.embedder, model.encoder.stages[0]):
+        module.eval()
+    torch.testing.assert_close(
+        first, model(prepared(photographs, *IMAGENET)).pooler_output.flatten(1), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_random_weights_need_no_file():
+    settings = ResNetSettings(weights="microsoft/resnet-18", pretrained=False, trained=True, size=32)
+    network = ResNet(settings, (3, 32, 32), "vectors").backbone()
+    assert network.shape == (512,)
+    params = network.init(np.random.default_rng(0))
+    again = network.init(np.random.default_rng(0))
+    assert all(torch.equal(params[name], again[name]) for name in params)
+    assert sum(v.numel() for name, v in params.items() if not is_statistic(name)) == 11_176_512  # without a classifier
+    weight = params["f.encoder.stages.3.layers.1.layer.0.convolution.weight"]
+    assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    assert torch.isfinite(network(params, torch.rand(4, 3, 32, 32), training=True)).all()
+
+
+def test_random_vit_starts_as_its_authors_do(vit_folder, tmp_path):
+    network = ViT(ViTSettings(pretrained=False, trained=True, size=32), (3, 32, 32), "maps").backbone()
+    assert network.shape == (768, 2, 2)
+    published = 85_798_656 - (197 - 5) * 768  # ViT-B/16, with fewer positions
+    assert sum(parameter.numel() for parameter in network.skeleton.parameters()) == published
+    shutil.copy(vit_folder / "config.json", tmp_path)  # no weights are needed
+    network = vit(tmp_path, pretrained=False, trained=True).backbone()
+    params = network.init(np.random.default_rng(0))
+    weight = params["f.vit.layers.0.mlp.fc1.weight"]
+    assert weight.abs().max().item() == pytest.approx(0.6)  # two deviations
+    assert weight.std().item() == pytest.approx(0.3, rel=0.1)
+    assert not params["f.vit.layers.0.mlp.fc1.bias"].any()
+    assert torch.equal(params["f.vit.layernorm.weight"], torch.ones(16))
+
+
+def test_multiply_adds_are_those_of_the_papers():
+    settings = ResNetSettings(weights="microsoft/resnet-18", pretrained=False, trained=True)
+    assert ResNet(settings, (3, 32, 32), "maps").backbone().multiply_adds() == pytest.approx(1.8e9, rel=0.02)
+
+
+def message(make, error):
+    with pytest.raises(error) as caught:
+        make()
+    return str(caught.value)
+
+
+def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch):
+    missing = tmp_path / "nowhere"
+    assert message(lambda: resnet(missing), DataError) == (
+        f"{missing} is not a folder: encoder.weights has to name one with config.json and model.safetensors"
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert message(lambda: resnet(empty), DataError) == (
+        f"{empty} has no config.json: give a folder as save_pretrained writes it"
+    )
+    shutil.copy(resnet_folder / "config.json", empty)
+    assert message(lambda: resnet(empty), DataError) == f"{empty} has no weights (model.safetensors)"
+    (empty / "pytorch_model.bin").write_bytes(b"never read")
+    assert message(lambda: resnet(empty), DataError) == (
+        f"{empty} has no weights (model.safetensors): pytorch_model.bin may run code when it is loaded, "
+        "save it as safetensors"
+    )
+    assert message(lambda: resnet(vit_folder), DataError) == (
+        f"{vit_folder} holds a model of the type 'vit', but encoder.name = 'resnet' takes 'resnet'"
+    )
+    (empty / "config.json").write_text("{")
+    assert message(lambda: resnet(empty), DataError) == f"{empty / 'config.json'} is damaged or not JSON"
+    broken = shutil.copytree(resnet_folder, tmp_path / "broken")
+    content = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(content[:-100])
+    images = np.zeros((1, *SHAPE), dtype=np.uint8)
+    said = message(lambda: resnet(broken).encode(images), DataError)
+    assert said.startswith(f"{broken} cannot be loaded as ResNetModel: ")
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    assert message(lambda: resnet(resnet_folder), MissingDependencyError) == (
+        "the encoder 'resnet' needs transformers: pip install 'fedunseen[encoders]'"
+    )
+
+
+def test_weights_that_are_not_all_there_are_named(resnet_folder, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["resnet.encoder.stages.2.layers.0.layer.1.convolution.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert message(lambda: resnet(folder).encode(np.zeros((1, *SHAPE), dtype=np.uint8)), DataError) == (
+        f"{folder} lacks 1 of the weights of ResNetModel, such as encoder.stages.2.layers.0.layer.1.convolution.weight"
+    )
+
+
+def test_weights_of_another_shape_are_named(resnet_folder, tmp_path):
+    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    config["hidden_sizes"][2] = 20
+    (folder / "config.json").write_text(json.dumps(config))
+    assert message(lambda: resnet(folder).encode(np.zeros((1, *SHAPE), dtype=np.uint8)), DataError) == (
+        f"{folder}: encoder.stages.2.layers.0.layer.0.convolution.weight has another shape among the weights than "
+        "config.json says"
+    )
+
+
+def test_a_hub_that_does_not_answer_is_named(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ConnectionError("Name or service not known.\nmore lines")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    assert message(lambda: resnet("microsoft/resnet-18"), DataError) == (
+        "encoder.weights: 'microsoft/resnet-18' is not a folder here, and the hub does not give it (Name or service "
+        "not known): check the name and the connection, or give a folder with config.json and model.safetensors"
+    )
+
+
+def test_a_hub_name_is_loaded_from_its_local_copy(monkeypatch, resnet_folder, photographs):
+    asked = []
+
+    def snapshot_download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(resnet_folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    features = resnet("somebody/network").encode(photographs)
+    assert np.array_equal(features, resnet(resnet_folder).encode(photographs))
+    ((name, patterns),) = asked
+    assert name == "somebody/network"
+    assert not any(".bin" in pattern or ".pt" in pattern or ".py" in pattern for pattern in patterns)
+
+
+def test_settings_that_make_no_sense_are_refused(resnet_folder, vit_folder):
+    trained = {"trained": True}
+    assert message(lambda: resnet(resnet_folder, **trained, stage=4).backbone(), ExperimentError) == (
+        f"encoder.stage: there is no stage 4, {resnet_folder} has 3"
+    )
+    assert message(lambda: resnet(resnet_folder, **trained, frozen_layers=("stem.*",)).backbone(), ExperimentError) == (
+        "encoder.frozen_layers: no parameter matches 'stem.*' (one is 'embedder.embedder.convolution.weight')"
+    )
+    assert message(lambda: resnet(resnet_folder, **trained, frozen_layers=("*",)).backbone(), ExperimentError) == (
+        "encoder.frozen_layers leaves nothing to train: give encoder.trained = false"
+    )
+    assert message(lambda: vit(vit_folder, **trained, size=36).backbone(), ExperimentError) == (
+        "encoder.size: 36 is not a multiple of the patches' side, 8"
+    )
+    with pytest.raises(ValidationError, match="pretrained = false leaves random numbers where nothing is trained"):
+        ResNetSettings(pretrained=False)
