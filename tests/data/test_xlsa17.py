@@ -271,6 +271,40 @@ def test_bad_content(tmp_path, version, change, message):
         load(tmp_path)
 
 
+def with_attributes(count):
+    files = content()
+    files["att_splits.mat"]["att"] = np.random.default_rng(0).uniform(0.1, 1, (count, CLASSES))
+    return files
+
+
+@pytest.mark.parametrize(
+    ("dataset", "count", "groups"),
+    [("CUB", 312, 28), ("AWA1", 85, 9), ("AWA2", 85, 9), ("AWA1_LAMPERT", 85, 9), ("SUN", 102, 4), ("APY", 64, 0),
+     ("AWA2", 84, 0), ("BEASTS", 85, 0)],
+)  # fmt: skip
+def test_published_data_sets_have_their_attribute_groups(tmp_path, dataset, count, groups):
+    space = load(write(tmp_path, with_attributes(count), dataset=dataset), dataset=dataset).space
+    assert len(space.attribute_groups) == groups
+    assert sum(map(len, space.attribute_groups.values())) == (count if groups else 0)
+
+
+def test_groups_that_the_folder_itself_gives_win(tmp_path):
+    root = write(tmp_path, with_attributes(85), dataset="AWA2")
+    names = [f"{i}\tword {i}" for i in range(85)]
+    (root / "AWA2" / "predicates.txt").write_text("\n".join(names))
+    assert len(load(root, dataset="AWA2").space.attribute_groups) == 9  # names alone are no groups
+    (root / "AWA2" / "predicates.txt").write_text("\n".join(name.replace("word ", "all::") for name in names))
+    assert load(root, dataset="AWA2").space.attribute_groups == {"all": tuple(range(85))}
+
+
+@pytest.mark.parametrize("inner", ["xlsa17", "xlsa17/data", "data"])
+def test_the_root_may_be_a_folder_too_high(tmp_path, inner):
+    write(tmp_path / inner, content())
+    assert load(tmp_path).name == "xlsa17/BEASTS"
+    with pytest.raises(DataError, match=r"unknown dataset 'BEAST': did you mean 'BEASTS'\?"):
+        load(tmp_path, dataset="BEAST")
+
+
 @pytest.mark.parametrize("version", ["5", "7.3"])
 @pytest.mark.parametrize("name", ["res101.mat", "att_splits.mat"])
 def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path, version, name):

@@ -1,4 +1,4 @@
-"""``fedunseen``: run, report, predict, presets, settings, doctor."""
+"""``fedunseen``: run, report, predict, sweep, presets, settings, data, doctor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+data_app = typer.Typer(help="Which benchmarks there are, and what a folder holds or lacks.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
@@ -126,12 +130,50 @@ def presets() -> None:
         print(f"{name:<{width}}  {first}")
 
 
+app.command()(sweep)
+app.command()(sweeps)
+
+
 @app.command()
 def settings() -> None:
     """List every key of an experiment file with its default and meaning, as Markdown."""
     from fedunseen.cli.settings import reference
 
     print(reference(), end="")
+
+
+@data_app.command("list")
+def data_list(
+    root: Annotated[
+        Path | None, typer.Option(help="Where to look (default: $FEDUNSEEN_DATA, or data in this folder).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the benchmarks: what they are, who publishes them, which files they need, whether they are here."""
+    from fedunseen.cli.data import data_folder, examine, render_list
+
+    place = root or data_folder()
+    told = examine(place)
+    print(json.dumps(told) if as_json else render_list(told, place), flush=True)
+
+
+@data_app.command("check")
+def data_check(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a data set.")],
+    images: Annotated[bool, typer.Option("--images", help="Decode every image too, and keep it for the runs.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the data: data.splits=FOLDER")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a folder holds, what is missing, and how to use it; exit code 2 if a run could not start."""
+    from fedunseen.cli.data import check, render_check
+    from fedunseen.experiment.schema import parse_override
+
+    told = check(folder, dict(parse_override(text) for text in overrides or []), images)
+    print(json.dumps(told) if as_json else render_check(told), flush=True)
+    if told["missing"] or told["problems"]:
+        raise typer.Exit(2)
 
 
 @app.command()

@@ -25,5 +25,12 @@ BENCHMARKS = {
     "digit-pairs": "fedunseen.data.digit_pairs:DigitPairs",
     "xlsa17": "fedunseen.data.xlsa17:Xlsa17",
     "folder": "fedunseen.data.folder:Folder",
+    "images": "fedunseen.data.image_folder:ImageFolder",
+    "cub": "fedunseen.data.cub:Cub",
+    "awa2": "fedunseen.data.awa2:Awa2",
+    "sun": "fedunseen.data.sun:Sun",
+    "apy": "fedunseen.data.apy:Apy",
+    "deepfashion": "fedunseen.data.deepfashion:DeepFashion",
+    "cifar100": "fedunseen.data.cifar100:Cifar100",
 }
 """Name in ``[data]`` -> "module:class" with ``Settings``, ``load(settings, seed)``, ``read(path, width)``."""

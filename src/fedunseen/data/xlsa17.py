@@ -26,13 +26,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError, MissingDependencyError, unknown
+from fedunseen.data.attribute_groups import builtin_groups
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.features import read_features
 
-__all__ = ["Xlsa17"]
+__all__ = ["Xlsa17", "read_mat", "texts"]
 
 FEATURES, SPLITS = "res101.mat", "att_splits.mat"
+TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables that hold text
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
@@ -61,13 +63,13 @@ class Xlsa17:
             MissingDependencyError: if a file is MATLAB v7.3 and h5py is not installed.
         """
         folder = _folder(settings.root.expanduser(), settings.dataset)
-        splits = _read_mat(
+        splits = read_mat(
             folder / SPLITS,
             (settings.attributes, "allclasses_names", "trainval_loc", "test_seen_loc", "test_unseen_loc"),
             ("train_loc", "val_loc"),
         )
-        measured = _read_mat(folder / FEATURES, ("features", "labels"))
-        names = _texts(splits["allclasses_names"])
+        measured = read_mat(folder / FEATURES, ("features", "labels"))
+        names = texts(splits["allclasses_names"])
         semantics = splits[settings.attributes].T
         if semantics.ndim != 2 or len(semantics) != len(names):
             raise DataError(
@@ -78,6 +80,7 @@ class Xlsa17:
         index = {key: _index(folder / SPLITS, key, splits[key], len(labels)) for key in splits if key.endswith("_loc")}
         seen = np.unique(labels[index["trainval_loc"]])
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
+        groups = groups or builtin_groups(folder.name, semantics.shape[1])
         return Benchmark(
             name=f"xlsa17/{settings.dataset}",
             space=ClassSpace(
@@ -124,13 +127,18 @@ def _folder(root: Path, dataset: str) -> Path:
     hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
     if not root.is_dir():
         raise DataError(f"the folder {root} is missing: {hint}")
+    places = (root, root / "xlsa17", root / "xlsa17" / "data", root / "data")  # the root may be a folder too high
+    for place in places:
+        if _complete(place / dataset):
+            return place / dataset
     folder = root / dataset
     if not folder.is_dir():
         if _complete(root):
             return root
-        found = [child.name for child in root.iterdir() if _complete(child)]
-        if found:
-            raise DataError(f"{unknown('dataset', dataset, found)} in {root}")
+        for place in places:
+            found = [child.name for child in place.iterdir() if _complete(child)] if place.is_dir() else []
+            if found:
+                raise DataError(f"{unknown('dataset', dataset, found)} in {place}")
         raise DataError(f"{folder} is missing, and no other dataset is in {root}: {hint}")
     for file in (FEATURES, SPLITS):
         if not (folder / file).is_file():
@@ -191,8 +199,21 @@ def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[st
     return names, groups
 
 
-def _read_mat(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Any]:
-    """Read variables of a MATLAB file, in MATLAB's own orientation."""
+def read_mat(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
+) -> dict[str, Any]:
+    """Read variables of a MATLAB file (v5 or v7.3), in MATLAB's own orientation.
+
+    Args:
+        path: the file.
+        required: variables that must be there.
+        optional: variables that may be there.
+        source: where the file should come from, for messages.
+
+    Raises:
+        DataError: if the file is damaged, lacks a variable, or one that is not text does not hold real numbers.
+        MissingDependencyError: if the file is MATLAB v7.3 and h5py is not installed.
+    """
     names = [*required, *optional]
     try:
         with path.open("rb") as file:
@@ -207,10 +228,10 @@ def _read_mat(path: Path, required: Sequence[str], optional: Sequence[str] = ())
         ) from None
     missing = [name for name in required if name not in variables]
     if missing:
-        raise DataError(f"{path} has no variable {missing[0]!r}: is it a file of the xlsa17 proposed split?")
+        raise DataError(f"{path} has no variable {missing[0]!r}: is it a file of {source}?")
     found = {name: variables[name] for name in names if name in variables}
     for name, value in found.items():
-        if name != "allclasses_names" and value.dtype.kind not in "fiub":
+        if name not in TEXTS and value.dtype.kind not in "fiub":
             raise DataError(f"{path}: {name} is of type {value.dtype}, not real numbers")
     return found
 
@@ -235,6 +256,6 @@ def _read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
     return variables
 
 
-def _texts(cells: NDArray[Any]) -> tuple[str, ...]:
+def texts(cells: NDArray[Any]) -> tuple[str, ...]:
     """Return the texts of a MATLAB cell array, or of a character matrix with a text a row."""
     return tuple("".join(map(str, np.ravel(cell))).strip() for cell in cells.ravel())

@@ -1,0 +1,146 @@
+"""The benchmark ``deepfashion``: 289,222 photos of 50 kinds of clothes, 1,000 attributes in five types.
+
+Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations" (2016), in the
+layout of its "Category and Attribute Prediction" benchmark.
+
+No zero-shot split of it has been published. Here ``unseen_classes`` of the kinds that have images are drawn as
+unseen, and a fifth of each other kind's images for tests, by ``split_seed``, which is not the run's: all runs share
+the split. Name it beside any number. A class's semantics are how often each attribute was marked in its training
+images, or, for an unseen class, in all its images: the marks describe the class, its images are never trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.random import stream
+from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.images import cached
+from fedunseen.data.layouts import (
+    TEST_SHARE,
+    ImageBenchmark,
+    ImageSettings,
+    Listing,
+    class_means,
+    draw_test,
+    read_lines,
+    unit_length,
+)
+
+__all__ = ["DeepFashion"]
+
+TYPES = {"1": "texture", "2": "fabric", "3": "shape", "4": "part", "5": "style"}
+
+
+class DeepFashion(ImageBenchmark):
+    """Clothes with attributes."""
+
+    title = "DeepFashion (Category and Attribute Prediction)"
+    page = "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/AttributePrediction.html"
+    folders = ("DeepFashion", "deepfashion", "Category and Attribute Prediction Benchmark")
+    needs = (
+        "Anno/list_category_cloth.txt|Anno_coarse/list_category_cloth.txt|Anno*/list_category_cloth.txt",
+        "Anno/list_category_img.txt|Anno_coarse/list_category_img.txt|Anno*/list_category_img.txt",
+        "Anno/list_attr_cloth.txt|Anno_coarse/list_attr_cloth.txt|Anno*/list_attr_cloth.txt",
+        "Anno/list_attr_img.txt|Anno_coarse/list_attr_img.txt|Anno*/list_attr_img.txt",
+        "Img/img|img",
+    )
+
+    class Settings(ImageSettings):
+        """``[data] name = "deepfashion"``."""
+
+        name: Literal["deepfashion"] = "deepfashion"
+        attributes: Literal["att", "original_att"] = "att"
+        """`att`: scaled to unit length. `original_att`: shares of a class's images."""
+        unseen_classes: int = Field(10, ge=1)
+        """How many classes are drawn as unseen."""
+        validation_classes: int | None = Field(None, ge=0)
+        """How many of the others are for validation; unset draws a fifth."""
+        split_seed: int = Field(0, ge=0)
+        """Draws unseen classes, validation classes and test images, the same for all runs: no split is published."""
+
+    @classmethod
+    def listing(cls, settings: Settings, seed: int) -> Listing:
+        """List the images; see :meth:`ImageBenchmark.listing`."""
+        _, (cloth, images, attributes, marks_file, folder) = cls.parts(settings.root)
+        names = [line.rsplit(None, 1)[0] for line in _rows(cloth)]
+        files, labels = [], []
+        for line in _rows(images):
+            file, _, number = " ".join(line.split()).rpartition(" ")
+            if not number.isdecimal() or not 1 <= int(number) <= len(names):
+                raise DataError(
+                    f"{images}: '{file} {number}' does not end with the number of a class (1 to {len(names)})"
+                )
+            files.append(file)
+            labels.append(int(number) - 1)
+        classes = np.array(labels, dtype=np.int64)
+        pairs = [line.rsplit(None, 1) for line in _rows(attributes)]
+        groups: dict[str, tuple[int, ...]] = {}
+        for i, pair in enumerate(pairs):
+            if len(pair) != 2:
+                raise DataError(f"{attributes}: {pair[0]!r} has no attribute type")
+            group = TYPES.get(pair[1], f"type {pair[1]}")
+            groups[group] = (*groups.get(group, ()), i)
+        marks = _marks(marks_file, files, len(pairs))
+        present = np.unique(classes)  # a few kinds have no image, and so nothing that describes them
+        if settings.unseen_classes >= len(present):
+            raise DataError(
+                f"data.unseen_classes = {settings.unseen_classes} leaves no seen class: {images} has images of "
+                f"{len(present)} classes"
+            )
+        classes = np.searchsorted(present, classes)
+        count = len(present)
+        unseen = np.sort(stream(settings.split_seed, "unseen classes").choice(count, settings.unseen_classes, False))
+        seen = np.setdiff1d(np.arange(count), unseen)
+        test = draw_test(classes, seen, TEST_SHARE, settings.split_seed)
+        shares = class_means(marks[~test] > 0, classes[~test], count)
+        space = ClassSpace(
+            names=tuple(names[i] for i in present),
+            semantics=unit_length(shares) if settings.attributes == "att" else shares,
+            attribute_names=tuple(name for name, _ in pairs),
+            seen=seen,
+            validation=draw_validation(seen, settings.validation_classes, settings.split_seed),
+            unseen=unseen,
+            attribute_groups=groups,
+        )
+        return Listing("DeepFashion", folder.parent, files, classes, space, test)
+
+
+def _rows(path: Path) -> list[str]:
+    """Return the rows of a table that begins with their number and the columns' names."""
+    lines = read_lines(path)
+    if len(lines) < 3 or not lines[0].isdecimal() or int(lines[0]) != len(lines) - 2:
+        raise DataError(
+            f"{path} is cut short or changed: its first line says {lines[0]} rows, but it has {max(0, len(lines) - 2)}"
+        )
+    return lines[2:]
+
+
+def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
+    """Return the attributes of all images (1, 0 or -1), shape (images, attributes); kept in the cache."""
+    found = path.stat()
+    key = f"{found.st_size} {found.st_mtime_ns} {attributes}\n" + "\n".join(files)
+    name = f"marks-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
+
+    def produce() -> Iterator[NDArray[np.int8]]:
+        with path.open(encoding="utf-8") as file:  # line by line: the file has more than half a gigabyte
+            next(file, None)
+            next(file, None)
+            for i, wanted in enumerate(files):
+                words = next(file, "").split()
+                if len(words) != 1 + attributes or words[0] != wanted:
+                    raise DataError(f"{path}, line {i + 3}: not {wanted} and {attributes} attributes")
+                try:
+                    yield np.array(words[1:]).astype(np.int8)[None]
+                except ValueError:
+                    raise DataError(f"{path}, line {i + 3}: the attributes must be 1, 0 or -1") from None
+
+    return cached(name, (len(files), attributes), produce, np.int8)

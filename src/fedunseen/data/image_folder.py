@@ -1,0 +1,105 @@
+"""The benchmark ``images``: bring your own, a folder of images a class.
+
+- ``ROOT/CLASS NAME/*.jpg`` (any image format, sub-folders too), or ``ROOT/train/CLASS NAME/`` and
+  ``ROOT/test/CLASS NAME/``.
+- ``ROOT/classes.csv``: ``name``, ``split`` (seen, validation or unseen) and one column an attribute; see
+  ``fedunseen.data.class_space``. Without attributes, ``text_encoder`` describes the classes by their names.
+
+A folder belongs to the class of its name; case, ``_`` and space do not count. Without ``train`` and ``test``, a share
+of each seen class's images is drawn for tests by the run's seed. All images of an unseen class are for tests, and it
+may have no folder: then it is only described.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.class_space import draw_validation
+from fedunseen.data.class_table import PROMPT, check_collisions, read_class_table
+from fedunseen.data.images import list_images
+from fedunseen.data.layouts import ImageBenchmark, ImageSettings, Listing, draw_test, plain
+from fedunseen.data.tables import did_you_mean
+
+__all__ = ["ImageFolder"]
+
+
+class ImageFolder(ImageBenchmark):
+    """Your own images and classes."""
+
+    title = "your own images"
+    page = "a folder of images a class, and classes.csv"
+    needs = ("classes.csv",)
+
+    class Settings(ImageSettings):
+        """``[data] name = "images"``."""
+
+        name: Literal["images"] = "images"
+        classes: Path | None = None
+        """The class table; unset, `classes.csv` in the root."""
+        text_encoder: str | None = None
+        """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
+        prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
+        """The sentence that the text encoder reads, with `{}` for the class's name."""
+        test_share: float = Field(0.2, gt=0, lt=1)
+        """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
+
+    @classmethod
+    def listing(cls, settings: Settings, seed: int) -> Listing:
+        """List the images; see :meth:`ImageBenchmark.listing`."""
+        root = settings.root.expanduser()
+        if not root.is_dir():
+            raise DataError(f"the folder {root} is missing: mend data.root")
+        table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
+        if not table.is_file():
+            raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")
+        space = read_class_table(table, settings.text_encoder, settings.prompt)
+        if not len(space.validation):
+            space = replace(space, validation=draw_validation(space.seen, None, seed))
+        ids = {plain(name): i for i, name in enumerate(space.names)}
+        halves = [half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids]
+        if len(halves) == 1:
+            other = "test" if halves == ["train"] else "train"
+            raise DataError(
+                f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' folders in {root}"
+            )
+        files: list[str] = []
+        labels: list[int] = []
+        in_test: list[bool] = []
+        for half in halves or [""]:
+            for folder, c in _class_folders(root / half, ids, space.names, table):
+                for file in list_images(folder):
+                    files.append((folder.relative_to(root) / file).as_posix())
+                    labels.append(c)
+                    in_test.append(half == "test")
+        classes = np.array(labels, dtype=np.int64)
+        test = np.array(in_test, dtype=bool)
+        trained = classes[~test]
+        for c in space.seen.tolist():
+            if c not in trained:
+                place = root / halves[0] if halves else root
+                raise DataError(
+                    f"the seen class {space.names[c]!r} of {table} has no folder in {place}: add one with its images, "
+                    "or mark the class as unseen"
+                )
+        if not halves:
+            test = draw_test(classes, space.seen, settings.test_share, seed)
+        return Listing(f"images/{root.resolve().name}", root, files, classes, space, test)
+
+
+def _class_folders(place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path) -> list[tuple[Path, int]]:
+    """Return the classes' folders in ``place`` with their class ids."""
+    folders = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
+    check_collisions([folder.name for folder in folders], f"{place}: the folders")
+    for folder in folders:
+        if plain(folder.name) not in ids:
+            hint = did_you_mean(folder.name, names) or ": add a line for it"
+            raise DataError(f"the folder {folder} is of no class in {table}{hint}")
+        if not list_images(folder):
+            raise DataError(f"the folder {folder} has no image: add some, or remove it")
+    return [(folder, ids[plain(folder.name)]) for folder in folders]

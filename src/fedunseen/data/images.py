@@ -1,0 +1,322 @@
+"""Image files to bytes: read, turned upright, resized, cropped, and kept in a file that is mapped instead of loaded.
+
+The protocol is the usual one of ImageNet networks: the shorter side is resized to ``resize`` (bilinear, with
+antialiasing), then the centre square of ``size`` is taken. 256 and 224 are the common values, 512 and 448 those of
+GEM and MSDN.
+
+A benchmark's images are decoded once. The result lies in the cache folder under a name that depends on the images
+(path, bytes, time of change), the crops and the two sizes, and it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.files import cache_folder, replacing, write_json
+
+__all__ = ["Box", "Decoded", "cached", "decode", "decoded_bytes", "list_images", "read_image", "square", "to_rgb"]
+
+Box = tuple[int, int, int, int]
+"""left, top, right, bottom in pixels; right and bottom are the first ones outside."""
+
+UNREADABLE = (
+    OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError,
+    struct.error, zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow raises on files that are no images, damaged, cut short, or far too large."""
+
+NO_IMAGES = ("thumbs.db", "desktop.ini")  # what file managers leave behind
+BLOCK = 256  # images decoded, then written, at a time
+STALE = 3600  # seconds: half-written files that nobody has touched for so long were left by a killed run
+
+
+class Decoded(NamedTuple):
+    """What :func:`decode` returns.
+
+    Attributes:
+        images: shape (n, 3, size, size), bytes; the rows of unreadable images are black.
+        unreadable: the ids of those rows, sorted.
+    """
+
+    images: NDArray[np.uint8]
+    unreadable: list[int]
+
+
+def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
+    """Return an opened image as the centre square of ``size`` after its shorter side has become ``resize`` long.
+
+    Only the first frame counts; it is turned as its EXIF data say; transparent parts are white.
+
+    Args:
+        file: the image.
+        size: side of the result in pixels.
+        resize: length of the shorter side before the crop, >= size.
+        box: the part of the upright image that is used; what lies outside of the image is cut off.
+
+    Returns:
+        Shape (3, size, size), RGB.
+
+    Raises:
+        ValueError: if ``box`` lies outside of the image.
+
+    Example:
+        >>> square(Image.new("RGB", (40, 20), "red"), size=8, resize=10)[:, 0, 0].tolist()
+        [255, 0, 0]
+    """
+    upright = to_rgb(ImageOps.exif_transpose(file))
+    if box is not None:
+        left, top = max(box[0], 0), max(box[1], 0)
+        right, bottom = min(box[2], upright.width), min(box[3], upright.height)
+        if left >= right or top >= bottom:
+            raise ValueError(f"the box {box} lies outside of the image")
+        upright = upright.crop((left, top, right, bottom))
+    width, height = upright.size
+    short = min(width, height)
+    # The crop's place is worked out first and only that part is resized: a strip of 1 x 100,000 pixels stays small.
+    new_width, new_height = resize * width // short, resize * height // short
+    x, y = round((new_width - size) / 2), round((new_height - size) / 2)
+    across, down = width / new_width, height / new_height
+    part = (x * across, y * down, min((x + size) * across, width), min((y + size) * down, height))
+    small = upright.resize((size, size), Image.Resampling.BILINEAR, box=part)
+    return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image of any mode in RGB with 8 bits; transparent parts become white.
+
+    Raises:
+        ValueError: if it holds numbers that are not finite.
+    """
+    if image.mode.startswith("I") or image.mode == "F":  # 16 or 32 bits: Pillow's own conversion would clip them
+        values = np.asarray(image, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise ValueError("not finite")
+        white = 65535.0 if image.mode.startswith("I;16") else max(1.0, float(values.max()))
+        image = Image.fromarray(np.clip(np.rint(values * (255 / white)), 0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
+    """Read one image, as :func:`decode` reads a benchmark's.
+
+    Returns:
+        Shape (1, 3, size, size).
+
+    Raises:
+        DataError: if the file is missing or not a readable image.
+    """
+    try:
+        with Image.open(path) as file:
+            return square(file, size, resize, box)[None]
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except UNREADABLE:
+        raise DataError(f"{path} is not a readable image") from None
+
+
+def list_images(folder: Path) -> list[str]:
+    """Return the files of a class's folder and its sub-folders, relative to it, sorted.
+
+    Every file counts as an image, whatever its ending, so that none is left out unnoticed; only hidden files and what
+    file managers leave behind do not.
+    """
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # keeps the walk out of the others
+        shown = [name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES]
+        found += [(Path(place).relative_to(folder) / name).as_posix() for name in shown]
+    return sorted(found)
+
+
+def decoded_bytes(count: int, size: int) -> int:
+    """Return how much disk space ``count`` decoded images take."""
+    return count * 3 * size * size
+
+
+def decode(
+    root: Path, files: Sequence[str], size: int, resize: int, skip: bool = False, boxes: Sequence[Box] | None = None
+) -> Decoded:
+    """Decode images, or open the result of an earlier time.
+
+    Args:
+        root: the folder that ``files`` are relative to.
+        files: the images; a file may occur more than once, with different boxes.
+        size: side of the decoded images in pixels.
+        resize: length of the shorter side before the crop.
+        skip: go on if some are unreadable.
+        boxes: the part of each image that is used; None takes them whole.
+
+    Raises:
+        DataError: if a file is missing, the disk too full, or an image unreadable and ``skip`` is not set: then the
+            first one is named, with the number of all.
+    """
+    stamps = _stamps(root, files)
+    crops: Sequence[Box | None] = boxes if boxes is not None else [None] * len(files)
+    key = ["images", size, resize, *zip(files, stamps, crops, strict=True)]
+    name = f"images-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}"
+    record = cache_folder() / "images" / f"{name}.json"
+    shape = (len(files), 3, size, size)
+
+    def produce() -> Iterator[NDArray[Any]]:
+        unreadable: list[int] = []
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            said = _Progress("decoding images", len(files))
+            for start in range(0, len(files), BLOCK):
+                ids = range(start, min(start + BLOCK, len(files)))
+                read = partial(_read, root, files, crops, size, resize)
+                block = np.zeros((len(ids), *shape[1:]), dtype=np.uint8)
+                for row, image in enumerate(threads.map(read, ids)):
+                    if image is None:
+                        unreadable.append(start + row)
+                    else:
+                        block[row] = image
+                yield block
+                said(ids.stop)
+        write_json(record, {"unreadable": unreadable})  # before the images are moved to their place: see `cached`
+
+    images = cached(name, shape, produce)
+    try:
+        unreadable = [int(i) for i in json.loads(record.read_text("utf-8"))["unreadable"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        _path(name).unlink(missing_ok=True)  # somebody deleted or damaged one of the two files: make both anew
+        images = cached(name, shape, produce)
+        unreadable = json.loads(record.read_text("utf-8"))["unreadable"]
+    if unreadable and not skip:
+        raise DataError(
+            f"{root / files[unreadable[0]]} is not a readable image "
+            f"({len(unreadable)} of {len(files)} are not): mend or replace {'it' if len(unreadable) == 1 else 'them'}, "
+            "or leave unreadable images out with data.skip_unreadable = true"
+        )
+    return Decoded(images, unreadable)
+
+
+def _stamps(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
+    """Return size and time of change of every file."""
+    stamps: dict[str, tuple[int, int]] = {}
+    missing: list[str] = []
+    for file in dict.fromkeys(files):
+        try:
+            found = (root / file).stat()
+            stamps[file] = (found.st_size, found.st_mtime_ns)
+        except OSError:
+            missing.append(file)
+    if missing:
+        raise DataError(
+            f"{root / missing[0]} is missing ({len(missing)} of {len(set(files))} images are): "
+            "unpack the images again, or mend data.root"
+        )
+    return [stamps[file] for file in files]
+
+
+def _read(
+    root: Path, files: Sequence[str], boxes: Sequence[Box | None], size: int, resize: int, i: int
+) -> NDArray[np.uint8] | None:
+    """Return image ``i``, or None if it is unreadable."""
+    try:
+        with Image.open(root / files[i]) as file:
+            return square(file, size, resize, boxes[i])
+    except UNREADABLE:
+        return None
+
+
+def cached(
+    name: str, shape: tuple[int, ...], produce: Callable[[], Iterable[NDArray[Any]]], dtype: Any = np.uint8
+) -> NDArray[Any]:
+    """Return a memory map of an array in the cache folder, which is made first if it is not there.
+
+    Args:
+        name: the file's name without its ending; must change whenever the content would.
+        shape: of the array.
+        produce: yields the rows in blocks, in order; called only if the file is not there. What it does after its last
+            block is done before the file takes its place.
+        dtype: of the array.
+
+    Returns:
+        A map that may be written to without changing the file.
+
+    Raises:
+        DataError: if the disk has too little space for it.
+    """
+    path = _path(name)
+    try:
+        mapped: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+        if mapped.shape == shape and mapped.dtype == dtype:
+            return mapped
+    except (OSError, ValueError, EOFError):
+        pass  # not there yet, or damaged by somebody: make it
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(".*.tmp"):
+        _remove_stale(left)
+    needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise DataError(
+            f"decoding takes {_size(needed)} in {path.parent}, but {_size(free)} are free: set FEDUNSEEN_CACHE to a "
+            "folder on a larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
+        )
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in produce():
+            file.write(np.ascontiguousarray(block, dtype=dtype).data)
+    made: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return made
+
+
+def _path(name: str) -> Path:
+    return cache_folder() / "images" / f"{name}.npy"
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        if time.time() - path.stat().st_mtime > STALE:
+            path.unlink()
+    except OSError:
+        pass  # another process was faster
+
+
+def _size(count: int) -> str:
+    """Say a number of bytes for people.
+
+    Example:
+        >>> _size(43_524_300_000), _size(12_288)
+        ('43.5 GB', '0.0 GB')
+    """
+    return f"{count / 1e9:.1f} GB"
+
+
+class _Progress:
+    """Says on standard error how far we are, if it takes more than five seconds."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.what, self.total = what, total
+        self.next, self.shown = time.monotonic() + 5.0, False
+        self.pause = 1.0 if sys.stderr.isatty() else 30.0  # a log wants fewer lines than a terminal
+
+    def __call__(self, done: int) -> None:
+        now, last = time.monotonic(), done == self.total
+        if now < self.next and not (last and self.shown):
+            return
+        self.next, self.shown = now + self.pause, True
+        end = "\r" if sys.stderr.isatty() and not last else "\n"
+        print(f"{self.what}: {done:,} of {self.total:,}", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,208 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment
+from published_layouts import BIRDS, write_awa2, write_cub, write_deepfashion, write_image, write_splits, write_sun
+
+REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+
+
+@pytest.fixture
+def real_folder():
+    """The folder of real data; without it the test is skipped."""
+    if not REAL.is_dir():
+        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
+    return REAL
+
+
+@pytest.fixture
+def check(command):
+    """Call ``fedunseen data check`` and return its exit code and what it says as JSON."""
+
+    def call(folder, *arguments):
+        done = command("data", "check", folder, "--json", *arguments)
+        return done.code, json.loads(done.out)
+
+    return call
+
+
+@pytest.fixture
+def cub(tmp_path):
+    root = tmp_path / "CUB_200_2011"
+    files, labels, _ = write_cub(root)
+    write_splits(tmp_path / "split", BIRDS, files, labels, [1, 4], validation=[2])
+    return root
+
+
+def test_the_list_names_every_benchmark_with_its_page(command, tmp_path, monkeypatch):
+    write_cub(tmp_path / "CUB_200_2011", images=False)
+    done = command("data", "list", "--root", tmp_path)
+    assert done.code == 0
+    assert "cub: CUB-200-2011\n  published  https://www.vision.caltech.edu/datasets/cub_200_2011\n" in done.out
+    assert f"  found      {tmp_path / 'CUB_200_2011'}\n" in done.out
+    assert f"  not found  in {tmp_path}\n" in done.out
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path))
+    told = {one["name"]: one for one in json.loads(command("data", "list", "--json").out)}
+    assert set(told) >= {"apy", "awa2", "cifar100", "cub", "deepfashion", "digit-pairs", "folder", "images", "sun"}
+    assert told["cub"]["found"] == [str(tmp_path / "CUB_200_2011")]
+    assert told["awa2"]["found"] == []
+    assert all(one["title"] and one["page"] for one in told.values())
+
+
+def test_a_list_where_nothing_is(command, tmp_path):
+    assert command("data", "list", "--root", tmp_path / "nowhere").code == 0
+
+
+def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
+    splits = cub.parent / "split" / "att_splits.mat"
+    code, told = check(cub, "--set", f"data.splits={splits}")
+    assert code == 0
+    assert told == {
+        "benchmark": "cub", "root": str(cub), "missing": [], "problems": [],
+        "snippet": f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"',
+        "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312, "groups": 28,
+        "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 224 * 224, "cache": str(own_cache),
+    }  # fmt: skip
+    done = command("data", "check", cub, "--set", f"data.splits={splits}")
+    assert done.out.splitlines()[:5] == [
+        f"{cub}: the layout of cub",
+        "  classes: 6 (4 seen, of them 1 for validation; 2 unseen)",
+        "  attributes: 312 in 28 groups",
+        "  samples: 30 (16 to train on, 4 tests of seen and 10 of unseen classes)",
+        f"  decoded once, they take 0.00 GB in {own_cache}",
+    ]
+    snippet = done.out.partition("ready:\n")[2]
+    (cub.parent / "mine.toml").write_text(snippet + '[method]\nname = "eszsl"\n[strategy]\nname = "centralised"\n')
+    assert Experiment.load(cub.parent / "mine.toml").data.name == "cub"
+
+
+def test_a_missing_split_is_a_problem(check, cub):
+    code, told = check(cub)
+    assert code == 2
+    assert told["missing"] == []
+    (problem,) = told["problems"]
+    assert problem.startswith("CUB-200-2011 does not say which classes are seen: set data.splits to the folder CUB")
+
+
+def test_missing_parts_are_listed(check, command, cub):
+    (cub / "images.txt").unlink()
+    (cub.parent / "attributes.txt").unlink()
+    code, told = check(cub)
+    assert code == 2
+    assert told["missing"] == ["images.txt", "attributes.txt or attributes/attributes.txt or ../attributes.txt"]
+    done = command("data", "check", cub)
+    assert done.code == 2
+    assert "  missing: images.txt\n" in done.out
+    assert "  CUB-200-2011 is published at https://www.vision.caltech.edu/datasets/cub_200_2011\n" in done.out
+    assert "ready" not in done.out
+
+
+def test_a_layout_is_known_by_what_is_left_of_it(check, tmp_path):
+    root = tmp_path / "somewhere"
+    write_sun(root)
+    (root / "attributeLabels_continuous.mat").unlink()
+    code, told = check(root)
+    assert code == 2
+    assert told["benchmark"] == "sun"
+    assert told["missing"] == ["attributeLabels_continuous.mat"]
+
+
+def test_missing_and_unreadable_images_are_counted(check, tmp_path):
+    root = tmp_path / "Animals_with_Attributes2"
+    write_awa2(root)
+    images = root / "JPEGImages"
+    (images / "beaver" / "beaver_10002.jpg").write_bytes(b"")
+    (images / "dalmatian" / "dalmatian_10001.jpg").write_bytes(b"?")
+    assert check(root)[0] == 0  # nobody has looked at the images
+    code, told = check(root, "--images")
+    assert code == 2
+    assert told["unreadable"] == ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]
+    assert told["problems"] == [
+        "2 of 30 images cannot be read: beaver/beaver_10002.jpg, dalmatian/dalmatian_10001.jpg; mend or replace them, "
+        "or leave them out with data.skip_unreadable = true"
+    ]
+    code, told = check(root, "--images", "--set", "data.skip_unreadable=true", "--set", "data.size=32")
+    assert code == 0
+    assert len(told["unreadable"]) == 2
+    assert told["bytes"] == 30 * 3 * 32 * 32
+
+    fashion = tmp_path / "DeepFashion"
+    files, *_ = write_deepfashion(fashion)
+    for i in (2, 5):
+        (fashion / "Img" / files[i]).unlink()
+    code, told = check(fashion, "--set", "data.unseen_classes=2")
+    assert code == 2
+    assert told["problems"] == [
+        f"{fashion / 'Img' / files[2]} is missing (2 of 30 images are): unpack the images again"
+    ]
+
+
+def test_your_own_images(check, tmp_path):
+    for name in ("cat", "dog", "fox", "owl"):
+        for i in range(4):
+            write_image(tmp_path / name / f"{i}.png", i)
+    code, told = check(tmp_path)
+    assert code == 2
+    assert told["benchmark"] == "images"
+    assert told["missing"] == ["classes.csv"]
+    table = tmp_path / "classes.csv"
+    table.write_text("name,split,big\ncat,seen,1\ndog,seen,2\nfox,seen,3\nowl,unseen,1\n")
+    code, told = check(tmp_path, "--images")
+    assert code == 0
+    table.rename(tmp_path / "table.csv")
+    assert check(tmp_path, "--set", f"data.classes={tmp_path / 'table.csv'}")[0] == 0
+    assert told["samples"] == 16
+    assert told["unreadable"] == []
+
+
+def test_features(check, make_folder, tmp_path, real_folder):
+    code, told = check(make_folder(tmp_path / "mine"))
+    assert code == 0
+    assert told["benchmark"] == "folder"
+    assert told["samples"] == 8 * 14 + 4 * 4
+    code, told = check(real_folder / "xlsa17" / "CIFAR100_MBV2")
+    assert code == 0
+    assert told["snippet"].splitlines()[1:] == [
+        'name = "xlsa17"', f"root = {json.dumps(str(real_folder / 'xlsa17'))}", 'dataset = "CIFAR100_MBV2"'
+    ]  # fmt: skip
+    assert [told[key] for key in ("samples", "seen", "unseen", "attributes")] == [30_000, 80, 20, 384]
+
+
+def test_what_cannot_be_checked_is_said_in_one_sentence(refused, tmp_path, cub):
+    assert refused("data", "check", tmp_path / "x") == f"the folder {tmp_path / 'x'} is missing: name one that is there"
+    (tmp_path / "empty").mkdir()
+    assert refused("data", "check", tmp_path / "empty") == (
+        f"{tmp_path / 'empty'} has the layout of no benchmark: see 'fedunseen data list' for what each needs"
+    )
+    for name in ("A", "B"):
+        write_splits(tmp_path / "two" / name, BIRDS, ["x.jpg"] * 6, np.arange(6), [1, 4])
+    assert refused("data", "check", tmp_path / "two") == (
+        f"{tmp_path / 'two'} holds the data sets A, B: check one of them"
+    )
+
+
+def test_a_wrong_setting_is_a_problem(check, cub):
+    code, told = check(cub, "--set", "data.sise=3")
+    assert code == 2
+    assert told["problems"][0].startswith("data: unknown key 'sise': did you mean 'size'?")
+
+
+def test_a_setting_of_another_section_is_refused(refused, cub):
+    assert refused("data", "check", cub, "--set", "method.lr=3") == (
+        "method.lr: only settings of the data can be given here, such as data.splits=FOLDER"
+    )
+
+
+def test_an_empty_split_is_a_problem(check, tmp_path):
+    write_image(tmp_path / "cat" / "1.png", 0)
+    write_image(tmp_path / "dog" / "1.png", 0)
+    (tmp_path / "classes.csv").write_text("name,split,big\ncat,seen,1\ndog,seen,2\nowl,unseen,1\n")
+    code, told = check(tmp_path)
+    assert code == 2
+    assert told["problems"] == [
+        f"images/{tmp_path.name}: the split {split} has no sample" for split in ("test_seen", "test_unseen")
+    ]

@@ -1,0 +1,205 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen import Experiment
+from fedunseen.core.errors import DataError
+from fedunseen.data.image_folder import ImageFolder
+from fedunseen.data.images import decoded_bytes, read_image
+from published_layouts import write_image
+
+CLASSES = """name,split,size,fur: long,fur: short
+polar bear,seen,0.9,1,0
+cat,seen,0.2,0,1
+dog,validation,0.4,0.5,0.5
+Wolf,unseen,0.5,0.8,0.2
+unicorn,unseen,0.8,0.1,0.9
+mammoth,,1,1,0
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Ten images of each class with a folder; the unicorn is only described, the mammoth neither seen nor unseen."""
+    (tmp_path / "classes.csv").write_text(CLASSES)
+    for c, name in enumerate(("Polar_Bear", "cat", "dog", "wolf", "mammoth")):
+        for i in range(10):
+            write_image(tmp_path / name / f"{i}.{'png' if i % 2 else 'JPEG'}", 100 * c + i, (12 + i, 10))
+    return tmp_path
+
+
+def load(root, seed=0, **settings):
+    return ImageFolder.load(ImageFolder.Settings(root=root, size=8, **settings), seed)
+
+
+def refusal(root, **settings):
+    with pytest.raises(DataError) as error:
+        load(root, **settings)
+    return str(error.value)
+
+
+def test_a_folder_a_class(root):
+    made = load(root)
+    assert made.name == f"images/{root.name}"
+    assert made.space.names == ("polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth")
+    assert made.space.attribute_groups == {"fur": (1, 2)}
+    assert [made.space.seen.tolist(), made.space.validation.tolist(), made.space.unseen.tolist()] == [
+        [0, 1, 2],
+        [2],
+        [3, 4],
+    ]
+    assert made.features.shape == (40, 3, 8, 8)  # nobody looks at a mammoth
+    for split, counts in (("train", [8, 8, 8]), ("test_seen", [2, 2, 2]), ("test_unseen", [0, 0, 0, 10])):
+        assert np.bincount(made.labels[getattr(made, split)]).tolist() == counts
+    settings = ImageFolder.Settings(root=root, size=8)
+    assert np.array_equal(made.features[0], read_image(root / "Polar_Bear" / "0.JPEG", 8, 9)[0])
+    assert np.array_equal(ImageFolder.read_image(root / "wolf" / "3.png", settings)[0], made.features[33])
+
+
+def test_the_run_s_seed_draws_the_tests(root):
+    first, again, other = load(root).test_seen, load(root).test_seen, load(root, seed=1).test_seen
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    half = load(root, test_share=0.5)
+    assert np.bincount(half.labels[half.test_seen]).tolist() == [5, 5, 5]
+
+
+def test_validation_classes_are_drawn_if_none_are_marked(root):
+    (root / "classes.csv").write_text(CLASSES.replace("validation", "seen"))
+    assert len(load(root).space.validation) == 1
+
+
+def test_train_and_test_folders_are_respected(root):
+    for name in ("Polar_Bear", "cat", "dog", "wolf"):
+        (root / "train").mkdir(exist_ok=True)
+        (root / name).rename(root / "train" / name)
+        for i in range(3):
+            write_image(root / "test" / name / "more" / f"{i}.png", i, (9, 9))
+    made = load(root)
+    assert np.bincount(made.labels[made.train]).tolist() == [10, 10, 10]
+    assert np.bincount(made.labels[made.test_seen]).tolist() == [3, 3, 3]
+    assert np.bincount(made.labels[made.test_unseen]).tolist() == [0, 0, 0, 13]  # all of an unseen class are for tests
+
+
+def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
+    text = pytest.importorskip("fedunseen.encoders.text")
+    heard = []
+
+    def embed(texts, encoder):
+        heard.append((list(texts), encoder))
+        return np.arange(1, 1 + 3 * len(texts), dtype=np.float32).reshape(-1, 3)
+
+    monkeypatch.setattr(text, "embed_texts", embed)
+    lines = [",".join(line.split(",")[:2]) for line in CLASSES.splitlines()]
+    (root / "classes.csv").write_text("\n".join(lines))
+    space = load(root, text_encoder="some/model", prompt="a {} in the snow").space
+    names = ["polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth"]
+    assert heard == [([f"a {name} in the snow" for name in names], "some/model")]
+    assert space.semantics[1].tolist() == [4.0, 5.0, 6.0]
+    assert space.attribute_names == ("text 0", "text 1", "text 2")
+    assert space.unseen.tolist() == [3, 4]
+    assert refusal(root) == (
+        f"{root / 'classes.csv'} has no attributes: add a column for each, or describe the classes by their names with "
+        'data.text_encoder = "minilm"'
+    )
+
+
+def rename(old, new):
+    return lambda root: (root / old).rename(root / new)
+
+
+def table(old, new):
+    return lambda root: (root / "classes.csv").write_text(CLASSES.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (rename("cat", "cta"), "the folder {root}/cta is of no class in {root}/classes.csv: did you mean 'cat'?"),
+        (lambda root: write_image(root / "xyz" / "1.png", 0),
+         "the folder {root}/xyz is of no class in {root}/classes.csv: add a line for it"),
+        (table("unicorn,unseen", "unicorn,seen"),
+         "the seen class 'unicorn' of {root}/classes.csv has no folder in {root}: add one with its images, or mark the "
+         "class as unseen"),
+        (table("unicorn", "cat"),
+         "{root}/classes.csv: the classes 'cat' and 'cat' collide (case, '_' and space do not count): rename one"),
+        (table("unicorn", "Polar_Bear"),
+         "{root}/classes.csv: the classes 'polar bear' and 'Polar_Bear' collide (case, '_' and space do not count): "
+         "rename one"),
+        (lambda root: write_image(root / "CAT" / "1.png", 0),
+         "{root}: the folders 'CAT' and 'cat' collide (case, '_' and space do not count): rename one"),
+        (lambda root: [path.unlink() for path in (root / "dog").iterdir()],
+         "the folder {root}/dog has no image: add some, or remove it"),
+        (lambda root: (root / "classes.csv").unlink(),
+         "{root}/classes.csv is missing: write one with the columns name, split and the attributes"),
+        (table("cat,seen", "cat,sean"),
+         "{root}/classes.csv, line 3: unknown split 'sean': did you mean 'seen'? (known: seen, unseen, validation)"),
+        (table("0.2", "small"), "{root}/classes.csv, line 3, column 'size': 'small' is not a number"),
+        (table("name,", "class,"), "{root}/classes.csv has no column 'name' in its first line"),
+        (lambda root: (root / "train").mkdir(),
+         "{root} has the folder train, but not test: add it, or put the classes' folders in {root}"),
+        (lambda root: (root / "cat" / "notes.txt").write_text("whiskers"),
+         "{root}/cat/notes.txt is not a readable image (1 of 41 are not): mend or replace it, or leave unreadable "
+         "images out with data.skip_unreadable = true"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_sentence(root, spoil, message):
+    spoil(root)
+    assert refusal(root) == message.format(root=root)
+
+
+def test_a_wrong_split_among_names_alone_is_named(root):
+    (root / "classes.csv").write_text("name,split\ncat,seen\n,unseen\n")
+    assert refusal(root, text_encoder="minilm") == f"{root / 'classes.csv'}, line 3: the class has no name"
+    (root / "classes.csv").write_text("name,split\ncat,seen\ndog,sen\n")
+    assert refusal(root, text_encoder="minilm") == (
+        f"{root / 'classes.csv'}, line 3: unknown split 'sen': did you mean 'seen'? (known: seen, unseen, validation)"
+    )
+
+
+def test_a_missing_root_is_named(tmp_path):
+    assert refusal(tmp_path / "x") == f"the folder {tmp_path / 'x'} is missing: mend data.root"
+
+
+def test_a_class_may_be_called_train(root):
+    (root / "cat").rename(root / "train")
+    (root / "classes.csv").write_text(CLASSES.replace("cat", "train"))
+    assert load(root).space.names[1] == "train"
+
+
+def test_images_of_any_format(root):
+    Image.new("RGBA", (20, 10), (255, 0, 0, 128)).save(root / "cat" / "clear.webp")
+    Image.new("L", (20, 10), 7).save(root / "cat" / "grey.tiff")
+    assert len(load(root).features) == 42
+
+
+def test_the_example_of_the_docs_works_as_written(tmp_path):
+    docs = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    table = re.search(r"```text\n(name,.*?)```", docs, re.DOTALL)[1]
+    (tmp_path / "my-animals").mkdir()
+    (tmp_path / "my-animals" / "classes.csv").write_text(table)
+    for c, line in enumerate(table.splitlines()[1:]):
+        for i in range(5):
+            write_image(tmp_path / "my-animals" / line.split(",")[0] / f"{i}.jpg", 10 * c + i, (70, 90))
+    (tmp_path / "my-animals.toml").write_text(re.search(r"```toml\n(.*?)```", docs, re.DOTALL)[1])
+    settings = Experiment.load(tmp_path / "my-animals.toml").data
+    made = ImageFolder.load(settings, 0)
+    assert made.image_shape == (3, 64, 64)
+    assert made.space.attribute_groups == {"coat": (1, 2)}
+    assert [len(ids) for ids in (made.train, made.test_seen, made.test_unseen)] == [16, 4, 5]
+
+
+def test_the_sizes_of_the_docs_are_right():
+    docs = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    counts = {
+        name: int(n.replace(",", ""))
+        for name, n in re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d,]+) \|", docs, re.MULTILINE)
+    }
+    sizes = re.findall(r"^\| `(\w+)` \| ([\d.]+) GB \| ([\d.]+) GB \|", docs, re.MULTILINE)
+    assert len(sizes) == 5
+    for name, small, large in sizes:
+        for size, said in ((224, small), (448, large)):
+            assert f"{decoded_bytes(counts[name], size) / 1e9:.1f}" == said

@@ -1,0 +1,339 @@
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import images as module
+from fedunseen.data.images import cached, decode, decoded_bytes, list_images, read_image, square, to_rgb
+from published_layouts import write_image
+
+
+def protocol(picture, size, resize):
+    """The usual protocol, word for word: resize the shorter side, then cut out the centre."""
+    width, height = picture.size
+    short = min(width, height)
+    new = (int(resize * width / short), int(resize * height / short))
+    picture = picture.resize(new, Image.Resampling.BILINEAR)
+    left, top = round((new[0] - size) / 2.0), round((new[1] - size) / 2.0)
+    return np.asarray(picture.crop((left, top, left + size, top + size))).transpose(2, 0, 1)
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (200, 300), (64, 64), (17, 230), (500, 499), (40, 31)])
+@pytest.mark.parametrize(("size", "resize"), [(56, 64), (32, 32), (41, 63)])
+def test_the_protocol_is_the_usual_one(shape, size, resize):
+    pixels = np.random.default_rng(0).integers(0, 256, (shape[1], shape[0], 3), dtype=np.uint8)
+    picture = Image.fromarray(pixels)
+    ours, theirs = square(picture, size, resize), protocol(picture, size, resize)
+    assert ours.shape == (3, size, size)
+    assert ours.dtype == np.uint8
+    assert np.abs(ours.astype(int) - theirs).max() <= 1  # one grey level: rounding of the crop's place
+
+
+def test_a_long_strip_is_not_blown_up():
+    strip = Image.new("RGB", (1, 200_000), "red")  # resized whole, it would have 256 x 51,200,000 pixels
+    assert (square(strip, 224, 256)[0] == 255).all()
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_the_orientation_of_the_camera_is_respected(tmp_path, turn):
+    upright = Image.new("RGB", (40, 40), "black")
+    upright.paste("red", (0, 0, 20, 20))  # top left
+    undo = {
+        1: None, 2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }[turn]  # fmt: skip
+    stored = upright if undo is None else upright.transpose(undo)
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    stored.save(tmp_path / "turned.png", exif=exif)
+    red = read_image(tmp_path / "turned.png", 8, 8)[0, 0]
+    assert (red[:3, :3] == 255).all()
+    assert (red[5:] == 0).all()
+    assert (red[:, 5:] == 0).all()
+
+
+def test_transparent_parts_are_white_in_every_mode(tmp_path):
+    clear = Image.new("RGBA", (16, 16), (10, 20, 30, 0))
+    clear.paste((200, 0, 0, 255), (0, 0, 8, 16))
+    clear.save(tmp_path / "clear.png")
+    Image.new("LA", (16, 16), (50, 0)).save(tmp_path / "grey.png")
+    palette = Image.new("P", (16, 16), 1)
+    palette.putpalette([9, 9, 9, 0, 0, 255])
+    palette.save(tmp_path / "palette.png", transparency=1)
+    seen = read_image(tmp_path / "clear.png", 16, 16)[0]
+    assert seen[:, 8, 2].tolist() == [200, 0, 0]
+    assert seen[:, 8, 14].tolist() == [255, 255, 255]
+    for name in ("grey.png", "palette.png"):
+        assert (read_image(tmp_path / name, 16, 16) == 255).all()
+
+
+def test_other_modes_become_rgb(tmp_path):
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "print.jpg")
+    assert np.abs(read_image(tmp_path / "print.jpg", 8, 8)[0, :, 4, 4].astype(int) - [255, 0, 0]).max() <= 4
+    Image.fromarray(np.full((16, 16), 32768, dtype=np.uint16)).save(tmp_path / "deep.png")
+    assert (read_image(tmp_path / "deep.png", 8, 8) == 128).all()
+    Image.new("1", (16, 16), 1).save(tmp_path / "bits.png")
+    assert (read_image(tmp_path / "bits.png", 8, 8) == 255).all()
+    floats = Image.fromarray(np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32))
+    assert np.asarray(to_rgb(floats))[..., 0].tolist() == [[0, 128], [255, 64]]
+    with pytest.raises(ValueError, match="not finite"):
+        to_rgb(Image.fromarray(np.array([[np.nan]], dtype=np.float32)))
+
+
+def test_only_the_first_frame_counts(tmp_path):
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
+    assert read_image(tmp_path / "film.gif", 8, 8)[0, :, 0, 0].tolist() == [255, 0, 0]
+
+
+def test_a_box_is_the_part_that_counts():
+    picture = Image.new("RGB", (30, 20), "black")
+    picture.paste("red", (10, 5, 20, 15))
+    assert (square(picture, 8, 8, (10, 5, 20, 15))[0] == 255).all()
+    beyond = square(
+        picture, 8, 8, (-5, 5, 20, 15)
+    )  # cut off at the picture's edge: 20 x 10, of which the middle counts
+    assert beyond[0, 4].tolist() == square(picture.crop((0, 5, 20, 15)), 8, 8)[0, 4].tolist()
+    with pytest.raises(ValueError, match=r"the box \(40, 0, 50, 5\) lies outside of the image"):
+        square(picture, 8, 8, (40, 0, 50, 5))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Ten pictures of several shapes."""
+    for i in range(10):
+        write_image(tmp_path / "in" / "sub" / f"{i}.png", i, (20 + i, 30 - i))
+    return tmp_path / "in"
+
+
+FILES = [f"sub/{i}.png" for i in range(10)]
+
+
+def test_pictures_are_decoded_once(folder, own_cache, monkeypatch):
+    first = decode(folder, FILES, 8, 9)
+    assert first.unreadable == []
+    assert first.images.shape == (10, 3, 8, 8)
+    for i, file in enumerate(FILES):
+        assert np.array_equal(first.images[i : i + 1], read_image(folder / file, 8, 9))
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("opened again"))
+    again = decode(folder, FILES, 8, 9)
+    assert isinstance(again.images, np.memmap)
+    assert np.array_equal(again.images, first.images)
+    again.images[0] = 7  # a scratch pad of this process
+    assert np.array_equal(decode(folder, FILES, 8, 9).images, first.images)
+    assert sum(path.stat().st_size for path in own_cache.rglob("*.npy")) == decoded_bytes(10, 8) + 128
+
+
+def test_what_changes_the_pixels_changes_the_file(folder, own_cache):
+    def count():
+        return len(list(own_cache.rglob("*.npy")))
+
+    decode(folder, FILES, 8, 9)
+    for again, files, size, resize, boxes in [
+        (1, FILES, 8, 9, None), (2, FILES, 8, 10, None), (3, FILES, 9, 9, None), (4, FILES[::-1], 8, 9, None),
+        (5, FILES, 8, 9, [(0, 0, 10, 10)] * 10),
+    ]:  # fmt: skip
+        decode(folder, files, size, resize, boxes=boxes)
+        assert count() == again
+    write_image(folder / FILES[3], 99, (23, 27))
+    os.utime(folder / FILES[3], ns=(1, 1))
+    assert np.array_equal(decode(folder, FILES, 8, 9).images[3:4], read_image(folder / FILES[3], 8, 9))
+    shutil.move(folder, folder.with_name("moved"))
+    decode(folder.with_name("moved"), FILES, 8, 9)  # another place, the same pictures
+    assert count() == 6
+
+
+def spoil(folder):
+    (folder / FILES[2]).write_bytes(b"no picture")
+    whole = (folder / FILES[5]).read_bytes()
+    (folder / FILES[5]).write_bytes(whole[: len(whole) // 2])
+    (folder / FILES[7]).write_bytes(b"")
+
+
+def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
+    spoil(folder)
+    with pytest.raises(DataError) as error:
+        decode(folder, FILES, 8, 9)
+    assert str(error.value) == (
+        f"{folder / FILES[2]} is not a readable image (3 of 10 are not): mend or replace them, or leave unreadable "
+        "images out with data.skip_unreadable = true"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", lambda *_: pytest.fail("decoded again"))
+        images, unreadable = decode(folder, FILES, 8, 9, skip=True)
+    assert unreadable == [2, 5, 7]
+    assert not images[unreadable].any()
+    assert np.array_equal(images[3:4], read_image(folder / FILES[3], 8, 9))
+    for i, name in ((2, "readable"), (5, "readable")):
+        with pytest.raises(DataError, match=f"is not a {name} image$"):
+            read_image(folder / FILES[i], 8, 9)
+
+
+def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
+    """Bits turned and ends cut off: Pillow answers with many kinds of exceptions, and none of them may get through."""
+    random = np.random.default_rng(0)
+    picture = Image.fromarray(random.integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    outcomes = set()
+    for suffix in ("jpg", "png", "gif", "webp", "tiff", "bmp", "ico", "jp2", "avif"):
+        if f".{suffix}" not in Image.registered_extensions():
+            continue
+        picture.save(tmp_path / f"whole.{suffix}")
+        whole = (tmp_path / f"whole.{suffix}").read_bytes()
+        for i in range(40):
+            broken = bytearray(whole[: random.integers(1, len(whole)) if i % 3 == 0 else None])
+            for place in random.integers(0, min(len(broken), 200 if i % 2 else len(broken)), 3):
+                broken[place] = random.integers(0, 256)
+            (tmp_path / "broken").write_bytes(broken)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    outcomes.add(read_image(tmp_path / "broken", 8, 9).shape)
+                except DataError as error:
+                    outcomes.add(str(error))
+    assert outcomes == {(1, 3, 8, 8), f"{tmp_path / 'broken'} is not a readable image"}
+
+
+def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DataError, match=r"0.png is not a readable image \(10 of 10 are not\)"):
+        decode(folder, FILES, 8, 9)
+    with pytest.raises(DataError, match=r"0.png is not a readable image$"):
+        read_image(folder / FILES[0], 8, 9)
+
+
+def test_a_missing_picture_is_never_left_out(folder):
+    (folder / FILES[1]).unlink()
+    (folder / FILES[4]).unlink()
+    for skip in (False, True):
+        with pytest.raises(DataError) as error:
+            decode(folder, FILES, 8, 9, skip)
+        assert str(error.value) == (
+            f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images again, or mend data.root"
+        )
+    with pytest.raises(DataError) as error:
+        read_image(folder / FILES[1], 8, 9)
+    assert str(error.value) == f"{folder / FILES[1]} is missing"
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(folder, own_cache, monkeypatch):
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 10**12, 1000))
+    with pytest.raises(DataError) as error:
+        decode(folder, FILES, 8, 9)
+    assert str(error.value) == (
+        f"decoding takes 0.0 GB in {own_cache / 'images'}, but 0.0 GB are free: set FEDUNSEEN_CACHE to a folder on a "
+        "larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
+    )
+    assert list((own_cache / "images").iterdir()) == []
+
+
+def test_a_damaged_cache_is_made_anew(folder, own_cache):
+    spoil(folder)
+    right = decode(folder, FILES, 8, 9, skip=True).images.copy()
+    (record,), (array,) = own_cache.rglob("*.json"), own_cache.rglob("*.npy")
+    for damage in (
+        lambda: array.write_bytes(array.read_bytes()[:200]),
+        lambda: array.write_bytes(b""),
+        lambda: np.save(array, np.zeros((3, 3))),
+        record.unlink,
+        lambda: record.write_text("{"),
+        lambda: record.write_text(json.dumps({"other": 1})),
+    ):
+        damage()
+        images, unreadable = decode(folder, FILES, 8, 9, skip=True)
+        assert unreadable == [2, 5, 7]
+        assert np.array_equal(images, right)
+
+
+def test_what_a_killed_run_left_is_removed_after_a_while(own_cache):
+    (own_cache / "images").mkdir()
+    old, fresh = own_cache / "images" / ".old.npy.1.tmp", own_cache / "images" / ".new.npy.2.tmp"
+    old.touch()
+    fresh.touch()
+    os.utime(old, (time.time() - 7200,) * 2)
+    made = cached("numbers", (4, 2), lambda: [np.ones((3, 2)), np.zeros((1, 2))], np.int8)
+    assert made.tolist() == [[1, 1]] * 3 + [[0, 0]]
+    assert not old.exists()
+    assert fresh.exists()  # another process may be writing it
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+from fedunseen.data import images
+images.BLOCK = 2
+read = images._read
+images._read = lambda *a: (time.sleep(0.2), read(*a))[1]
+images.decode(Path(sys.argv[1]), [f"sub/{i}.png" for i in range(10)], 64, 64)
+"""
+
+
+def test_a_killed_decoding_leaves_nothing_that_is_taken_for_whole(folder, own_cache):
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(folder)], env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    place = own_cache / "images"
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size > 20_000 for path in place.glob(".*.tmp")):  # a header and a block
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert [path.suffix for path in place.iterdir()] == [".tmp"]
+    images = decode(folder, FILES, 64, 64).images
+    for i, file in enumerate(FILES):
+        assert np.array_equal(images[i : i + 1], read_image(folder / file, 64, 64))
+
+
+def test_progress_is_said_if_it_takes_long(folder, monkeypatch, capsys):
+    monkeypatch.setattr(module, "BLOCK", 5)
+
+    def said(*ticks, terminal=False):
+        clock = iter(ticks)  # at the start, and after each of the two blocks
+        monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+        os.utime(folder / FILES[0])  # so that all are decoded again
+        decode(folder, FILES, 8, 9)
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        return captured.err
+
+    assert said(0.0, 2.0, 4.9) == ""
+    assert said(0.0, 4.0, 6.0) == "decoding images: 10 of 10\n"
+    assert said(0.0, 6.0, 6.1) == "decoding images: 5 of 10\ndecoding images: 10 of 10\n"
+    assert said(0.0, 6.0, 6.1, terminal=True) == "decoding images: 5 of 10\rdecoding images: 10 of 10\n"
+
+
+def test_every_file_of_a_class_counts(tmp_path):
+    for name in (
+        "only/.hidden/y.jpg",
+        "b.jpg",
+        "a.JPEG",
+        "deep/er/c.png",
+        "odd.xyz",
+        "Thumbs.db",
+        ".hidden.jpg",
+        ".cache/x.jpg",
+        "desktop.ini",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert list_images(tmp_path) == ["a.JPEG", "b.jpg", "deep/er/c.png", "odd.xyz"]
+
+
+def test_real_photos(real_data):
+    photos = sorted(path.name for path in (real_data / "photos").glob("*.jpg"))
+    images, unreadable = decode(real_data / "photos", photos, 224, 256)
+    assert unreadable == []
+    assert images.shape == (8, 3, 224, 224)
+    for i, photo in enumerate(photos):
+        with Image.open(real_data / "photos" / photo) as file:
+            assert np.abs(images[i].astype(int) - protocol(file.convert("RGB"), 224, 256)).max() <= 1

@@ -1,0 +1,479 @@
+"""The published layouts, on small copies and, for the split of classes, at true size with the genuine split files."""
+
+import os
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import scipy.io
+from pydantic import ValidationError
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.apy import Apy
+from fedunseen.data.attribute_groups import builtin_groups
+from fedunseen.data.awa2 import Awa2
+from fedunseen.data.cub import Cub
+from fedunseen.data.deepfashion import DeepFashion
+from fedunseen.data.images import read_image
+from fedunseen.data.layouts import draw_test, plain
+from fedunseen.data.sun import Sun
+from published_layouts import (
+    ANIMALS,
+    BIRDS,
+    CLOTHES,
+    THINGS,
+    write_apy,
+    write_awa2,
+    write_cub,
+    write_deepfashion,
+    write_image,
+    write_splits,
+    write_sun,
+)
+
+PROPOSED = (
+    "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning/"
+    "zero-shot-learning-the-good-the-bad-and-the-ugly"
+)
+
+
+def refusal(kind, **settings):
+    with pytest.raises(DataError) as error:
+        kind.load(kind.Settings(**settings), seed=0)
+    return str(error.value)
+
+
+@pytest.fixture
+def cub(tmp_path):
+    """CUB with a proposed split beside it: classes 1 and 4 are unseen, 2 is for validation."""
+    root = tmp_path / "CUB_200_2011"
+    files, labels, matrix = write_cub(root)
+    parts = write_splits(tmp_path / "xlsa17" / "CUB", BIRDS, files, labels, [1, 4], validation=[2])
+    return root, files, labels, matrix, parts
+
+
+def test_cub_with_the_proposed_split(cub):
+    root, files, labels, matrix, parts = cub
+    settings = Cub.Settings(root=root, size=16, resize=18)
+    made = Cub.load(settings, seed=0)
+    space = made.space
+    assert made.name == "CUB"
+    assert space.names == BIRDS
+    assert [space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()] == [[0, 2, 3, 5], [2], [1, 4]]
+    assert np.allclose(space.semantics, matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
+    assert len(space.attribute_groups) == 28
+    assert space.attribute_groups["has_eye_color"] == tuple(range(135, 149))
+    assert made.kind == "images"
+    assert made.image_shape == (3, 16, 16)
+    assert made.labels.tolist() == labels.tolist()
+    assert set(made.test_seen) == parts["test_seen"]
+    assert set(made.train) == parts["train"]
+    assert made.test_unseen.tolist() == np.flatnonzero(np.isin(labels, [1, 4])).tolist()
+    for i in (0, 13, 29):
+        assert np.array_equal(made.features[i : i + 1], Cub.read_image(root / "images" / files[i], settings))
+    raw = Cub.load(Cub.Settings(root=root, size=16, resize=18, attributes="original_att"), seed=0)
+    assert np.array_equal(raw.space.semantics, matrix)
+
+
+def test_the_folder_above_will_do(cub):
+    root, *_ = cub
+    made = Cub.listing(Cub.Settings(root=root.parent), seed=0)
+    assert made.root == root / "images"
+
+
+def test_cub_without_a_split_says_what_is_missing(cub):
+    root, *_ = cub
+    shutil.rmtree(root.parent / "xlsa17")
+    assert refusal(Cub, root=root) == (
+        "CUB-200-2011 does not say which classes are seen: set data.splits to the folder CUB of the proposed split "
+        f"(att_splits.mat and res101.mat of xlsa17, {PROPOSED})"
+    )
+    assert refusal(Cub, root=root, splits=root) == (
+        f"{root} has no att_splits.mat: set data.splits to the folder CUB of the proposed split"
+    )
+
+
+def test_the_split_may_be_given_as_file_or_folder(cub):
+    root, _, _, _, parts = cub
+    folder = root.parent / "elsewhere"
+    shutil.move(root.parent / "xlsa17", folder)
+    for given in (folder, folder / "CUB", folder / "CUB" / "att_splits.mat"):
+        listing = Cub.listing(Cub.Settings(root=root, splits=given), seed=0)
+        assert set(np.flatnonzero(listing.test)) == parts["test_seen"]
+
+
+def test_images_and_classes_per_settings(cub):
+    root, *_, parts = cub
+    few = Cub.Settings(root=root, size=16, train_per_class=2, test_per_class=3)
+    made = Cub.load(few, seed=0)
+    count = {split: np.bincount(made.labels[getattr(made, split)], minlength=6) for split in ("train", "test_unseen")}
+    assert count["train"].tolist() == [2, 0, 2, 2, 0, 2]
+    assert count["test_unseen"].tolist() == [0, 3, 0, 0, 3, 0]
+    assert len(made.features) == 8 + 6 + 4  # nothing else is decoded
+    again = Cub.listing(few, seed=7).ids(few)
+    assert all(np.array_equal(ids, Cub.listing(few, seed=0).ids(few)[split]) for split, ids in again.items())
+    more = few.model_copy(update={"train_per_class": 3})
+    assert set(again["train"]) < set(Cub.listing(more, seed=0).ids(more)["train"]) <= parts["train"]
+    drawn = Cub.listing(Cub.Settings(root=root, validation_classes=3), seed=0).space
+    assert len(drawn.validation) == 3
+    with pytest.raises(ValidationError, match="resize = 100 is less than size = 224: the square would not fit"):
+        Cub.Settings(root=root, resize=100)
+    assert [Cub.Settings(root=root, size=s).shorter_side for s in (224, 448)] == [256, 512]
+
+
+def test_unreadable_images_are_left_out_only_if_asked(cub):
+    root, files, *_ = cub
+    for i in (3, 7):
+        (root / "images" / files[i]).write_bytes(b"?")
+    assert refusal(Cub, root=root, size=16) == (
+        f"{root / 'images' / files[3]} is not a readable image (2 of 30 are not): mend or replace them, or leave "
+        "unreadable images out with data.skip_unreadable = true"
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = Cub.load(Cub.Settings(root=root, size=16, skip_unreadable=True), seed=0)
+    (warning,) = caught
+    assert str(warning.message) == f"CUB: 2 of 30 images cannot be read and are left out: {files[3]}, {files[7]}"
+    used = np.concatenate([made.train, made.test_seen, made.test_unseen])
+    assert sorted(used.tolist()) == [i for i in range(30) if i not in (3, 7)]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("images.txt", "1 a/b.jpg\n1 c/d.jpg\n", "{file}, line 2: the number 1 occurs twice"),
+        ("images.txt", "one a/b.jpg\n", "{file}, line 1: 'one a/b.jpg' is not a number and a text"),
+        ("images.txt", "\n", "{file} is empty: unpack it again"),
+        ("images.txt", "\udcff", "{file} cannot be read as text: unpack it again"),
+        ("image_class_labels.txt", "1 9\n",
+         "{file} gives no class of classes.txt to image 1 "
+         "(001.Black_footed_Albatross/Black_footed_Albatross_0000_0.jpg)"),
+        ("attributes/class_attribute_labels_continuous.txt", "1 2 3\n",
+         "{file}, line 1: 3 numbers, but there are 312 attributes"),
+        ("attributes/class_attribute_labels_continuous.txt", "1 two\n", "{file}: not a number: 'two'"),
+        ("attributes/class_attribute_labels_continuous.txt", " ".join(["1"] * 312) + "\n",
+         "{file} has 1 lines, but there are 6 classes"),
+    ],
+)  # fmt: skip
+def test_damaged_tables_are_named(cub, file, text, message):
+    root, *_ = cub
+    (root / file).write_text(text, "utf-8", errors="surrogateescape")
+    assert refusal(Cub, root=root) == message.format(file=root / file)
+
+
+def test_missing_parts_are_named_with_the_authors_page(cub, tmp_path):
+    root, *_ = cub
+    page = "https://www.vision.caltech.edu/datasets/cub_200_2011"
+    (root / "classes.txt").unlink()
+    assert refusal(Cub, root=root) == (
+        f"{root} has no classes.txt: unpack CUB-200-2011 ({page}) there as published, or mend data.root"
+    )
+    assert refusal(Cub, root=tmp_path / "nowhere") == (
+        f"the folder {tmp_path / 'nowhere'} is missing: unpack CUB-200-2011 ({page}) there, or mend data.root"
+    )
+
+
+def test_a_split_of_other_data_is_refused(cub):
+    root, files, labels, *_ = cub
+    place = root.parent / "xlsa17" / "CUB"
+    other = [f"other_{i}.jpg" if i % 10 == 0 else file for i, file in enumerate(files)]
+    write_splits(place, BIRDS, other, labels, [1, 4])
+    message = refusal(Cub, root=root)
+    assert message.startswith(f"{place / 'res101.mat'} names the image '/home/them/data/other_")
+    assert message.endswith(
+        "which the data set lacks or has under another class (3 of 30 are so): unpack all images, or use the split of "
+        "this data set"
+    )
+    write_splits(place, ("012.Wren", *BIRDS[1:]), files, labels, [1, 4])
+    assert refusal(Cub, root=root) == f"{place / 'att_splits.mat'}: unknown class '012.Wren'"
+    write_splits(place, BIRDS, files, labels, [1, 4])
+    mat = {k: v for k, v in scipy.io.loadmat(place / "att_splits.mat").items() if not k.startswith("__")}
+    scipy.io.savemat(place / "att_splits.mat", {**mat, "trainval_loc": mat["trainval_loc"].astype(int) * 0})
+    assert refusal(Cub, root=root) == (
+        f"{place / 'att_splits.mat'}: trainval_loc names sample 0, but samples are counted from 1"
+    )
+    (place / "att_splits.mat").write_bytes(b"MATLAB")
+    assert refusal(Cub, root=root).startswith(f"{place / 'att_splits.mat'} is damaged, perhaps cut short")
+
+
+def test_images_outside_of_the_split_are_not_used_but_counted(cub):
+    root, files, labels, *_ = cub
+    place = root.parent / "xlsa17" / "CUB"
+    keep = [i for i in range(30) if i not in (0, 11)]
+    write_splits(place, BIRDS, [files[i] for i in keep], labels[keep], [1, 4])
+    with pytest.warns(UserWarning, match="CUB-200-2011: 2 images are in no split of .*att_splits.mat and not used"):
+        listing = Cub.listing(Cub.Settings(root=root), seed=0)
+    used = np.concatenate(list(listing.ids(Cub.Settings(root=root)).values()))
+    assert sorted(used.tolist()) == keep
+
+
+def test_without_image_files_only_the_classes_are_taken(cub):
+    root, files, labels, *_ = cub
+    place = root.parent / "xlsa17" / "CUB"
+    shutil.rmtree(place)
+    write_splits(place, BIRDS, files, labels, [1, 4], res101=False, validation=[2])
+    said = (
+        f"CUB-200-2011: {place / 'att_splits.mat'} gives the seen and unseen classes; without res101.mat beside it the "
+        "test images of seen classes are drawn (20% of each, always the same), not the published ones"
+    )
+    with pytest.warns(UserWarning, match="are drawn") as caught:
+        listing = Cub.listing(Cub.Settings(root=root), seed=0)
+    assert [str(one.message) for one in caught] == [said]
+    assert [listing.space.unseen.tolist(), listing.space.validation.tolist()] == [[1, 4], [2]]
+    assert np.bincount(labels[listing.test], minlength=6).tolist() == [1, 0, 1, 1, 0, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert np.array_equal(Cub.listing(Cub.Settings(root=root), seed=9).test, listing.test)
+
+
+def test_a_split_that_numbers_other_samples_needs_lists_of_classes(cub):
+    root, files, labels, *_ = cub
+    place = root.parent / "xlsa17" / "CUB"
+    shutil.rmtree(place)
+    mixed = np.random.default_rng(0).permutation(30)
+    write_splits(place, BIRDS, [files[i] for i in mixed], labels[mixed], [1, 4], res101=False)
+    assert refusal(Cub, root=root) == (
+        f"{place / 'att_splits.mat'} numbers its samples, but {place / 'res101.mat'} that names the images of these "
+        "numbers is missing: put it there, or the lists testclasses.txt and valclasses1.txt of the same release"
+    )
+    (place / "testclasses.txt").write_text("\n".join([BIRDS[0], BIRDS[5]]))
+    (place / "trainvalclasses.txt").write_text("\n".join(BIRDS[1:5]))
+    (place / "valclasses1.txt").write_text(BIRDS[3])
+    for given in (None, place):  # beside att_splits.mat, and alone
+        with pytest.warns(UserWarning, match="are drawn"):
+            space = Cub.listing(Cub.Settings(root=root, splits=given), seed=0).space
+        assert [space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()] == [[1, 2, 3, 4], [3], [0, 5]]
+        (place / "att_splits.mat").unlink(missing_ok=True)
+    (place / "testclasses.txt").write_text("\n".join([BIRDS[0], BIRDS[1]]))
+    assert refusal(Cub, root=root, splits=place) == (
+        f"{place}: the class '002.Laysan_Albatross' is in both trainvalclasses.txt and testclasses.txt"
+    )
+    (place / "testclasses.txt").write_text("001.Black_foot_Albatross")
+    assert refusal(Cub, root=root, splits=place) == (
+        f"{place / 'testclasses.txt'}: unknown class '001.Black_foot_Albatross': did you mean "
+        "'001.Black_footed_Albatross'?"
+    )
+
+
+def test_awa2_with_its_own_lists(tmp_path):
+    root = tmp_path / "Animals_with_Attributes2"
+    files, labels, matrix = write_awa2(root)
+    settings = Awa2.Settings(root=tmp_path, size=16, attributes="original_att")
+    made = Awa2.load(settings, seed=0)
+    assert made.space.names == ANIMALS
+    assert np.array_equal(made.space.semantics, matrix)
+    assert made.space.semantics[0, 0] == -1.0
+    assert made.space.unseen.tolist() == [3, 4]
+    assert made.space.attribute_names[0] == "predicate 1"
+    assert list(made.space.attribute_groups)[:2] == ["colour", "texture"]
+    assert made.labels.tolist() == labels.tolist()
+    assert np.bincount(made.labels[made.test_seen]).tolist() == [1, 1, 1, 0, 0, 1]
+    for i in (0, 11, 29):
+        assert np.array_equal(made.features[i], read_image(root / "JPEGImages" / files[i], 16, 18)[0])
+    parts = write_splits(root, ANIMALS, files, labels, [0, 5])  # the proposed split wins
+    listing = Awa2.listing(settings, seed=0)
+    assert listing.space.unseen.tolist() == [0, 5]
+    assert set(np.flatnonzero(listing.test)) == parts["test_seen"]
+    write_image(root / "JPEGImages" / "beavre" / "x.jpg", 0)
+    assert refusal(Awa2, root=root) == (
+        f"{root / 'JPEGImages' / 'beavre'} is not a class of classes.txt: did you mean 'beaver'?"
+    )
+
+
+def test_sun_names_scenes_by_their_folders(tmp_path):
+    root = tmp_path / "SUNAttributeDB"
+    files, labels, votes = write_sun(root)
+    names = ("abbey", "airport_airport", "airport_entrance", "alley", "zoo", "ziggurat")
+    parts = write_splits(tmp_path / "xlsa17" / "SUN", names, files, labels, [2, 4])
+    made = Sun.load(Sun.Settings(root=root, size=16, attributes="original_att"), seed=0)
+    assert made.space.names == names
+    assert np.allclose(made.space.semantics, [votes[labels == c].mean(0) for c in range(6)])
+    assert len(made.space.attribute_groups) == 4
+    assert set(made.test_seen) == parts["test_seen"]
+    assert np.array_equal(made.features[7], read_image(root / "images" / files[7], 16, 18)[0])
+    shutil.move(root / "images", tmp_path / "images")  # beside the annotations
+    assert Sun.listing(Sun.Settings(root=root), seed=0).root.resolve() == tmp_path / "images"
+    scipy.io.savemat(root / "attributeLabels_continuous.mat", {"labels_cv": votes[:-1]})
+    assert refusal(Sun, root=root) == (
+        f"{root / 'attributeLabels_continuous.mat'}: the votes have the shape (29, 102), but there are 30 images in "
+        "images.mat and 102 attributes in attributes.mat"
+    )
+    scipy.io.savemat(root / "attributeLabels_continuous.mat", {"votes": votes})
+    assert refusal(Sun, root=root) == (
+        f"{root / 'attributeLabels_continuous.mat'} has no variable 'labels_cv': is it a file of the SUN Attribute "
+        "Database?"
+    )
+
+
+def test_apy_cuts_objects_out(tmp_path):
+    objects = write_apy(tmp_path)
+    files = [picture for _, picture, *_ in objects]
+    labels = np.array([c for _, _, c, *_ in objects])
+    parts = write_splits(tmp_path, THINGS, files, labels, [1, 4])
+    made = Apy.load(Apy.Settings(root=tmp_path, size=8, attributes="original_att"), seed=0)
+    assert made.space.names == THINGS
+    assert made.labels.tolist() == labels.tolist()
+    bits = np.array([one[-1] for one in objects])
+    assert np.allclose(made.space.semantics, [bits[labels == c].mean(0) for c in range(6)])
+    assert made.space.attribute_groups == {}
+    # several objects of one class in one picture do not occur here: the place in the list is unique
+    assert set(made.test_seen) == parts["test_seen"]
+    folders = {"ayahoo_test": "ayahoo_test_images"}
+    for i, (part, picture, _, (left, top, right, bottom), _) in enumerate(objects):
+        path = tmp_path / folders.get(part, "VOCdevkit/VOC2008/JPEGImages") / picture
+        assert np.array_equal(made.features[i], read_image(path, 8, 9, (left - 1, top - 1, right, bottom))[0])
+    text = tmp_path / "attribute_data" / "apascal_test.txt"
+    for line, message in [
+        ("2008_000004.jpg bird 1 1 9", "5 words, but picture, class, four corners and 64 attributes are 70"),
+        ("2008_000004.jpg brid 1 1 9 9" + " 0" * 64, "unknown class 'brid': did you mean 'bird'?"),
+        ("2008_000004.jpg bird 1 1 9 nine" + " 0" * 64, "corners and attributes must be numbers"),
+    ]:
+        text.write_text(line)
+        assert refusal(Apy, root=tmp_path) == f"{text}, line 1: {message.replace('picture', 'image')}"
+
+
+def test_apy_crops_of_one_picture_keep_their_order(tmp_path):
+    """Two birds in one picture: the release names the file twice, in the list's order."""
+    objects = write_apy(tmp_path)
+    text = tmp_path / "attribute_data" / "apascal_train.txt"
+    lines = text.read_text().splitlines()
+    second = lines[0].replace(" 5 3 20 16 ", " 1 1 9 9 ")
+    text.write_text("\n".join([lines[0], second, *lines[1:]]))
+    files = [objects[0][1], objects[0][1], *(one[1] for one in objects[1:])]
+    labels = np.array([0, 0, *(one[2] for one in objects[1:])])
+    write_splits(tmp_path, THINGS, files, labels, [1, 4])
+    mat = scipy.io.loadmat(tmp_path / "res101.mat")
+    named = [str(cell[0]) for cell in mat["image_files"].ravel()]
+    places = [i for i, name in enumerate(named) if name.endswith("/2008_000000.jpg") and mat["labels"].ravel()[i] == 6]
+    split = scipy.io.loadmat(tmp_path / "att_splits.mat")
+    split["test_seen_loc"] = np.array([[places[1] + 1]])
+    split["trainval_loc"] = np.array([[i + 1] for i in range(len(files)) if labels[0] == 0 and i != places[1]])
+    split = {key: value for key, value in split.items() if not key.startswith("__")}
+    mine = {i + 1 for i, c in enumerate(mat["labels"].ravel()) if c in (2, 5)}
+    split["trainval_loc"] = np.array([[i] for i in split["trainval_loc"].ravel() if i not in mine])
+    scipy.io.savemat(tmp_path / "att_splits.mat", split)
+    listing = Apy.listing(Apy.Settings(root=tmp_path), seed=0)
+    assert np.flatnonzero(listing.test).tolist() == [1]
+    assert listing.boxes[1] == (0, 0, 9, 9)
+
+
+def test_deepfashion_draws_its_split_once_for_all(tmp_path):
+    files, labels, marks = write_deepfashion(tmp_path)
+    settings = DeepFashion.Settings(root=tmp_path, size=8, unseen_classes=2, attributes="original_att")
+    made = DeepFashion.load(settings, seed=0)
+    space = made.space
+    assert space.names == CLOTHES[:-1]  # nothing is known of a class without images
+    assert len(space.unseen) == 2
+    assert len(space.seen) == 4
+    assert len(space.validation) == 1
+    assert space.attribute_groups == {
+        "texture": (0, 5), "fabric": (1, 6), "shape": (2, 7), "part": (3, 8), "style": (4, 9)
+    }  # fmt: skip
+    assert space.attribute_names[3] == "very long word 3"
+    for c in range(6):
+        mine = np.flatnonzero(labels == c)
+        used = made.test_unseen if c in space.unseen else made.train
+        assert np.allclose(space.semantics[c], (marks[np.intersect1d(mine, used)] == 1).mean(0))
+    assert np.array_equal(made.features[9], read_image(tmp_path / "Img" / files[9], 8, 9)[0])
+    other = DeepFashion.load(settings, seed=5)
+    assert other.fingerprint() == made.fingerprint()
+    drawn = DeepFashion.listing(settings.model_copy(update={"split_seed": 3}), seed=0)
+    assert drawn.space.unseen.tolist() != space.unseen.tolist()
+    assert refusal(DeepFashion, root=tmp_path, unseen_classes=6) == (
+        f"data.unseen_classes = 6 leaves no seen class: {tmp_path / 'Anno' / 'list_category_img.txt'} has images of 6 "
+        "classes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "message"),
+    [
+        ("list_category_img.txt", lambda t: t.rsplit("\n", 3)[0],
+         "{file} is cut short or changed: its first line says 30 rows, but it has 28"),
+        ("list_category_img.txt", lambda t: t[:-3] + "9\n",
+         "{file}: 'img/Cardigan_Item/img_00000004.jpg 9' does not end with the number of a class (1 to 7)"),
+        ("list_attr_cloth.txt", lambda t: t.replace("very long word 3   4", "word"),
+         "{file}: 'word' has no attribute type"),
+        ("list_attr_img.txt", lambda t: t.rsplit("\n", 3)[0],
+         "{file}, line 31: not img/Cardigan_Item/img_00000003.jpg and 10 attributes"),
+        ("list_attr_img.txt", lambda t: t[:-3] + " x\n", "{file}, line 32: the attributes must be 1, 0 or -1"),
+    ],
+)  # fmt: skip
+def test_damaged_deepfashion_tables_are_named(tmp_path, file, spoil, message):
+    write_deepfashion(tmp_path)
+    path = tmp_path / "Anno" / file
+    path.write_text(spoil(path.read_text()))
+    assert refusal(DeepFashion, root=tmp_path, size=8, unseen_classes=2) == message.format(file=path)
+
+
+def test_every_attribute_is_in_exactly_one_group():
+    for dataset, attributes, count in (("CUB", 312, 28), ("AWA1", 85, 9), ("AWA2", 85, 9), ("SUN", 102, 4)):
+        groups = builtin_groups(dataset, attributes)
+        assert len(groups) == count
+        assert sorted(i for columns in groups.values() for i in columns) == list(range(attributes))
+        assert builtin_groups(dataset, attributes - 1) == {}
+    assert builtin_groups("awa1_lampert", 85) == builtin_groups("AWA2", 85)
+    assert builtin_groups("APY", 64) == {}
+
+
+def test_the_built_in_groups_of_cub_are_the_prefixes_of_its_names(tmp_path):
+    write_cub(tmp_path / "CUB", images=False)
+    write_splits(tmp_path / "CUB", BIRDS, *write_cub(tmp_path / "again" / "CUB", images=False)[:2], [1], res101=False)
+    with pytest.warns(UserWarning, match="are drawn"):
+        groups = Cub.listing(Cub.Settings(root=tmp_path / "CUB"), seed=0).space.attribute_groups
+    ours = builtin_groups("CUB", 312)
+    assert list(groups.values()) == list(ours.values())
+    spoken = [name.removeprefix("has_").replace("_", " ").replace("color", "colour") for name in groups]
+    assert spoken == list(ours)
+
+
+def test_a_fifth_is_drawn_but_a_single_image_stays():
+    labels = np.array([0] * 10 + [1] * 2 + [2] + [3] * 4)
+    test = draw_test(labels, np.array([0, 1, 2]), 0.2, 0)
+    assert np.bincount(labels[test], minlength=4).tolist() == [2, 1, 0, 0]
+
+
+def genuine(real_data, dataset):
+    """Return class names, labels and numbers of a genuine split."""
+    folder = real_data / "xlsa17_splits_only" / dataset
+    mat = scipy.io.loadmat(folder / "att_splits.mat")
+    names = [str(cell[0]) for cell in mat["allclasses_names"].ravel()]
+    return folder, names, np.load(folder / "labels.npz")["labels"].ravel(), mat
+
+
+@pytest.mark.parametrize(
+    ("dataset", "kind", "seen", "unseen"),
+    [("CUB", Cub, 150, 50), ("AWA2", Awa2, 40, 10), ("SUN", Sun, 645, 72)],
+)
+def test_the_genuine_split_at_true_size(real_data, tmp_path, dataset, kind, seen, unseen):
+    """All class names and counts are true, only the images are not there."""
+    folder, names, labels, mat = genuine(real_data, dataset)
+    labels = labels - labels.min()
+    ordered = [names[c] for c in dict.fromkeys(labels.tolist())]  # the data set's own order of classes
+    counts = [int((labels == names.index(name)).sum()) for name in ordered]
+    root = tmp_path / "root"
+    if kind is Cub:
+        write_cub(root, ordered, counts, images=False)
+    elif kind is Awa2:
+        write_awa2(root, names, [int((labels == c).sum()) for c in range(50)], images=False)
+    else:
+        write_sun(root, [f"{name[0]}/{name}" for name in ordered], 20, images=False)
+    with pytest.warns(UserWarning, match="are drawn"):
+        listing = kind.listing(kind.Settings(root=root, splits=folder), seed=0)
+    space = listing.space
+    assert len(space.seen) == seen
+    assert {space.names[c] for c in space.unseen} == {names[c] for c in np.unique(labels[mat["test_unseen_loc"] - 1])}
+    assert len(space.unseen) == unseen
+    assert len(listing.files) == len(labels)
+    ids = listing.ids(kind.Settings(root=root))
+    assert len(ids["test_unseen"]) == mat["test_unseen_loc"].size
+    published = mat["test_seen_loc"].size  # a fifth of each class, rounded in another way
+    assert abs(len(ids["test_seen"]) - published) <= 0.02 * published
+    if kind is Awa2:  # the data set's own list of unseen classes is that of the proposed split
+        assert {"sheep", "dolphin", "bat", "seal", "blue+whale"} < {space.names[c] for c in space.unseen}
+
+
+def test_names_are_compared_without_their_marks():
+    assert plain("Grizzly+Bear") == plain("grizzly_bear") == "grizzly bear"
+    assert os.sep  # the listing's files have / on every system

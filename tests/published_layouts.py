@@ -1,0 +1,192 @@
+"""Small copies of the published layouts: a few classes, tiny JPEGs, every file where the authors put it."""
+
+from collections import Counter
+
+import numpy as np
+import scipy.io
+from PIL import Image
+
+CUB_PREFIXES = {
+    "bill_shape": 9, "wing_color": 15, "upperparts_color": 15, "underparts_color": 15, "breast_pattern": 4,
+    "back_color": 15, "tail_shape": 6, "upper_tail_color": 15, "head_pattern": 11, "breast_color": 15,
+    "throat_color": 15, "eye_color": 14, "bill_length": 3, "forehead_color": 15, "under_tail_color": 15,
+    "nape_color": 15, "belly_color": 15, "wing_shape": 5, "size": 5, "shape": 14, "back_pattern": 4, "tail_pattern": 4,
+    "belly_pattern": 4, "primary_color": 15, "leg_color": 15, "bill_color": 15, "crown_color": 15, "wing_pattern": 4,
+}  # fmt: skip
+BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatross", "004.Groove_billed_Ani",
+         "005.Crested_Auklet", "006.Least_Auklet")  # fmt: skip
+ANIMALS = ("antelope", "grizzly+bear", "killer+whale", "beaver", "dalmatian", "persian+cat")
+SCENES = ("a/abbey", "a/airport/airport", "a/airport/entrance", "a/alley", "z/zoo", "z/ziggurat")
+THINGS = ("aeroplane", "bicycle", "bird", "donkey", "monkey", "wolf")
+CLOTHES = ("Anorak", "Blazer", "Blouse", "Bomber", "Button-Down", "Cardigan", "Cape")  # nobody wears a cape
+PER_CLASS = 5
+
+
+def write_image(path, seed, size=(20, 16)):
+    """Write a picture whose pixels depend on ``seed`` alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, quality=95)
+
+
+def write_text(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def cells(texts):
+    """Return texts as MATLAB keeps them, a cell each."""
+    made = np.empty((len(texts), 1), dtype=object)
+    made[:, 0] = texts
+    return made
+
+
+def values(classes, attributes, top=100.0):
+    return np.random.default_rng(1).uniform(0, top, (classes, attributes)).round(2)
+
+
+def write_cub(root, names=BIRDS, per_class=PER_CLASS, images=True):
+    """Write CUB-200-2011; ``per_class`` is a number or one a class. Returns files and labels."""
+    counts = [per_class] * len(names) if isinstance(per_class, int) else per_class
+    files = [f"{name}/{name[4:]}_{i:04d}_{7 * i}.jpg" for name, n in zip(names, counts, strict=True) for i in range(n)]
+    labels = np.repeat(np.arange(len(names)), counts)
+    write_text(root / "images.txt", [f"{i} {file}" for i, file in enumerate(files, 1)])
+    write_text(root / "image_class_labels.txt", [f"{i} {c + 1}" for i, c in enumerate(labels.tolist(), 1)])
+    write_text(root / "classes.txt", [f"{i} {name}" for i, name in enumerate(names, 1)])
+    attributes = [f"has_{group}::{i}" for group, n in CUB_PREFIXES.items() for i in range(n)]
+    write_text(root.parent / "attributes.txt", [f"{i} {name}" for i, name in enumerate(attributes, 1)])
+    matrix = values(len(names), len(attributes))
+    lines = [" ".join(map(str, row)) for row in matrix.tolist()]
+    write_text(root / "attributes" / "class_attribute_labels_continuous.txt", lines)
+    (root / "images").mkdir()
+    for i, file in enumerate(files if images else ()):
+        write_image(root / "images" / file, i)
+    return files, labels, matrix
+
+
+def write_awa2(root, names=ANIMALS, per_class=PER_CLASS, images=True, unseen=("beaver", "dalmatian")):
+    """Write Animals with Attributes 2. Returns files and labels in the order of the classes' names."""
+    counts = [per_class] * len(names) if isinstance(per_class, int) else per_class
+    write_text(root / "classes.txt", [f"{i:8d}\t{name}" for i, name in enumerate(names, 1)])
+    write_text(root / "predicates.txt", [f"{i:6d}\tpredicate {i}" for i in range(1, 86)])
+    matrix = values(len(names), 85)
+    matrix[0, 0] = -1.0  # not asked
+    write_text(root / "predicate-matrix-continuous.txt", ["  ".join(map(str, row)) for row in matrix.tolist()])
+    write_text(root / "trainclasses.txt", [name for name in names if name not in unseen])
+    write_text(root / "testclasses.txt", unseen)
+    files, labels = [], []
+    for c in sorted(range(len(names)), key=lambda c: names[c]):
+        files += [f"{names[c]}/{names[c]}_{10001 + i}.jpg" for i in range(counts[c])]
+        labels += [c] * counts[c]
+    for i, file in enumerate(files):
+        if images:
+            write_image(root / "JPEGImages" / file, i)
+        else:
+            (root / "JPEGImages" / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / "JPEGImages" / file).touch()
+    return files, np.array(labels), matrix
+
+
+def write_sun(root, scenes=SCENES, per_class=PER_CLASS, images=True):
+    """Write the SUN Attribute Database. Returns files, labels and votes."""
+    files = [f"{scene}/sun_{c}x{i}.jpg" for c, scene in enumerate(scenes) for i in range(per_class)]
+    votes = (np.random.default_rng(2).integers(0, 4, (len(files), 102)) / 3).astype(np.float64)
+    root.mkdir(parents=True, exist_ok=True)
+    scipy.io.savemat(root / "images.mat", {"images": cells(files)})
+    scipy.io.savemat(root / "attributes.mat", {"attributes": cells([f"word {i}" for i in range(102)])})
+    scipy.io.savemat(root / "attributeLabels_continuous.mat", {"labels_cv": votes})
+    (root / "images").mkdir()
+    for i, file in enumerate(files if images else ()):
+        write_image(root / "images" / file, i)
+    return files, np.repeat(np.arange(len(scenes)), per_class), votes
+
+
+def write_apy(root, names=THINGS, per_class=PER_CLASS):
+    """Write aPascal and aYahoo: two objects a picture, the last three classes are Yahoo's."""
+    data, voc = root / "attribute_data", root / "VOCdevkit" / "VOC2008" / "JPEGImages"
+    write_text(data / "class_names.txt", names)
+    write_text(data / "attribute_names.txt", [f"Is {i}D" for i in range(64)])
+    random = np.random.default_rng(3)
+    lines = {"apascal_train": [], "apascal_test": [], "ayahoo_test": []}
+    objects = []
+    for c, name in enumerate(names):
+        for i in range(per_class):
+            part = "ayahoo_test" if c >= 3 else ("apascal_train" if i < 3 else "apascal_test")
+            picture = f"{name}_{i}.jpg" if c >= 3 else f"2008_{i:06d}.jpg"  # several classes in one of VOC's pictures
+            box = (1, 1, 24, 18) if c % 2 else (5, 3, 20, 16)
+            bits = random.integers(0, 2, 64).tolist()
+            lines[part].append(" ".join(map(str, [picture, name, *box, *bits])))
+            objects.append((part, picture, c, box, bits))
+            write_image((root / "ayahoo_test_images" if c >= 3 else voc) / picture, c * 10 + i, (24, 18))
+    for part, text in lines.items():
+        write_text(data / f"{part}.txt", text)
+    order = ["apascal_train", "apascal_test", "ayahoo_test"]
+    return sorted(objects, key=lambda one: order.index(one[0]))
+
+
+def write_deepfashion(root, names=CLOTHES, per_class=PER_CLASS, attributes=10):
+    """Write DeepFashion's Category and Attribute Prediction; the last class has no image."""
+    anno = root / "Anno"
+    worn = [(c, i) for c in range(len(names) - 1) for i in range(per_class)]
+    files = [f"img/{names[c]}_Item/img_{i:08d}.jpg" for c, i in worn]
+    marks = np.random.default_rng(4).choice([-1, 0, 1], (len(files), attributes))
+    marks[::per_class, 0] = 1  # every class has something
+
+    def table(name, head, rows):
+        write_text(anno / name, [str(len(rows)), head, *rows])
+
+    table("list_category_cloth.txt", "category_name  category_type", [f"{name:<20} 1" for name in names])
+    table("list_category_img.txt", "image_name  category_label",
+          [f"{file:<60} {c + 1}" for file, (c, _) in zip(files, worn, strict=True)])  # fmt: skip
+    table("list_attr_cloth.txt", "attribute_name  attribute_type",
+          [f"very long word {i}   {i % 5 + 1}" for i in range(attributes)])  # fmt: skip
+    table("list_attr_img.txt", "image_name  attribute_labels",
+          [f"{file:<60} {' '.join(f'{mark:2d}' for mark in row)}" for file, row in zip(files, marks, strict=True)]
+    )  # fmt: skip
+    for i, file in enumerate(files):
+        write_image(root / "Img" / file, i)
+    return files, np.array([c for c, _ in worn]), marks
+
+
+def write_splits(folder, names, files, labels, unseen, res101=True, order=None, validation=()):
+    """Write a proposed split in the layout of xlsa17.
+
+    Args:
+        folder: where.
+        names: of the classes, in the data set's own order.
+        files: the pictures.
+        labels: class ids of the pictures.
+        unseen: ids of the unseen classes.
+        res101: write ``res101.mat`` with the pictures' names too.
+        order: places of the classes in ``allclasses_names``; by default backwards, as no reader should rely on it.
+        validation: ids of the validation classes; they are in ``val_loc``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    order = list(reversed(range(len(names)))) if order is None else order
+    shuffled = np.random.default_rng(5).permutation(len(files)) if res101 else np.arange(len(files))
+    mine = np.asarray(labels)[shuffled]
+    is_unseen = np.isin(mine, unseen)
+    place = {}
+    nth = np.array([place.setdefault(c, Counter()).update("x") or place[c]["x"] for c in mine.tolist()])
+    test = ~is_unseen & (nth == 1)
+    held = np.isin(mine, validation)
+    numbers = np.arange(len(files)) + 1
+    loc = {"trainval_loc": ~is_unseen & ~test, "test_seen_loc": test, "test_unseen_loc": is_unseen}
+    if len(validation):
+        loc |= {"train_loc": ~is_unseen & ~held, "val_loc": held}
+    own = [list(order).index(c) + 1 for c in mine.tolist()]
+    content = {key: numbers[mask][:, None].astype(np.uint16) for key, mask in loc.items()}
+    scipy.io.savemat(
+        folder / "att_splits.mat",
+        {"att": np.ones((3, len(names))), "allclasses_names": cells([names[c] for c in order]), **content},
+    )
+    if res101:
+        scipy.io.savemat(
+            folder / "res101.mat",
+            {
+                "features": np.zeros((2, len(files))),
+                "labels": np.array(own)[:, None],
+                "image_files": cells([f"/home/them/data/{files[i]}" for i in shuffled]),
+            },
+        )
+    return {"test_seen": set(shuffled[test]), "train": set(shuffled[loc["trainval_loc"]])}
