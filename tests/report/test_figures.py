@@ -3,9 +3,22 @@ import io
 import re
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from fedunseen.report.figures import Curve, Frame, histogram, image_source, line_chart, raster, ticks
+from fedunseen.report.figures import (
+    Curve,
+    Frame,
+    embedding_map,
+    histogram,
+    image_source,
+    line_chart,
+    raster,
+    scatter,
+    small_map,
+    ticks,
+    value_chart,
+)
 
 NAN = float("nan")
 
@@ -82,3 +95,84 @@ def test_a_matrix_shows_positive_negative_and_unknown_in_their_own_colours():
     masks, used = re.findall(r'mask id="(\w+)"', drawing), re.findall(r"url\(#(\w+)\)", drawing)
     assert masks == used
     assert len(set(masks)) == 3
+
+
+def circles(drawing):
+    return np.array(
+        [tuple(map(float, pair)) for pair in re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', drawing)]
+    )
+
+
+def test_points_stand_at_their_values_and_say_them():
+    x, y = np.array([0.1, 0.4, NAN, 0.2]), np.array([50.0, 12.5, 3.0, 75.0])
+    drawing = scatter(x, y, ["a", "<b>", "c", "d"], "t", "x", ((0.0, 0.5), (0.0, 100.0)), unit="%")
+    drawn, frame = circles(drawing), Frame((0.0, 0.5), (0.0, 100.0), height=260)
+    kept = [0, 1, 3]
+    wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
+    np.testing.assert_allclose((drawn[:, 0] - frame.left) / wide * 0.5, x[kept], atol=1e-4)
+    np.testing.assert_allclose((frame.height - frame.bottom - drawn[:, 1]) / tall * 100, y[kept], atol=0.01)
+    assert re.findall("<title>(.*?)</title>", drawing) == ["a: 50% at 0.1", "&lt;b&gt;: 12.5% at 0.4", "d: 75% at 0.2"]
+
+
+def test_lines_of_a_scatter_stand_where_they_should():
+    drawing = scatter(np.array([1.0]), np.array([2.0]), ["a"], "t", "x", ((0.0, 4.0), (0.0, 8.0)), equal="same")
+    frame = Frame((0.0, 4.0), (0.0, 8.0), height=260)
+    path = re.search(r'class="level" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
+    assert [float(v) for v in path.groups()] == [frame.px(0), frame.py(0), frame.px(4), frame.py(4)]
+    drawing = scatter(np.array([1.0]), np.array([2.0]), ["a"], "t", "x", ((0.0, 4.0), (0.0, 8.0)), border=("one", 1.0))
+    assert f'd="M{frame.px(1.0):g} ' in drawing
+    assert ">one</text>" in drawing
+    assert "0 points" in scatter(np.array([]), np.array([]), [], "t", "x")
+
+
+def test_values_of_a_setting_are_evenly_spaced_and_the_chosen_one_is_marked():
+    curves = [Curve(np.array([10.0, 40.0, 30.0]), "H", "green"), Curve(np.array([20.0, NAN, 60.0]), "ZSL", "orange")]
+    drawing = value_chart(curves, "t", ["0.01", "0.1", "1"], "method.lr", 1)
+    said = re.findall("<title>(.*?)</title>", drawing)
+    assert sorted(said) == sorted(
+        [f"H {v}% at method.lr = {s}" for v, s in ((10, "0.01"), (40, "0.1"), (30, "1"))]
+        + [f"ZSL {v}% at method.lr = {s}" for v, s in ((20, "0.01"), (60, "1"))]
+    )
+    drawn = circles(drawing)
+    across = sorted(set(drawn[:, 0].tolist()))
+    assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.02)
+    stem = float(re.search(r'class="stem strong" d="M([\d.]+) ', drawing)[1])
+    assert stem == pytest.approx(across[1], abs=0.01)
+    assert "stem strong" not in value_chart(curves, "t", ["a", "b", "c"], "x", None)
+
+
+def test_an_embedding_keeps_distances_and_names_classes_at_their_means():
+    rng = np.random.default_rng(0)
+    plane, labels = rng.normal(size=(40, 2)) * [1.0, 5.0], np.repeat([0, 1, 2, 3], 10)
+    drawing = embedding_map(plane, labels, ["a", "b", "<c>", "d"], "t")
+    drawn = np.concatenate(
+        [
+            [tuple(map(float, pair)) for pair in re.findall(r"M([\d.]+) ([\d.]+)h0", path)]
+            for path in re.findall(r'class="dots"[^>]* d="(.*?)"', drawing)
+        ]
+    )
+    assert drawn.shape == (40, 2)
+
+    def apart(points):
+        return np.linalg.norm(points[:, None] - points[None], axis=2)
+
+    ratio = apart(drawn)[np.triu_indices(40, 1)] / apart(plane)[np.triu_indices(40, 1)]
+    assert ratio.std() / ratio.mean() < 0.02
+    assert np.ptp(drawn[:, 0]) > np.ptp(drawn[:, 1])  # turned to lie flat
+    named = re.findall(r'class="where"[^>]*x="([\d.]+)" y="([\d.]+)">(.*?)<', drawing)
+    assert [name for _, _, name in named] == ["a", "b", "&lt;c&gt;", "d"]
+    means = np.array([drawn[labels == c].mean(axis=0) for c in range(4)])
+    np.testing.assert_allclose([[float(x), float(y)] for x, y, _ in named], means + np.array([0, 12 * 0.35]), atol=0.2)
+    assert len(set(re.findall(r"--hue:(\d+)", drawing))) == 4
+
+
+def test_an_embedding_of_samples_on_a_line_is_drawn():
+    drawing = embedding_map(np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]), np.array([0, 0, 1]), ["a", "b"], "t")
+    assert "nan" not in drawing
+    assert drawing.count("h0") == 3
+
+
+def test_a_small_map_says_its_words():
+    drawing = small_map(np.eye(3), "round 5", "agreement 0.91")
+    assert 'aria-label="round 5, agreement 0.91: 3 by 3 classes"' in drawing
+    assert ">agreement 0.91</text>" in drawing

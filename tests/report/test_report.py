@@ -268,3 +268,205 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     assert "10 not trained on" in page.text
     assert "Grey: classes without test samples." in page.text
     assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+
+
+def test_similarities_by_round_stand_in_one_row_with_their_agreement(made, tmp_path):
+    from fedunseen.experiment.directory import load_params
+    from fedunseen.report.statistics import agreement
+
+    run = made()
+    page, _ = page_of(run, tmp_path)
+    said = re.findall(
+        r"round (\d+), agreement (-?[\d.]+): 100 by 100", " ".join(a.get("aria-label", "") for _, a in page.elements)
+    )
+    assert [int(round) for round, _ in said] == [1, 2]
+    similarity = load_params(run.path / "evaluation.safetensors")["similarity"].double().numpy()
+    for round, words in said:
+        values = load_params(run.path / "similarity" / f"round-{round}.safetensors")["compatibility"].double().numpy()
+        assert float(words) == pytest.approx(agreement(similarity, (values + values.T) / 2), abs=0.0051)
+
+
+def test_similarities_are_those_of_the_rounds_model(made):
+    """The last round's map, made again from the model that was written and the benchmark."""
+    import torch
+
+    from fedunseen.data.digit_pairs import DigitPairs
+    from fedunseen.experiment.directory import load_params
+
+    run = made()
+    benchmark = DigitPairs.load(run.experiment.data, 0)
+    stored = load_params(run.path / "similarity" / "round-2.safetensors")
+    for place in (0, 17, 99):
+        c = int(stored["classes"][place])
+        rows = np.flatnonzero(
+            (benchmark.labels == c)
+            & np.isin(np.arange(len(benchmark.labels)), np.concatenate([benchmark.test_seen, benchmark.test_unseen]))
+        )
+        with torch.no_grad():
+            predicted = run._method.attributes(run.params, torch.from_numpy(benchmark.features[rows])).mean(0).numpy()
+        expected = benchmark.space.semantics @ predicted
+        np.testing.assert_allclose(stored["compatibility"][place].numpy(), expected, atol=1e-4)
+
+
+def test_the_plane_shows_every_sample_and_the_silhouettes_are_those_of_the_spaces(made, tmp_path):
+    import torch
+    from sklearn.metrics import silhouette_score
+
+    from fedunseen.data.digit_pairs import DigitPairs
+
+    run = made()
+    _, text = page_of(run, tmp_path)
+    section = re.search(r"<h2>Unseen classes in the plane</h2>.*?</section>", text, re.DOTALL)[0]
+    assert sum(path.count("h0") for path in re.findall(r'class="dots".*? d="(.*?)"', section)) == 2 * 120
+    benchmark = DigitPairs.load(run.experiment.data, 0)
+    inputs, labels = benchmark.features[benchmark.test_unseen], benchmark.labels[benchmark.test_unseen]
+    with torch.no_grad():
+        features = run._method.represent(run.params, torch.from_numpy(inputs)).numpy()
+    before, after = (float(value) for value in re.findall(r"<b>(-?[\d.]+)</b>", section))
+    assert before == pytest.approx(silhouette_score(inputs, labels), abs=0.0051)
+    assert after == pytest.approx(silhouette_score(features, labels), abs=0.0051)
+
+
+def test_long_class_names_become_numbers_with_a_key(made, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    space = made().space
+    names = tuple(f"a class of digits {name}" for name in space.names)
+    ClassSpace(names, space.semantics, space.attribute_names, space.seen, space.validation, space.unseen).save(
+        folder / "classes.csv"
+    )
+    _, text = page_of(load_run(folder), tmp_path)
+    section = re.search(r"<h2>Unseen classes in the plane</h2>.*?</section>", text, re.DOTALL)[0]
+    assert sorted(map(int, re.findall(r'class="where".*?>(\d+)<', section))) == sorted(2 * list(range(1, 21)))
+    listed = re.findall(r'<li><span>(.*?)</span> <span class="num">(\d+)</span>', section)
+    assert listed == [(names[c], str(i)) for i, c in enumerate(space.unseen, 1)]
+
+
+def test_theory_is_told_of_the_reported_round_and_class_accuracies_agree(made, tmp_path):
+    run = made(("method.consistency", 0.1), ("evaluation.calibration", "none"))
+    _, text = page_of(run, tmp_path)
+    stored = json.loads((run.path / "theory.json").read_text("utf-8"))
+    assert stored["round"] == run.result["selected_round"]
+    assert stored["decoder"]["lemma_3_holds"] == stored["decoder"]["lemma_4_holds"] == 1.0
+    assert stored["alignment"]["server"]["holds_15"] == 1.0
+    section = re.search(r"<h2>The theory, measured</h2>.*?</section>", text, re.DOTALL)[0]
+    assert f"merged model of round {stored['round']}" in section
+    unseen = stored["unseen"]["classes"]
+    assert np.mean([one["accuracy"] for one in unseen]) == pytest.approx(run.result["zsl"])
+    of_all = {one["name"]: one["accuracy"] for one in stored["all"]["classes"]}
+    names = [run.space.names[c] for c in run.space.unseen]
+    assert np.mean([of_all[name] for name in names]) == pytest.approx(run.result["gzsl_unseen"])
+    first = section.index("<h3>")
+    listed = re.findall(r'<tr><th scope="row">(\d\d)</th><td>(\d+) %</td>', section[first:])[:20]
+    assert listed == [(one["name"], f"{one['accuracy']:.0f}") for one in unseen]
+    assert all(0 <= one["over"] <= 1 for one in stored["alignment"]["pairs"])
+    assert len(stored["alignment"]["pairs"]) == 45
+
+
+def test_theory_and_figures_are_left_out_where_they_do_not_apply_or_are_not_wanted(made, tmp_path):
+    for overrides in (
+        VARIANTS["classifier"],
+        VARIANTS["local"],
+        (("evaluation.theory", False), ("evaluation.embedding", False)),
+    ):
+        run = made(*overrides)
+        _, text = page_of(run, tmp_path)
+        assert "The theory, measured" not in text
+        assert "From predicted attributes to classes" not in text
+        assert not (run.path / "theory.json").exists()
+        assert not (run.path / "similarity").exists()
+    assert "Unseen classes in the plane" not in text
+
+
+def test_a_theory_that_cannot_be_read_is_left_out(made, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    (folder / "theory.json").write_text('{"round": 2', "utf-8")
+    _, text = page_of(load_run(folder), tmp_path)
+    assert "The theory, measured" not in text
+
+
+def test_selection_runs_measure_no_theory(made):
+    run = made(*VARIANTS["validation"])
+    assert (run.path / "theory.json").exists()
+    assert not list((run.path / "selection").rglob("theory.json"))
+    assert not list((run.path / "selection").rglob("similarity"))
+
+
+def test_settings_tried_at_several_numbers_are_drawn_over_them(made, tmp_path):
+    run = made(("evaluation.selection", "validation"), ("evaluation.choose.method.lr", (0.0001, 0.05)))
+    _, text = page_of(run, tmp_path)
+    drawing = re.search(r'<svg[^>]*aria-label="Validation classes by method.lr.*?</svg>', text, re.DOTALL)[0]
+    said = set(re.findall(r"<title>(\w+) ([\d.]+)% at method.lr = ([\d.]+)</title>", drawing))
+    short = {"H": "gzsl_harmonic", "ZSL": "zsl", "U": "gzsl_unseen", "S": "gzsl_seen"}
+    assert len(said) == 8
+    for name, value, at in said:
+        one = next(o for o in run.result["chosen_on_validation"]["tried"] if o["settings"]["method.lr"] == float(at))
+        assert float(value) == pytest.approx(one[short[name]], abs=0.051)
+
+
+def test_one_class_is_not_several(made, tmp_path):
+    from fedunseen.core.files import write_tensors
+    from fedunseen.experiment.directory import load_params
+
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    tensors = load_params(folder / "evaluation.safetensors")
+    counts = np.zeros((3, 100), dtype=np.int64)
+    counts[np.arange(3), made().space.seen[:3]] = [1, 5, 7]
+    write_tensors(
+        folder / "evaluation.safetensors", {**{k: v.numpy() for k, v in tensors.items()}, "client_counts": counts}
+    )
+    page, _ = page_of(load_run(folder), tmp_path)
+    assert "Every row holds 1 class." in page.text
+    assert "1 class, 1 sample " in page.text + " "
+    assert "1 classes" not in page.text
+
+
+def test_colour_images_are_shown_in_colour(made, tmp_path):
+    import base64
+    import io
+
+    from PIL import Image
+
+    from fedunseen.core.files import write_tensors
+    from fedunseen.experiment.directory import load_params
+
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    tensors = {k: v.numpy() for k, v in load_params(folder / "evaluation.safetensors").items()}
+    images = np.random.default_rng(0).random((60, 12, 10, 3)).astype(np.float32)
+    write_tensors(folder / "evaluation.safetensors", {**tensors, "images": images})
+    page, _ = page_of(load_run(folder), tmp_path)
+    shown = [a for tag, a in page.elements if tag == "img"]
+    assert {(a["width"], a["height"]) for a in shown} == {("10", "12")}
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(shown[7]["src"].partition(",")[2]))))
+    np.testing.assert_allclose(pixels / 255, images[7], atol=0.5 / 255 + 1e-6)
+
+
+def test_large_images_are_shrunk_to_what_is_shown():
+    from fedunseen.experiment.summary import _small
+
+    colour = np.zeros((3, 200, 100), dtype=np.uint8)
+    colour[0, :, :50] = 255
+    small = _small(colour)
+    assert small.shape == (64, 32, 3)
+    np.testing.assert_allclose(small[:, :14, 0], 1.0)
+    np.testing.assert_allclose(small[:, 18:], 0.0)
+    grey = np.random.default_rng(0).random((1, 8, 16)).astype(np.float32)
+    np.testing.assert_array_equal(_small(grey), grey[0])
+    assert _small(255 * np.ones((1, 4, 4), dtype=np.uint8)).max() == 1.0
+
+
+def test_a_resumed_run_measures_the_same_theory(made, tmp_path):
+    from fedunseen import run
+
+    source = made()
+    folder = tmp_path / "copy"
+    shutil.copytree(source.path, folder)
+    for name in ("result.json", "theory.json", "evaluation.safetensors", "checkpoints/000002.safetensors"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "similarity")
+    run(source.experiment, folder, resume=True)
+    for name in ("theory.json", "evaluation.safetensors", "similarity/round-2.safetensors"):
+        assert (folder / name).read_bytes() == (source.path / name).read_bytes()

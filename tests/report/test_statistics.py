@@ -12,6 +12,7 @@ from fedunseen.report.statistics import (
     holding_order,
     leaf_order,
     per_class,
+    row_scaled,
 )
 
 
@@ -88,3 +89,12 @@ def test_holding_order_makes_blocks_and_keeps_unheld_classes_last():
     order, held, idle = holding_order(counts, np.array([2, 5]))
     assert order.tolist() == [1, 0, 3, 4, 2, 5]
     assert (held, idle) == (3, 1)
+
+
+def test_row_scaled_takes_out_level_and_length_of_every_row():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(6, 6))
+    other = values * rng.uniform(0.1, 9, (6, 1)) + rng.normal(size=(6, 1))
+    np.testing.assert_allclose(row_scaled(other), row_scaled(values))
+    assert np.abs(row_scaled(values)).max(axis=1) == pytest.approx(np.ones(6))
+    assert (row_scaled(values).argmax(axis=1) == values.argmax(axis=1)).all()

@@ -9,6 +9,8 @@
 ``checkpoints/``         every state that a resume needs
 ``result.json``          the final numbers; its presence means that the run is complete
 ``evaluation.safetensors``  what the report draws
+``theory.json``          what DistZSL's theory promises, measured on the reported round
+``similarity/``          how well classes fit each other's attributes after some rounds
 ``selection/``           the run on validation classes that chose rounds and calibration
 ======================== ==========================================================================
 
@@ -92,7 +94,7 @@ class RunDirectory:
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Make the directory, unless it is there, and sweep up what a kill left half-written."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in [*self.path.glob(".*"), *self.checkpoints.glob(".*")]:
+        for leftover in [*self.path.glob(".*"), *self.checkpoints.glob(".*"), *self.path.glob("similarity/.*")]:
             if _is_leftover(leftover.name):
                 leftover.unlink()
         if not self.manifest_path.exists():

@@ -27,11 +27,12 @@ from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation import Answers, Metrics, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
+from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.federation import Federation, check_presence
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.summary import summary_tensors
+from fedunseen.experiment.summary import observe_round, summary_tensors
 
 __all__ = ["Progress", "free_directory", "run"]
 
@@ -111,7 +112,7 @@ def run(
                 choice, chosen = _select(experiment, selection, partition, directory, hear)
             if chosen.get("settings"):
                 federation = Federation.make(experiment.with_overrides(chosen["settings"]), benchmark, partition)
-            result = _train(federation, directory, choice, "training", hear)
+            result = _train(federation, directory, choice, "training", hear, observed=True)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(path)}
             if chosen:
                 result["chosen_on_validation"] = chosen
@@ -122,7 +123,7 @@ def run(
 
 def _load_data(experiment: Experiment, seed: int) -> Benchmark:
     benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
-    return benchmark
+    return encode(experiment, benchmark)
 
 
 def _fingerprint(experiment: Experiment, benchmark: Benchmark) -> str:
@@ -206,9 +207,12 @@ def _merit(line: Mapping[str, Any], experiment: Experiment) -> tuple[float, floa
 
 
 def _train(
-    federation: Federation, directory: RunDirectory, choice: Choice, stage: str, hear: Progress
+    federation: Federation, directory: RunDirectory, choice: Choice, stage: str, hear: Progress, observed: bool = False
 ) -> dict[str, Any]:
-    """Run all rounds, from the newest checkpoint on, and return the final numbers."""
+    """Run all rounds, from the newest checkpoint on, and return the final numbers.
+
+    If ``observed``, what only exists while a round runs is written down for the report.
+    """
     experiment = federation.experiment
     rounds = experiment.strategy.rounds
     state, params = federation.initial()
@@ -229,13 +233,16 @@ def _train(
         started = time.perf_counter()
         result = federation.engine.round(current, state, params, client_states, federation.participants(current))
         client_states.update(result.client_states)
-        line = _measure(federation, current, params, result, client_states, choice.factor)
+        line = _measure(federation, current, result, client_states, choice.factor)
         state, params = result.state, result.params
         line["seconds"] = round(time.perf_counter() - started, 4)
         merit = _merit(line, experiment)
         lines.append(line)
         directory.add_metrics(line)
-        if choice.round == current + 1 or (choice.round is None and merit >= best):
+        kept = choice.round == current + 1 or (choice.round is None and merit >= best)
+        if observed:
+            observe_round(federation, directory, current, result, kept)
+        if kept:
             write_tensors(directory.model_path, _model_tensors(federation, params, client_states))
         best = max(best, merit)
         directory.save_checkpoint(Checkpoint(current + 1, params, state, client_states))
@@ -259,7 +266,6 @@ def _train(
 def _measure(
     federation: Federation,
     round: int,
-    before: Params,
     result: RoundResult,
     client_states: dict[int, Params],
     factor: float | None,
@@ -279,15 +285,9 @@ def _measure(
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
     if experiment.evaluation.clients:
         own: list[Metrics] = []
-        for reply in replies:
-            model = (
-                client_states[reply.client]
-                if not federation.engine.strategy.merges
-                else {
-                    name: before[name] + update / experiment.strategy.update_scale
-                    for name, update in reply.update.items()
-                }
-            )
+        merges = federation.engine.strategy.merges
+        for place, reply in enumerate(replies):
+            model = result.models(place) if merges else client_states[reply.client]
             own.append(metrics(federation.answers(model), factor))
         line["clients"] = {name: [getattr(one, name) for one in own] for name in NAMES}
     return line
@@ -326,12 +326,14 @@ def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) ->
         except PackageNotFoundError:
             versions[package] = "not installed"
     image = {"image_shape": list(benchmark.image_shape)} if benchmark.image_shape else {}
+    if benchmark.pictures is not None:
+        image = {"picture_shape": list(benchmark.pictures.shape[1:])}
     return {
         "experiment": experiment.to_dict(),
         "seed": experiment.run.seed,
         "data_fingerprint": fingerprint,
         "benchmark": benchmark.name,
-        "features": int(benchmark.features.shape[1]),
+        "input_shape": list(benchmark.features.shape[1:]),
         **image,
         "versions": versions,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -17,13 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings, PartitionSettings
+from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find
 from fedunseen.strategies import StrategySettings
 
 __all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names", "preset_text"]
 
-SECTIONS = ("data", "partition", "method", "strategy", "engine", "evaluation", "run")
+SECTIONS = ("data", "encoder", "partition", "method", "strategy", "engine", "evaluation", "run")
+NAMED = ("data", "encoder", "method", "strategy")  # sections whose name says which settings they have
 
 
 class EvaluationSettings(Settings):
@@ -40,6 +42,11 @@ class EvaluationSettings(Settings):
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
     clients: bool = True
     """Measure every client's own model before merging, each round."""
+    theory: bool = True
+    """Measure what DistZSL's theory promises on the reported round, and similarities on a few, for the report; only for
+    methods that predict attributes under strategies that merge."""
+    embedding: bool = True
+    """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
     choose: dict[str, list[Any]] = Field(default_factory=dict)
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
 
@@ -68,6 +75,7 @@ class Experiment(BaseModel):
 
     name: str
     data: SerializeAsAny[DataSettings]
+    encoder: SerializeAsAny[EncoderSettings]
     partition: PartitionSettings
     method: SerializeAsAny[NamedSettings]
     strategy: SerializeAsAny[StrategySettings]
@@ -112,14 +120,12 @@ class Experiment(BaseModel):
                 raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
         for key, value in (overrides or {}).items():
             _override(sections, key, value)
-        for section in ("data", "method", "strategy"):
+        sections["encoder"] = {"name": "none", **sections.get("encoder", {})}
+        for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
         kinds: dict[str, type[BaseModel]] = {
-            **{
-                section: find(section, str(sections[section]["name"])).Settings
-                for section in ("data", "method", "strategy")
-            },
+            **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
             "partition": PartitionSettings,
             "engine": EngineSettings,
             "evaluation": EvaluationSettings,
@@ -151,10 +157,6 @@ class Experiment(BaseModel):
                 f"method.name = {name!r} is a closed form that no strategy can merge: "
                 "set strategy.name to 'centralised' or 'local'"
             )
-        if self.engine.mode == "batched" and not method.batched:
-            raise ExperimentError(
-                f"method.name = {name!r} cannot train clients as one batch: set engine.mode to 'auto'"
-            )
         evaluation = self.evaluation
         if evaluation.choose and evaluation.selection != "validation":
             raise ExperimentError(
@@ -167,7 +169,7 @@ class Experiment(BaseModel):
                 f"evaluation.factor has no effect on method.name = {name!r}, which knows no unseen class"
             )
         for key, values in evaluation.choose.items():
-            if key.split(".")[0] in ("run", "evaluation", "data", "partition"):
+            if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition"):
                 raise ExperimentError(
                     f"evaluation.choose: {key!r} cannot be chosen; only method, strategy and engine can"
                 )
@@ -228,11 +230,17 @@ def _read(source: str | Path) -> tuple[str, Path]:
         raise ExperimentError(f"{source} is not a text file in UTF-8: save it as UTF-8") from None
 
 
+_PATHS = (("data", "root"), ("data", "splits"), ("data", "classes"), ("encoder", "model"), ("partition", "file"))
+
+
 def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
-    for section, key in (("data", "root"), ("partition", "file")):
+    for section, key in _PATHS:
         content = tree.get(section)
         if isinstance(content, dict) and isinstance(content.get(key), str):
             content[key] = str(folder / Path(content[key]).expanduser())
+    encoder = tree.get("encoder")
+    if isinstance(encoder, dict) and isinstance(weights := encoder.get("weights"), str) and (folder / weights).is_dir():
+        encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub
 
 
 def _override(sections: dict[str, Any], key: str, value: Any) -> None:
@@ -243,7 +251,7 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
         raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
     content = dict(sections.get(section, {}))
     # Another name means other settings: those of the old choice that the new one does not have are left behind.
-    if setting == "name" and section in ("method", "strategy", "data") and content.get("name") != value:
+    if setting == "name" and section in NAMED and content.get("name") != value:
         known = find(section, str(value)).Settings.model_fields
         content = {k: v for k, v in content.items() if k in known}
     first, dot, rest = setting.partition(".")

@@ -1,20 +1,50 @@
-"""What the report draws, as tensors: answers on the test samples, who held what, similarities, sample images."""
+"""What the report draws, as tensors and numbers: answers, who held what, similarities, sample images, the theory."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
 
 from fedunseen.core.class_similarity import correlation
+from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.engines import RoundResult
+from fedunseen.evaluation import theory
+from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.federation import Federation
 
-__all__ = ["summary_tensors"]
+__all__ = ["observe_round", "summary_tensors"]
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
+_PIXELS = 64  # the longer side of such an image, at most
+_EMBEDDED = 600  # test samples of unseen classes in the t-SNE pictures
+_MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
+_TESTED, _COMMON, _OWN = 2000, 500, 200  # for the theory: test samples, of those for all clients, a client's own
+_PER_CLASS = 20  # test samples of a class that its similarities are a mean of
+
+
+def observe_round(federation: Federation, directory: RunDirectory, round: int, result: RoundResult, kept: bool) -> None:
+    """Write down what only exists while a round (counted from 0) runs.
+
+    ``similarity/round-N.safetensors`` after some rounds: how well each tested class's mean predicted attributes fit
+    every tested class (DistZSL, Fig. 5). ``theory.json`` where the round's model is ``kept`` as the run's: what
+    :mod:`fedunseen.evaluation.theory` measures on it and on the clients' own models before merging.
+    """
+    settings, method = federation.experiment, federation.method
+    if not (settings.evaluation.theory and federation.engine.strategy.merges and method.predicts_attributes):
+        return
+    if round + 1 in (*_MAPPED, settings.strategy.rounds):
+        path = directory.path / "similarity" / f"round-{round + 1}.safetensors"
+        write_tensors(path, _compatibility(federation, result.params))
+    if kept and method.trained:
+        write_json(directory.path / "theory.json", {"round": round + 1, **_theory(federation, result)})
 
 
 def summary_tensors(federation: Federation, params: Params, factor: float) -> dict[str, NDArray[Any]]:
@@ -24,18 +54,18 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
         ``labels``, ``zsl_answers``, ``gzsl_answers`` (n,): true class, answer among the unseen and among all classes,
         of every test sample; ``client_counts`` (K, C): training samples of each class at each client; ``similarity``
         (C, C): correlation of the classes' semantics; ``model_similarity`` (C, C): correlation of the mean scores of
-        each class's test samples, NaN for classes without; for images ``images`` (m, h, w), ``image_labels`` (m,),
-        ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among the unseen.
+        each class's test samples, NaN for classes without; for images ``images`` (m, h, w) or (m, h, w, 3) in [0, 1],
+        ``image_labels`` (m,), ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among
+        the unseen; with ``evaluation.embedding`` the t-SNE of test samples of unseen classes (DistZSL, Fig. 6):
+        ``embedding_labels`` (m,), ``embedding_model`` and ``embedding_inputs`` (m, 2), and the silhouettes of the
+        classes in what they picture, ``silhouettes`` (2,).
     """
     benchmark, space = federation.benchmark, federation.benchmark.space
     classes = len(space.names)
     tensors: dict[str, NDArray[Any]] = {
         "client_counts": federation.partition.counts(benchmark.labels, classes),
+        "similarity": _correlation(space.semantics).astype(np.float32),
     }
-    varied = np.ptp(space.semantics, axis=1) > 0
-    similarity = np.full((classes, classes), np.nan)
-    similarity[np.ix_(varied, varied)] = correlation(space.semantics[varied])
-    tensors["similarity"] = similarity.astype(np.float32)
     if not federation.engine.strategy.merges:
         return tensors
     answers = federation.answers(params)
@@ -45,38 +75,234 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
         "gzsl_answers": answers.generalised(factor),
     }
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    profiles = np.zeros((classes, classes))
-    counts = np.bincount(answers.labels, minlength=classes)
-    with torch.no_grad():
-        for start in range(0, len(rows), 4096):
-            part = torch.from_numpy(rows[start : start + 4096]).to(federation.device)
-            scores = federation.method.scores(params, federation.inputs[part], federation.semantics)
-            np.add.at(profiles, answers.labels[start : start + 4096], scores.double().cpu().numpy())
+    profiles, counts = _class_means(_outputs(federation, params, rows, "scores"), answers.labels, classes)
     tested = counts > 0
     model_similarity = np.full((classes, classes), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
-        model_similarity[np.ix_(tested, tested)] = np.corrcoef(profiles[tested] / counts[tested, None])
+        model_similarity[np.ix_(tested, tested)] = np.corrcoef(profiles[tested])
     tensors["model_similarity"] = model_similarity.astype(np.float32)
-    if benchmark.image_shape:
+    if benchmark.images() is not None:
         tensors |= _images(federation, params)
+    if federation.experiment.evaluation.embedding:
+        tensors |= _embedding(federation, params)
     return tensors
 
 
-def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
-    """Take test samples of the unseen classes in turn, evenly, and the model's best five answers for each."""
-    benchmark, space = federation.benchmark, federation.benchmark.space
-    assert benchmark.image_shape is not None
-    by_class = [benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c] for c in space.unseen]
-    rows = [own[i] for i in range(max(map(len, by_class))) for own in by_class if i < len(own)][:_IMAGES]
-    chosen = np.sort(np.array(rows))
-    chosen = chosen[np.argsort(benchmark.labels[chosen], kind="stable")]
+def _outputs(federation: Federation, params: Params, rows: NDArray[np.int64], what: str) -> NDArray[np.float64]:
+    """Return (n, ...) what a model makes of samples: ``scores``, ``attributes``, ``represent`` or ``features``."""
+    method, parts = federation.method, []
     with torch.no_grad():
-        inputs = federation.inputs[torch.from_numpy(chosen).to(federation.device)]
-        scores = federation.method.scores(params, inputs, federation.semantics).cpu()
-    unseen = torch.from_numpy(space.unseen)
-    best = scores[:, unseen].topk(min(5, len(unseen)), dim=1).indices
-    return {
-        "images": benchmark.features[chosen].reshape(-1, *benchmark.image_shape).astype(np.float32),
-        "image_labels": benchmark.labels[chosen],
-        "image_answers": unseen[best].numpy(),
+        for inputs in federation.batches(rows):
+            if what == "scores":
+                found = method.scores(params, inputs, federation.semantics)
+            else:
+                found = getattr(method, what)(params, inputs)
+            parts.append(found.double().cpu())
+    return np.asarray(torch.cat(parts).numpy())
+
+
+def _class_means(
+    values: NDArray[np.float64], labels: NDArray[np.int64], classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return (C, d) means of values (n, d) over each class's samples, NaN for classes without, and (C,) counts."""
+    sums = np.zeros((classes, values.shape[1]))
+    np.add.at(sums, labels, values)
+    counts = np.bincount(labels, minlength=classes)
+    with np.errstate(invalid="ignore"):
+        return sums / counts[:, None], counts
+
+
+def _correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (C, C) the correlation of the classes' semantics, NaN for classes whose semantics are constant."""
+    varied = np.ptp(semantics, axis=1) > 0
+    similarity = np.full((len(semantics),) * 2, np.nan)
+    similarity[np.ix_(varied, varied)] = correlation(semantics[varied])
+    return similarity
+
+
+def _compatibility(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+    """Return (m,) ``classes`` that have test samples and (m, m) how well their mean predicted attributes fit each."""
+    benchmark = federation.benchmark
+    tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    labels = benchmark.labels[tests]
+    rows = np.concatenate([tests[labels == c][:_PER_CLASS] for c in np.unique(labels)])
+    predicted = _outputs(federation, params, rows, "attributes")
+    means, counts = _class_means(predicted, benchmark.labels[rows], len(benchmark.space.names))
+    tested = np.flatnonzero(counts)
+    semantics = federation.semantics.double().cpu().numpy()
+    return {"classes": tested, "compatibility": (means[tested] @ semantics[tested].T).astype(np.float32)}
+
+
+def _theory(federation: Federation, result: RoundResult) -> dict[str, Any]:
+    """Measure DistZSL's theory on the merged model and the clients' own ones of a round."""
+    method, benchmark, space = federation.method, federation.benchmark, federation.benchmark.space
+    part = np.union1d(space.seen, space.unseen)
+    rng = stream(federation.experiment.run.seed, "theory")
+    unseen, seen = rng.permutation(benchmark.test_unseen), rng.permutation(benchmark.test_seen)
+    most = _TESTED // _cost(federation)
+    unseen = unseen[: max(most // 2, most - len(seen))]
+    rows = rng.permutation(np.concatenate([unseen, seen[: most - len(unseen)]]))
+    labels = benchmark.labels[rows]
+    logits = _outputs(federation, result.params, rows, "scores")
+    predicted = _outputs(federation, result.params, rows, "attributes")
+    semantics = federation.semantics.double().cpu().numpy()
+    prototypes, as_given = theory.common_length(semantics)
+    visual = None
+    if method.reconstructs:
+        features = _outputs(federation, result.params, rows, "features")
+
+        def decode(attributes: NDArray[np.float64]) -> NDArray[np.float64]:
+            with torch.no_grad():
+                made: Tensor = method.reconstruct(
+                    result.params, torch.from_numpy(attributes).to(federation.device, torch.float32)
+                )
+            return made.double().cpu().numpy()
+
+        visual = theory.decoder(decode, predicted, features, prototypes, labels)
+    found: dict[str, Any] = {
+        "tested": len(rows),
+        "alignment": _alignment(federation, result, part, rows, logits),
+        "decoder": visual.report if visual else None,
+        "prototypes": {
+            "as_given": as_given,
+            "length": float(np.sqrt((prototypes**2).sum(axis=1).mean())),
+            "predicted_length": float(np.linalg.norm(predicted, axis=1).mean()),
+        },
     }
+    for name, candidates in (("unseen", space.unseen), ("all", part)):
+        mine = np.isin(labels, candidates)
+        if len(candidates) < 2 or not mine.any():
+            continue
+        answers = candidates[logits[np.ix_(mine, candidates)].argmax(axis=1)]
+        by_product = candidates[(predicted[mine] @ prototypes[candidates].T).argmax(axis=1)]
+        found[name] = {
+            "same_answers": float((answers == by_product).mean()),
+            "classes": theory.class_margins(
+                predicted[mine], labels[mine], prototypes, candidates, space.names, space.attribute_names, answers,
+                visual.of(mine) if visual else None,
+            ),
+        }  # fmt: skip
+    return found
+
+
+def _cost(federation: Federation) -> int:
+    """Return by what the numbers of samples are divided: those of a trained backbone take time."""
+    return 2 if federation.method.backbone.trained else 1
+
+
+def _alignment(
+    federation: Federation,
+    result: RoundResult,
+    part: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    logits: NDArray[np.float64],
+) -> dict[str, Any] | None:
+    """Measure Lemma 1 and Theorem 2 among the classes that take part; None where Gamma cannot be had."""
+    method, benchmark = federation.method, federation.benchmark
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training has said it already
+        given = method.context().get("gamma")
+    # Without one, the correlation stands in: the graphical lasso's answer is within its penalty of it.
+    gamma = _correlation(benchmark.space.semantics) if given is None else given.double().cpu().numpy()
+    gamma = gamma[np.ix_(part, part)]
+    if not np.isfinite(gamma).all():
+        return None
+    temperature = float(getattr(method.settings, "temperature", 10.0))
+    place = np.full(len(benchmark.space.names), -1)
+    place[part] = np.arange(len(part))
+    common = rows[: max(20, min(_COMMON // _cost(federation), 2**23 // (len(result.replies) * len(part))))]
+    seed, clients = federation.experiment.run.seed, []
+    for i, reply in enumerate(result.replies):
+        model, held = result.models(i), federation.partition.clients[reply.client]
+        own = stream(seed, "theory of a client", reply.client).permutation(held)[: _OWN // _cost(federation)]
+        clients.append(
+            theory.Client(
+                reply.client,
+                reply.samples,
+                _outputs(federation, model, own, "scores")[:, part],
+                place[benchmark.labels[own]],
+                _outputs(federation, model, common, "scores")[:, part],
+            )
+        )
+    found = theory.alignment(
+        clients, logits[: len(common)][:, part], place[benchmark.labels[common]], gamma, temperature
+    )
+    estimated = given is not None
+    return {"temperature": temperature, "estimated": estimated, "common": len(common), "classes": len(part), **found}
+
+
+def _spread(federation: Federation, most: int) -> NDArray[np.int64]:
+    """Take test samples of the unseen classes in turn, evenly, and return them class by class."""
+    benchmark, space = federation.benchmark, federation.benchmark.space
+    by_class = [benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c] for c in space.unseen]
+    rows = [own[i] for i in range(max(map(len, by_class))) for own in by_class if i < len(own)][:most]
+    chosen = np.sort(np.array(rows))
+    return chosen[np.argsort(benchmark.labels[chosen], kind="stable")]
+
+
+def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+    """Take test samples of the unseen classes and the model's best five answers for each."""
+    benchmark, unseen = federation.benchmark, federation.benchmark.space.unseen
+    pictures = benchmark.images()
+    assert pictures is not None
+    chosen = _spread(federation, _IMAGES)
+    scores = torch.from_numpy(_outputs(federation, params, chosen, "scores")[:, unseen])
+    best = scores.topk(min(5, len(unseen)), dim=1).indices
+    return {
+        "images": np.stack([_small(pictures[i]) for i in chosen]),
+        "image_labels": benchmark.labels[chosen],
+        "image_answers": unseen[best.numpy()],
+    }
+
+
+def _small(image: NDArray[Any]) -> NDArray[np.float32]:
+    """Return an image (channels, h, w), bytes or in [0, 1], as (h, w) or (h, w, 3) in [0, 1], small."""
+    pixels = image[0] if len(image) == 1 else np.moveaxis(image[:3], 0, -1)
+    if max(pixels.shape[:2]) > _PIXELS:
+        if pixels.dtype != np.uint8:
+            pixels = np.round(255 * np.clip(pixels, 0, 1)).astype(np.uint8)
+        shrunk = Image.fromarray(np.ascontiguousarray(pixels))
+        shrunk.thumbnail((_PIXELS, _PIXELS))
+        pixels = np.asarray(shrunk)
+    scale = 255.0 if pixels.dtype == np.uint8 else 1.0
+    return np.asarray(pixels, dtype=np.float32) / np.float32(scale)
+
+
+def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+    """Lay out test samples of unseen classes in the plane, by what the model makes of them and as they come in."""
+    from sklearn.metrics import silhouette_score
+
+    rows = _spread(federation, _EMBEDDED)
+    labels = federation.benchmark.labels[rows]
+    if len(rows) < 5 or not 1 < len(np.unique(labels)) < len(rows):
+        return {}
+    coming = torch.cat([_flat(inputs).cpu() for inputs in federation.batches(rows)]).double().numpy()
+    spaces = {"model": _outputs(federation, params, rows, "represent"), "inputs": coming}
+    if not all(np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()):
+        return {}  # features that have collapsed to one point have no picture, and crash scikit-learn's t-SNE
+    seed = int(stream(federation.experiment.run.seed, "t-SNE").integers(2**31))
+    found: dict[str, NDArray[Any]] = {"embedding_labels": labels}
+    for name, points in spaces.items():
+        found[f"embedding_{name}"] = _plane(points, seed)
+    found["silhouettes"] = np.array([silhouette_score(points, labels) for points in spaces.values()])
+    return found
+
+
+def _flat(inputs: Tensor) -> Tensor:
+    """Return samples as vectors (n, d): maps and images are shrunk to at most 16 x 16 cells first."""
+    if inputs.ndim == 2:
+        return inputs.float()
+    height, width = (min(16, length) for length in inputs.shape[2:])
+    return torch.nn.functional.adaptive_avg_pool2d(inputs.float(), (height, width)).flatten(1)
+
+
+def _plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
+    """Return the t-SNE (n, 2) of points (n, d), after their first 50 principal components, as is usual."""
+    from sklearn.manifold import TSNE
+
+    centred = points - points.mean(axis=0)
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    shortened = (u * s)[:, :50]
+    scale = float(shortened.std()) or 1.0
+    tsne = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), max_iter=500, init="pca", random_state=seed)
+    return np.asarray(tsne.fit_transform((shortened / scale).astype(np.float32)), dtype=np.float32)

@@ -95,12 +95,16 @@ class Method:
         raise TypeError(f"{type(self).__name__} must say how it scores classes")
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return the features (n, d) that a strategy contrasts and a figure shows: the backbone's, cells averaged.
+        """Return what a strategy contrasts and a figure shows (n, d).
 
-        Where the features are frozen, what training changes first are the predicted attributes: they stand in.
+        These are the features, or where training does not change them the predicted attributes.
         """
         if self.predicts_attributes and not self.backbone.trained:
             return self.attributes(params, inputs)
+        return self.features(params, inputs)
+
+    def features(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the visual features (n, d), f in the papers: the backbone's, of maps the mean over cells."""
         features = self.backbone(params, inputs)
         return features.flatten(2).mean(-1) if features.ndim > 2 else features
 

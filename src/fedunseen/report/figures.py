@@ -21,15 +21,19 @@ __all__ = [
     "Curve",
     "Frame",
     "confusion_map",
+    "embedding_map",
     "histogram",
     "holdings_map",
     "image_source",
     "line_chart",
     "raster",
+    "scatter",
     "similarity_map",
+    "small_map",
     "svg",
     "text",
     "ticks",
+    "value_chart",
 ]
 
 Floats = NDArray[np.float64]
@@ -281,6 +285,140 @@ def histogram(values: Floats, title: str, x_label: str) -> str:
     out.append(f'<path class="stem strong" d="M{frame.px(mean):g} {frame.top - 8}V{base}"/>')
     out.append(text(frame.px(mean) + (-6 if side else 6), frame.top, f"mean {mean:.1f} %", f"value {side}"))
     return svg(out, frame.width, frame.height, f"{title}: {len(values)} classes, mean {mean:.1f} percent")
+
+
+def scatter(
+    x: Floats,
+    y: Floats,
+    names: Sequence[str],
+    title: str,
+    x_label: str,
+    limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
+    colour: str = "blue",
+    unit: str = "",
+    equal: str | None = None,
+    border: tuple[str, float] | None = None,
+) -> str:
+    """Draw points that say their name and values when pointed at.
+
+    Args:
+        x: (n,) places; points whose x or y is not finite are left out.
+        y: (n,) likewise.
+        names: (n,) what each point is.
+        title: says what is on the y axis.
+        x_label: says what is on the x axis.
+        limits: of both axes; by default from 0 to what the data need.
+        colour: a CSS variable of the page.
+        unit: written behind the y axis' numbers.
+        equal: draw the line on which both values are equal, under this name.
+        border: a name and a value on the x axis to draw as a vertical line.
+    """
+    known = np.isfinite(x) & np.isfinite(y)
+    tops = [max(float(v[known].max(initial=0.0)) * 1.08, 1e-9) for v in (x, y)]
+    frame = Frame(*(limits or ((0.0, tops[0]), (0.0, tops[1]))), height=260)
+    out = frame.axes(title, x_label, ticks(*frame.x), unit)
+    if equal is not None:
+        low, high = max(frame.x[0], frame.y[0]), min(frame.x[1], frame.y[1])
+        ends = [(frame.px(v), frame.py(v)) for v in (low, high)]
+        out.append(f'<path class="level" d="M{ends[0][0]:g} {ends[0][1]:g}L{ends[1][0]:g} {ends[1][1]:g}"/>')
+        beyond = ends[1][0] > frame.width * 0.6
+        out.append(text(ends[1][0] + (-8 if beyond else 8), ends[1][1] + 12, equal, "tick end" if beyond else "tick"))
+    if border is not None and frame.x[0] <= border[1] <= frame.x[1]:
+        at = frame.px(border[1])
+        out.append(f'<path class="stem strong" d="M{at:g} {frame.top - 8}V{frame.height - frame.bottom}"/>')
+        side = "end" if at > frame.width / 2 else ""
+        out.append(text(at + (-6 if side else 6), frame.top, border[0], f"tick {side}"))
+    for i in np.flatnonzero(known).tolist():
+        said = f"{names[i]}: {_short(y[i])}{unit} at {_short(x[i])}"
+        out.append(
+            f'<circle class="point" cx="{frame.px(x[i]):g}" cy="{frame.py(y[i]):g}" r="4" fill="var(--{colour})">'
+            f"<title>{escape(said)}</title></circle>"
+        )
+    return svg(out, frame.width, frame.height, f"{title} over {x_label}: {int(known.sum())} points")
+
+
+def value_chart(curves: Sequence[Curve], title: str, values: Sequence[str], x_label: str, chosen: int | None) -> str:
+    """Draw curves of percentages over the values of a setting, which stand evenly spaced whatever they are.
+
+    Args:
+        curves: (m,) values each, one point a value of the setting.
+        title: says what is on the y axis.
+        values: (m,) as they are written.
+        x_label: the setting's name.
+        chosen: position of the value to mark with a vertical line, if any.
+    """
+    rows = _legend(curves)
+    top = 34 + 17 * (1 + max(row for row, _, _ in rows))
+    highest = max(float(np.nanmax(c.y, initial=0.0)) for c in curves)
+    limit = 100.0 if highest > 50 else max(5 * math.ceil(highest * 1.08 / 5), 5.0)
+    frame = Frame((-0.35, len(values) - 0.65), (0.0, limit), height=206 + top, top=top)
+    out = frame.axes(title, x_label, (), "%")
+    for i, value in enumerate(values):
+        out.append(text(frame.px(i), frame.height - frame.bottom + 16, _cut(value), "tick mid"))
+    if chosen is not None:
+        out.append(f'<path class="stem strong" d="M{frame.px(chosen):g} {top}V{frame.height - frame.bottom}"/>')
+        side, step = ("end", -5) if frame.px(chosen) > frame.width / 2 else ("", 5)
+        out.append(text(frame.px(chosen) + step, frame.height - frame.bottom - 6, "chosen", f"tick {side}"))
+    x = np.arange(len(values), dtype=np.float64)
+    for curve in reversed(curves):
+        dash = " dashed" if curve.dashed else ""
+        out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{frame.path(x, curve.y)}"/>')
+        for i in np.flatnonzero(np.isfinite(curve.y)).tolist():
+            said = f"{curve.label} {_short(curve.y[i], 1)}% at {x_label} = {values[i]}"
+            out.append(
+                f'<circle class="point" cx="{frame.px(i):g}" cy="{frame.py(curve.y[i]):g}" r="3.5" '
+                f'fill="var(--{curve.colour})"><title>{escape(said)}</title></circle>'
+            )
+    for row, offset, curve in rows:
+        y = 29 + 17 * row
+        dash = " dashed" if curve.dashed else ""
+        out.append(
+            f'<path class="line{dash}" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>'
+            + text(frame.left + offset + 21, y + 4, curve.label)
+        )
+    best = [f"{c.label} up to {_short(float(np.nanmax(c.y, initial=0.0)), 1)}%" for c in curves]
+    return svg(out, frame.width, frame.height, f"{title} over {x_label}: {', '.join(best)}")
+
+
+def embedding_map(points: Floats, labels: NDArray[np.int64], names: Sequence[str], title: str) -> str:
+    """Draw samples in the plane, coloured by class, with each class's name at its mean.
+
+    Args:
+        points: (n, 2).
+        labels: (n,) positions in ``names``.
+        names: what is written at the class means.
+        title: above it.
+    """
+    # Only distances mean something: turned to lie as flat as possible, the picture fills its frame best.
+    centred = points - points.mean(axis=0)
+    points = centred @ np.linalg.svd(centred, full_matrices=False)[2].T
+    low, high = points.min(axis=0), points.max(axis=0)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-9)
+    half = np.array([half[0], max(half[1], half[0] * 0.4)]) * 1.08
+    tall = round(412 * float(half[1] / half[0]))
+    frame = Frame(
+        (middle[0] - half[0], middle[0] + half[0]), (middle[1] - half[1], middle[1] + half[1]),
+        height=tall + 34, left=4, right=4, top=28, bottom=6,
+    )  # fmt: skip
+    out = [text(0, 14, title, "title")]
+    out.append(f'<rect class="cells" x="{frame.left}" y="{frame.top}" width="412" height="{tall}"/>')
+    classes = np.unique(labels).tolist()
+    for place, c in enumerate(classes):
+        # Neighbours in the list of classes get hues that are far apart: steps of the golden angle.
+        marks = "".join(f"M{frame.px(a):g} {frame.py(b):g}h0" for a, b in points[labels == c].tolist())
+        hue = round(place * 137.508 % 360)
+        out.append(f'<path class="dots" style="--hue:{hue}" d="{marks}"><title>{escape(names[c])}</title></path>')
+    size = 12.0 if len(classes) <= 30 else 10.0
+    for c in classes:
+        x, y = points[labels == c].mean(axis=0).tolist()
+        out.append(text(frame.px(x), frame.py(y) + size * 0.35, _cut(names[c]), "where", size))
+    return svg(out, frame.width, frame.height, f"{title}: {len(points)} samples of {len(classes)} classes")
+
+
+def small_map(values: Floats, title: str, words: str) -> str:
+    """Draw a matrix (m, m) in [-1, 1] small, to stand in a row with others, with ``words`` below it."""
+    out = [text(0, 12, title, "title"), raster(values, 0, 20, 180, 180), text(0, 215, words, "tick")]
+    return svg(out, 180, 222, f"{title}, {words}: {len(values)} by {len(values)} classes")
 
 
 def raster(values: Floats, x: float, y: float, width: float, height: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, reproduce, statistics
 from fedunseen.report.figures import Curve
+from fedunseen.report.theory import theory_section
 
 if TYPE_CHECKING:
     from fedunseen.experiment.run import Run
@@ -82,6 +84,9 @@ def _context(run: Run) -> dict[str, Any]:
         "holdings": _holdings(facts),
         "classes": _classes(facts) if "labels" in tensors else None,
         "similarity": _similarity(facts),
+        "learnt": _learnt(facts),
+        "embedding": _embedding(facts) if "embedding_model" in tensors else None,
+        "theory": _theory(facts),
         "images": _images(facts) if "images" in tensors else None,
         "chosen": _chosen(first),
         "technical": _technical(run, first),
@@ -368,13 +373,63 @@ def _similarity(facts: Facts) -> dict[str, Any]:
     return found
 
 
+def _learnt(facts: Facts) -> dict[str, Any] | None:
+    """Draw how well each class's mean predicted attributes fit every class, after some rounds, beside the semantics."""
+    from fedunseen.experiment.directory import load_params
+
+    found = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "similarity").glob("round-*.safet*")}
+    if not found or not facts.merges:
+        return None
+    stored = {round: load_params(path) for round, path in sorted(found.items())}
+    classes = next(iter(stored.values()))["classes"].numpy()  # those with test samples, at every round the same
+    semantics = facts.tensors["similarity"][np.ix_(classes, classes)].astype(np.float64)
+    order = statistics.leaf_order(semantics)
+    block = np.ix_(order, order)
+    maps = []
+    for round, tensors in stored.items():
+        values = tensors["compatibility"].double().numpy()
+        agreement = statistics.agreement(semantics, (values + values.T) / 2)
+        words = "agreement unknown" if np.isnan(agreement) else f"agreement {agreement:.2f}"
+        maps.append(figures.small_map(statistics.row_scaled(values)[block], f"round {round}", words))
+    maps.append(figures.small_map(semantics[block], "Γ", "the classes' semantics"))
+    return {"maps": maps}
+
+
+def _embedding(facts: Facts) -> dict[str, Any]:
+    """Draw the t-SNE pictures of the unseen classes."""
+    tensors, labels = facts.tensors, facts.tensors["embedding_labels"]
+    classes, positions = np.unique(labels, return_inverse=True)
+    names = facts.of_classes(classes)
+    numbered = len(classes) > 50 or float(np.mean([len(name) for name in names])) > 4  # longer ones hide each other
+    written = [str(i + 1) for i in range(len(names))] if numbered else names
+    before, after = float(tensors["silhouettes"][1]), float(tensors["silhouettes"][0])
+    charts = [
+        figures.embedding_map(tensors[f"embedding_{name}"].astype(np.float64), positions, written, title)
+        for name, title in (("inputs", "As they come in"), ("model", "As the model represents them"))
+    ]
+    return {
+        "charts": charts,
+        "before": before,
+        "after": after,
+        "samples": len(labels),
+        "numbered": list(enumerate(names, 1)) if numbered else [],
+    }
+
+
+def _theory(facts: Facts) -> dict[str, Any] | None:
+    """Return the section on DistZSL's theory; None for a run that measured nothing of it."""
+    try:
+        stored = json.loads((facts.run.path / "theory.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return theory_section(stored, bool(facts.run.result["calibration_factor"])) if facts.merges else None
+
+
 def _images(facts: Facts) -> dict[str, Any]:
     """Return the cards of the image grid."""
     images, labels = facts.tensors["images"], facts.tensors["image_labels"]
-    low, high = float(images.min()), float(images.max())
-    scaled = (images - low) / (high - low or 1.0)
     cards = []
-    for pixels, label, answers in zip(scaled, labels.tolist(), facts.tensors["image_answers"].tolist(), strict=True):
+    for pixels, label, answers in zip(images, labels.tolist(), facts.tensors["image_answers"].tolist(), strict=True):
         cards.append(
             {
                 "source": figures.image_source(pixels),
@@ -399,7 +454,38 @@ def _chosen(run: Run) -> dict[str, Any] | None:
         for one in chosen.get("tried", [])
     ]
     last = chosen["round"] == run.result["rounds"] > 1
-    return {**chosen, "keys": keys, "tried": tried, "chart": _selection_chart(run, keys), "last": last}
+    charts = [chart for chart in (_selection_chart(run, keys), *_sensitivity(run, keys)) if chart]
+    return {**chosen, "keys": keys, "tried": tried, "charts": charts, "last": last}
+
+
+def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
+    """Draw, for each setting tried at several numbers, the accuracies over them, with the others as chosen."""
+    chosen = run.result["chosen_on_validation"]
+    charts = []
+    for key in keys:
+        tried = [
+            one
+            for one in chosen.get("tried", [])
+            if all(one["settings"][other] == chosen["settings"][other] for other in keys if other != key)
+        ]
+        values = [one["settings"][key] for one in tried]
+        if len(values) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            continue
+        tried = [tried[i] for i in np.argsort(values, kind="stable")]
+        ordered = [one["settings"][key] for one in tried]
+        curves = [
+            Curve(np.array([one[name] for one in tried], dtype=np.float64), label, COLOURS[name], dashed=dashed)
+            for name, label, dashed in (
+                ("gzsl_harmonic", "H", False),
+                ("zsl", "ZSL", False),
+                ("gzsl_unseen", "U", True),
+                ("gzsl_seen", "S", True),
+            )
+        ]
+        written = [f"{value:g}" for value in ordered]
+        marked = ordered.index(chosen["settings"][key])
+        charts.append(figures.value_chart(curves, f"Validation classes by {key}", written, key, marked))
+    return charts
 
 
 def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:

@@ -18,6 +18,7 @@ __all__ = [
     "holding_order",
     "leaf_order",
     "per_class",
+    "row_scaled",
 ]
 
 Floats = NDArray[np.float64]
@@ -131,6 +132,20 @@ def leaf_order(similarity: Floats) -> Ids:
     if len(known) <= _OPTIMAL_LEAVES:
         tree = optimal_leaf_ordering(tree, condensed)
     return np.concatenate([known[leaves_list(tree)], unknown]).astype(np.int64)
+
+
+def row_scaled(values: Floats) -> Floats:
+    """Return (m, m) each row less its mean and over its largest departure from it, so in [-1, 1].
+
+    What is left is which columns a row prefers: its level and length, which no answer depends on, are taken out.
+
+    Example:
+        >>> row_scaled(np.array([[5.0, 3.0, 1.0], [7.0, 7.0, 7.0]]))
+        array([[ 1.,  0., -1.],
+               [ 0.,  0.,  0.]])
+    """
+    centred = values - values.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.maximum(np.abs(centred).max(axis=1, keepdims=True), 1e-12))
 
 
 def agreement(first: Floats, second: Floats) -> float:

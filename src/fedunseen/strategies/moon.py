@@ -62,8 +62,9 @@ class Moon(Strategy):
             own = terms.get("representation")
             if own is None:
                 own = represent(params, batch["inputs"])
-            others = [represent(within(f"{model}/", context), batch["inputs"]) for model in ("global", "previous")]
-            term = context["known"] * contrast(own, *others, batch["weights"], self.temperature)
+            everybody = represent(within("global/", context), batch["inputs"])
+            previous = represent(within("previous/", context), batch["inputs"])
+            term = context["known"] * contrast(own, everybody, previous, batch["weights"], self.temperature)
             total = value + self.mu * term
             return total, {**terms, "loss": total, "contrast": term}
 

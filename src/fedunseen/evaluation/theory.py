@@ -1,0 +1,579 @@
+r"""DistZSL's theory, measured on a trained model (section III-F; proofs in its appendix B).
+
+Every function is named for its quantity and takes NumPy arrays. :func:`alignment` measures the half about clients
+(Lemma 1, Theorem 2), :func:`decoder` the half about the visual space (A1, A2, Lemmas 3 and 4), :func:`class_margins`
+Theorem 5, class by class. All are statements about one round: the clients' own models before merging, and the merged
+one.
+
+What is proven and what is printed are not always the same. Where they differ, both are measured:
+
+- Lemma 1 says "for almost all (x, y)", but its proof ends in an expectation (Eq. 29, Jensen): the mean distance obeys
+  the bound, single samples may exceed it. And the expectation has to be over the samples on which clients are compared.
+- Eq. 38 bounds log(u/q) by log(m_p/m_Gamma), the ratio of the two minima. That is no bound: with u = (0.9, 0.1) and
+  q = (0.1, 0.9) it gives 0 instead of log 9. :func:`lipschitz_of_divergence` also gives a constant that is one.
+- Eq. 61 follows from Eq. 59 with a needless factor: Eq. 59 is positive for every rival as soon as the predicted
+  attributes are nearer to their prototype than half the way to the next one. And an answer depends neither on the
+  length of predicted attributes nor on what they have beside the directions in which classes differ (:func:`half_way`).
+- A4 asks for unit prototypes; the proof needs only that all have the same length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist, pdist
+
+__all__ = [
+    "Client",
+    "Decoder",
+    "alignment",
+    "alignment_error",
+    "class_margins",
+    "client_bound",
+    "common_length",
+    "decoder",
+    "distance",
+    "divergence",
+    "half_way",
+    "linear_part",
+    "lipschitz_of_divergence",
+    "log_distribution",
+    "margin_room",
+    "mixture",
+    "pair_bound",
+]
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+_PAIRED = 500  # points of which all pairs are looked at
+_TOLERANCE = 1e-9  # of inequalities that rounding may turn round, relative
+
+
+# --- Clients: Lemma 1 and Theorem 2 -----------------------------------------------------------------------------------
+
+
+def log_distribution(logits: Floats, temperature: float) -> Floats:
+    r"""Return :math:`\log p(\cdot|x;\tau) = \log\mathrm{softmax}(z/\tau)` (Eq. 10), for logits (..., C).
+
+    Example:
+        >>> np.exp(log_distribution(np.array([[0.0, 10 * np.log(3)]]), 10.0)).round(6)
+        array([[0.25, 0.75]])
+    """
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    scaled = scaled - scaled.max(axis=-1, keepdims=True)
+    return np.asarray(scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True)))
+
+
+def divergence(log_p: Floats, log_q: Floats) -> Floats:
+    r"""Return :math:`KL(p\,\|\,q)` along the last axis, in nats, from log-probabilities (..., C)."""
+    return np.asarray((np.exp(log_p) * (log_p - log_q)).sum(axis=-1))
+
+
+def distance(p: Floats, q: Floats) -> Floats:
+    r"""Return :math:`\|p-q\|_1` along the last axis, in [0, 2] for distributions (..., C)."""
+    return np.asarray(np.abs(p - q).sum(axis=-1))
+
+
+def alignment_error(log_target: Floats, log_p: Floats, temperature: float) -> Floats:
+    r"""Return (n,) :math:`\tau^2\,KL(p_\Gamma(\cdot|y;\tau)\,\|\,p_k(\cdot|x;\tau))` of each sample (Eq. 12).
+
+    Its mean over a client's samples is :math:`\varepsilon_k`.
+
+    Args:
+        log_target: (n, C) log p_Gamma of each sample's class.
+        log_p: (n, C) log p_k of each sample.
+        temperature: tau > 0.
+    """
+    return temperature**2 * divergence(log_target, log_p)
+
+
+def client_bound(error: float, temperature: float) -> float:
+    r"""Return :math:`\sqrt{2\varepsilon_k/\tau^2}`, what Eq. 13 allows :math:`\|p_k-p_\Gamma\|_1` to be.
+
+    Example:
+        >>> client_bound(2.0, 10.0)
+        0.2
+    """
+    return float(np.sqrt(2.0 * error) / temperature)
+
+
+def pair_bound(first: float, second: float, temperature: float) -> float:
+    r"""Return :math:`\sqrt{2\varepsilon_j/\tau^2}+\sqrt{2\varepsilon_k/\tau^2}`, the bound of Lemma 1 (Eq. 14)."""
+    return client_bound(first, temperature) + client_bound(second, temperature)
+
+
+def mixture(log_p: Floats, weights: Floats) -> Floats:
+    r"""Return :math:`\log\bar p=\log\sum_k\alpha_k p_k` (..., C).
+
+    Args:
+        log_p: (K, ..., C) log-probabilities.
+        weights: (K,) alpha, > 0.
+    """
+    return np.asarray(np.logaddexp.reduce(log_p + np.log(weights).reshape(-1, *[1] * (log_p.ndim - 1)), axis=0))
+
+
+def lipschitz_of_divergence(log_r: Floats, log_s: Floats, log_q: Floats) -> tuple[float, float]:
+    r"""Return a constant C of Eq. 39, :math:`|KL(r\|q)-KL(s\|q)|\le C\,\|r-s\|_1`, as printed and as it should be.
+
+    Args:
+        log_r: (n, C) log-probabilities, in Theorem 2 the merged model's.
+        log_s: (n, C) likewise, in Theorem 2 the mixture's.
+        log_q: (n, C) likewise, the target's.
+
+    Returns:
+        :math:`|\log(m_p/m_\Gamma)|+1` of Eq. 38, from the smallest probabilities :math:`m_p` of r and s and
+        :math:`m_\Gamma` of q; and :math:`1+\max|\log(u_i/q_i)|` over u = r and u = s, which bounds the gradient on the
+        whole segment between them, because the logarithm is monotone.
+    """
+    smallest = min(float(log_r.min()), float(log_s.min()))
+    printed = abs(smallest - float(log_q.min())) + 1.0
+    proven = max(float(np.abs(log_r - log_q).max()), float(np.abs(log_s - log_q).max())) + 1.0
+    return printed, proven
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """What is known of one client's own model.
+
+    Attributes:
+        number: the client's.
+        samples: how many training samples it holds; FedAvg's weight.
+        own_logits, own_labels: (n_k, C) its model's logits on training samples of its own, and their classes (n_k,).
+        logits: (n, C) its model's logits on the common samples.
+    """
+
+    number: int
+    samples: int
+    own_logits: Floats
+    own_labels: Ids
+    logits: Floats
+
+
+def alignment(
+    clients: Sequence[Client],
+    global_logits: Floats,
+    labels: Ids,
+    gamma: Floats,
+    temperature: float,
+    most_pairs: int = 30,
+) -> dict[str, Any]:
+    """Measure Lemma 1 and Theorem 2.
+
+    Args:
+        clients: those of the round, at least one.
+        global_logits: (n, C) the merged model's logits on the common samples.
+        labels: (n,) their classes.
+        gamma: (C, C) class similarities.
+        temperature: tau > 0.
+        most_pairs: only this many clients are compared with each other.
+
+    Returns:
+        ``clients``: for each its ``epsilon_own`` and ``epsilon_common``, the ``bound`` of Eq. 13 from the latter, the
+        mean ``observed`` distance to the target and the share of samples ``over`` the bound. ``pairs``: for each
+        ``bound`` (Eq. 14 with errors on the common samples), ``bound_own`` (with each client's error on its own
+        samples), mean ``observed`` distance and share of samples ``over`` the first. ``server``: means of both sides
+        of Eqs. 15 and 16 and shares of samples for which they hold.
+    """
+    target = log_distribution(gamma, temperature)
+    common = target[labels]
+    logs = [log_distribution(one.logits, temperature) for one in clients]
+    rows, own, shared = [], [], []
+    for one, log_p in zip(clients, logs, strict=True):
+        mean = float(
+            alignment_error(target[one.own_labels], log_distribution(one.own_logits, temperature), temperature).mean()
+        )
+        error = float(alignment_error(common, log_p, temperature).mean())
+        apart = distance(np.exp(log_p), np.exp(common))
+        bound = client_bound(error, temperature)
+        rows.append(
+            {
+                "client": one.number,
+                "samples": one.samples,
+                "epsilon_own": mean,
+                "epsilon_common": error,
+                "bound": bound,
+                "observed": float(apart.mean()),
+                "over": float((apart > bound).mean()),
+            }
+        )
+        own.append(mean)
+        shared.append(error)
+    pairs = []
+    probabilities = [np.exp(log_p) for log_p in logs[:most_pairs]]
+    for j in range(len(probabilities)):
+        for k in range(j):
+            apart = distance(probabilities[j], probabilities[k])
+            bound = pair_bound(shared[j], shared[k], temperature)
+            pairs.append(
+                {
+                    "clients": [clients[k].number, clients[j].number],
+                    "bound": bound,
+                    "bound_own": pair_bound(own[j], own[k], temperature),
+                    "observed": float(apart.mean()),
+                    "over": float((apart > bound).mean()),
+                }
+            )
+    counts = np.array([one.samples for one in clients], dtype=np.float64)
+    return {
+        "clients": rows,
+        "pairs": pairs,
+        "server": _server(np.stack(logs), counts / counts.sum(), log_distribution(global_logits, temperature), common),
+    }
+
+
+def _server(logs: Floats, weights: Floats, merged: Floats, target: Floats) -> dict[str, float]:
+    """Measure both sides of Theorem 2 (Eqs. 15 and 16), sample by sample, from log-probabilities."""
+    mixed = mixture(logs, weights)
+    right = np.tensordot(weights, divergence(logs, target[None]), axes=1)
+    left = divergence(mixed, target)
+    single = divergence(merged, target)
+    xi = distance(np.exp(merged), np.exp(mixed))
+    printed, proven = lipschitz_of_divergence(merged, mixed, target)
+    slack = _TOLERANCE * (1.0 + right)
+    return {
+        "mixture": float(left.mean()),
+        "clients": float(right.mean()),
+        "merged": float(single.mean()),
+        "xi": float(xi.mean()),
+        "xi_most": float(xi.max()),
+        "constant_printed": printed,
+        "constant": proven,
+        "bound_printed": float((right + printed * xi).mean()),
+        "bound": float((right + proven * xi).mean()),
+        "holds_15": float((left <= right + slack).mean()),
+        "holds_16_printed": float((single <= right + printed * xi + slack).mean()),
+        "holds_16": float((single <= right + proven * xi + slack).mean()),
+        "below_clients": float((single <= right + slack).mean()),
+    }
+
+
+# --- The decoder: A1, A2, Lemmas 3 and 4 ------------------------------------------------------------------------------
+
+
+def linear_part(decode: Callable[[Floats], Floats], attributes: int) -> Floats | None:
+    """Return the matrix (d, attributes) of ``decode`` if it is linear, up to a constant; otherwise None.
+
+    It is asked for the images of the unit vectors and then has to agree with them on points in between.
+
+    Example:
+        >>> linear_part(lambda a: a @ np.array([[1.0, 2.0], [0.0, 3.0]]) + 5.0, 2)
+        array([[1., 0.],
+               [2., 3.]])
+        >>> linear_part(np.abs, 2) is None
+        True
+    """
+    images = decode(np.concatenate([np.zeros((1, attributes)), np.eye(attributes)]))
+    constant, matrix = images[0], (images[1:] - images[0]).T
+    between = np.cos(np.arange(8.0 * attributes)).reshape(8, attributes)
+    expected = between @ matrix.T + constant
+    near = np.abs(decode(between) - expected).max() <= 1e-3 * max(float(np.abs(expected).max()), 1e-12)
+    return matrix if near else None
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """The visual half of the theory, with all constants uniform over the samples measured.
+
+    Attributes:
+        delta: the largest reconstruction error, A2.
+        smallest, largest: c_h and L_h of A1 on the neighbourhood: over pairs of predicted attributes and prototypes.
+        errors: (n,) each sample's ||h(g(f(x))) - f(x)||.
+        epsilon: (n,) each sample's ||h(a_y) - f(x)||.
+        report: what to write down.
+    """
+
+    delta: float
+    smallest: float
+    largest: float
+    errors: Floats
+    epsilon: Floats
+    report: dict[str, Any]
+
+    def of(self, samples: NDArray[np.bool_]) -> Decoder:
+        """Return the same for some of the samples; the constants stay those of all."""
+        return replace(self, errors=self.errors[samples], epsilon=self.epsilon[samples])
+
+
+def decoder(
+    decode: Callable[[Floats], Floats],
+    predicted: Floats,
+    visual: Floats,
+    prototypes: Floats,
+    labels: Ids,
+) -> Decoder:
+    """Measure delta, c_h and L_h, and check Lemmas 3 and 4 with them.
+
+    c_h and L_h are the extremes of ||h(a) - h(a')|| / ||a - a'|| over all pairs of up to 500 predicted attributes and
+    of the prototypes, and over every sample's predicted attributes with its own prototype. Where h is linear its
+    singular values bound them from both sides; they are reported beside, and are what A1 would be everywhere.
+
+    Args:
+        decode: h, from attributes (m, a) to visual features (m, d).
+        predicted: (n, a) g(f(x)) of samples in random order.
+        visual: (n, d) f(x).
+        prototypes: (C, a) the classes' attributes.
+        labels: (n,) the samples' classes.
+    """
+    rebuilt, anchors = decode(predicted), decode(prototypes)
+    errors = np.linalg.norm(rebuilt - visual, axis=1)
+    epsilon = np.linalg.norm(anchors[labels] - visual, axis=1)
+    delta = float(errors.max())
+    off = np.linalg.norm(predicted - prototypes[labels], axis=1)
+    head = slice(0, _PAIRED)
+    points = np.concatenate([predicted[head], prototypes[:_PAIRED]])
+    images = np.concatenate([rebuilt[head], anchors[:_PAIRED]])
+    inner = np.concatenate([pdist(points), off])
+    outer = np.concatenate([pdist(images), np.linalg.norm(rebuilt - anchors[labels], axis=1)])
+    apart = inner > 1e-6 * max(float(inner.max()), 1e-300)  # the ratio of points that coincide is rounding
+    ratios = outer[apart] / inner[apart]
+    smallest, largest = (float(ratios.min()), float(ratios.max())) if len(ratios) else (0.0, 0.0)
+    matrix = linear_part(decode, prototypes.shape[1])
+    singular = np.zeros(0) if matrix is None else np.linalg.svd(matrix, compute_uv=False)
+    if matrix is not None and matrix.shape[0] < matrix.shape[1]:
+        singular = np.append(singular, 0.0)  # fewer features than attributes: some direction is lost
+    seen, kept = pdist(visual[head]), pdist(predicted[head])
+    promised = (seen - 2 * delta) / largest if largest else np.zeros_like(seen)
+    allowed = (epsilon + delta) / smallest if smallest else np.full_like(epsilon, np.inf)
+    report = {
+        "delta": delta,
+        "delta_mean": float(errors.mean()),
+        "delta_95": float(np.quantile(errors, 0.95)),
+        "visual_length": float(np.linalg.norm(visual, axis=1).mean()),
+        "c_h": smallest,
+        "L_h": largest,
+        "linear": matrix is not None,
+        "singular": [float(singular.min()), float(singular.max())] if matrix is not None else None,
+        "lemma_3_holds": float((kept >= promised - _slack(kept)).mean()) if len(seen) else 1.0,
+        "lemma_3_says_something": float((promised > 0).mean()) if len(seen) else 0.0,
+        "lemma_4_holds": float((off <= allowed + _slack(off)).mean()),
+        "lemma_4_bound": float(allowed.mean()) if smallest else None,
+        "attribute_error": float(off.mean()),
+    }
+    return Decoder(delta, smallest, largest, errors, epsilon, report)
+
+
+def _slack(values: Floats) -> float:
+    """Return what rounding of the samples themselves, float32 from the model, may turn round."""
+    return 1e-6 * float(np.abs(values).max(initial=1e-300))
+
+
+# --- Classes: Theorem 5 -----------------------------------------------------------------------------------------------
+
+
+def common_length(prototypes: Floats) -> tuple[Floats, bool]:
+    """Return prototypes (C, a) of one common length, and whether they were so already.
+
+    Theorem 5's proof uses A4's unit length only in Eq. 57, where any common length does as well. Prototypes of unequal
+    lengths are brought to their root mean square length; a zero prototype stays.
+
+    Example:
+        >>> common_length(np.array([[3.0, 4.0], [0.0, 5.0]]))[1]
+        True
+        >>> common_length(np.array([[1.0, 0.0], [0.0, 7.0]]))[0].round(6)
+        array([[5., 0.],
+               [0., 5.]])
+    """
+    lengths = np.linalg.norm(prototypes, axis=1, keepdims=True)
+    wanted = float(np.sqrt(np.mean(lengths**2)))
+    if np.abs(lengths - wanted).max() <= 1e-4 * wanted:
+        return prototypes, True
+    return np.asarray(prototypes * np.where(lengths > 0, wanted / np.maximum(lengths, 1e-300), 1.0)), False
+
+
+def margin_room(distances: Floats) -> Floats:
+    r"""Return (m,) :math:`\tfrac12\Delta_y^2/d_{\max}`, what Eq. 61 lets attributes be away from each prototype.
+
+    Args:
+        distances: (m, m) between the prototypes of m >= 2 classes.
+
+    Example:
+        >>> margin_room(np.array([[0.0, 2.0, 4.0], [2.0, 0.0, 3.0], [4.0, 3.0, 0.0]]))
+        array([0.5       , 0.66666667, 1.125     ])
+    """
+    nearest, farthest = _margins(distances)
+    return 0.5 * nearest**2 / np.maximum(farthest, 1e-300)
+
+
+def _margins(distances: Floats) -> tuple[Floats, Floats]:
+    """Return (m,) Delta_y and d_max: the distances to the nearest and to the farthest other prototype."""
+    others = distances + np.where(np.eye(len(distances), dtype=bool), np.inf, 0.0)
+    return others.min(axis=1), distances.max(axis=1)
+
+
+def half_way(predicted: Floats, positions: Ids, prototypes: Floats) -> Floats:
+    r"""Return (n,) how far predicted attributes are from their prototype, over half the way to the next; < 1: right.
+
+    Predicted attributes only matter within the span of the differences :math:`a_y-a_{y'}`, and there only in their
+    direction. So they are measured there, at the length that is best for them. Within :math:`\Delta_y/2`, Eq. 59 is
+    positive for every rival, and the answer is right. Whatever obeys Eq. 61 obeys this.
+
+    Args:
+        predicted: (n, a) predicted attributes.
+        positions: (n,) each sample's class, a row of ``prototypes``.
+        prototypes: (m, a) of the m >= 2 classes that may be answered, of one length.
+    """
+    _, values, directions = np.linalg.svd(prototypes - prototypes.mean(axis=0), full_matrices=False)
+    basis = directions[values > 1e-9 * max(float(values.max()), 1e-300)]
+    inside, own = predicted @ basis.T, (prototypes @ basis.T)[positions]
+    nearest, _ = _margins(cdist(prototypes, prototypes))
+    best = np.maximum((inside * own).sum(axis=1), 0.0) / np.maximum((inside**2).sum(axis=1), 1e-300)
+    ratio = np.linalg.norm(best[:, None] * inside - own, axis=1) / np.maximum(nearest[positions] / 2, 1e-300)
+    return np.asarray(np.where(best > 0, ratio, np.maximum(ratio, 1.0)))  # at length 0 every class is as near
+
+
+def class_margins(
+    predicted: Floats,
+    labels: Ids,
+    prototypes: Floats,
+    candidates: Ids,
+    names: Sequence[str],
+    attribute_names: Sequence[str],
+    answers: Ids,
+    visual: Decoder | None = None,
+) -> list[dict[str, Any]]:
+    """Measure Theorem 5 for every class that has samples, and say why it is recognised or not.
+
+    Args:
+        predicted: (n, a) predicted attributes.
+        labels: (n,) true classes, all among ``candidates``.
+        prototypes: (C, a) attributes of all classes, of one length (:func:`common_length`).
+        candidates: (m,) ids of the m >= 2 classes that may be answered.
+        names: of all C classes.
+        attribute_names: of all a attributes.
+        answers: (n,) what the model answers.
+        visual: the measured decoder, its samples those of ``predicted``; without one, Eq. 20 cannot be asked.
+
+    Returns:
+        One record a class, worst accuracy first: ``accuracy`` in percent, ``nearest`` class and its distance
+        ``delta_y``, ``d_max``, ``room`` (Eq. 61's right side), mean distance ``off`` of predicted attributes from the
+        prototype and the share ``eq_61`` of samples that are near enough; mean ``half_way`` and the share ``eq_59`` of
+        samples below 1; with a decoder ``epsilon`` and ``epsilon_most``, ``left`` and ``right`` side of Eq. 20 for a
+        mean sample, their ``ratio`` (below 1: it holds) and the share ``eq_20`` of samples for which it holds;
+        ``rival``, the class that is answered most often instead, how ``often`` in percent, and how many of all answers
+        are ``drawn`` to it; the mean ``margin`` over it, the ``attributes`` whose errors take most from it, and which
+        share of what all errors take they have ``told``; and ``reason`` in plain words.
+    """
+    place = np.full(len(prototypes), -1)
+    place[candidates] = np.arange(len(candidates))
+    distances = cdist(prototypes[candidates], prototypes[candidates])
+    nearest, farthest = _margins(distances)
+    room = margin_room(distances)
+    closest = (distances + np.where(np.eye(len(candidates), dtype=bool), np.inf, 0.0)).argmin(axis=1)
+    position = place[labels]
+    own = prototypes[labels]
+    off = np.linalg.norm(predicted - own, axis=1)
+    near, away = off < room[position], half_way(predicted, position, prototypes[candidates])
+    usual = float(np.median(visual.epsilon)) if visual is not None else 0.0
+    # Attributes are compared after one stretch for all: their length means nothing to the answer.
+    stretch = max(float((predicted * own).sum()), 0.0) / max(float((predicted**2).sum()), 1e-300)
+    records = []
+    for y in np.unique(labels).tolist():
+        mine, at = labels == y, int(place[y])
+        given = answers[mine]
+        record: dict[str, Any] = {
+            "class": y,
+            "name": names[y],
+            "samples": int(mine.sum()),
+            "accuracy": float(100 * (given == y).mean()),
+            "nearest": names[candidates[closest[at]]],
+            "delta_y": float(nearest[at]),
+            "d_max": float(farthest[at]),
+            "room": float(room[at]),
+            "off": float(off[mine].mean()),
+            "eq_61": float(near[mine].mean()),
+            "half_way": float(np.minimum(away[mine], 1e6).mean()),
+            "eq_59": float((away[mine] < 1).mean()),
+        }
+        if visual is not None:
+            epsilon = visual.epsilon[mine]
+            left, right = visual.delta + float(epsilon.mean()), visual.smallest * float(room[at])
+            record |= {
+                "epsilon": float(epsilon.mean()),
+                "epsilon_most": float(epsilon.max()),
+                "left": left,
+                "right": right,
+                "ratio": left / right if right > 0 else None,
+                "eq_20": float((visual.delta + epsilon < right).mean()),
+                "unlike": float(epsilon.mean()) / usual if usual > 0 else None,
+            }
+        rivals, counts = np.unique(given[given != y], return_counts=True)
+        record |= {"rival": None, "often": 0.0, "margin": None, "attributes": []}
+        if len(rivals):
+            rival = int(rivals[counts.argmax()])
+            between = prototypes[y] - prototypes[rival]
+            margin = float(stretch * predicted[mine].mean(axis=0) @ between)
+            # Eqs. 56-58: what each attribute's error takes from the margin over the rival, on average; of a class that
+            # is right on average, in those samples that are taken for the rival.
+            mean = stretch * predicted[mine & (answers == rival) if margin >= 0 else mine].mean(axis=0)
+            shares = (mean - prototypes[y]) * between
+            worst = [i for i in np.argsort(shares, kind="stable")[:3].tolist() if shares[i] < 0]
+            told = float(shares[worst].sum() / min(float(shares[shares < 0].sum()), -1e-300)) if worst else 0.0
+            record |= {
+                "rival": names[rival],
+                "often": float(100 * counts.max() / mine.sum()),
+                "margin": margin,
+                "apart": float(np.linalg.norm(between)),
+                "told": told,
+                "drawn": float(100 * (answers == rival).mean()),
+                "fair": 100 / len(candidates),
+                "attributes": [
+                    {
+                        "name": attribute_names[i],
+                        "predicted": float(mean[i]),
+                        "true": float(prototypes[y, i]),
+                        "rival": float(prototypes[rival, i]),
+                    }
+                    for i in worst
+                ],
+            }
+        record["reason"] = _reason(record)
+        records.append(record)
+    return sorted(records, key=lambda one: (one["accuracy"], -one["half_way"], one["class"]))
+
+
+def _reason(record: dict[str, Any]) -> str:
+    """Say in plain words why a class is recognised or not, from its record."""
+    rival = record["rival"]
+    if rival is None or record["accuracy"] >= 90:
+        if record.get("eq_20") == 1:
+            return "recognised, as Theorem 5 promises for every sample"
+        if record["eq_61"] == 1:
+            return "recognised, as Eq. 61 promises for every sample"
+        if record["eq_59"] >= 0.5:
+            return "recognised, as Eq. 59 promises for most samples"
+        return "recognised, though Eq. 59 promises it for less than half of the samples"
+    taken = f"{record['often']:.0f} % of its samples are taken for {rival}"
+    if record["apart"] <= 1e-9:
+        return f"{taken}, which has the same attributes: no answer from attributes can tell them apart"
+    named = ", ".join(
+        f"{one['name']} ({_two(one['predicted'])} instead of {_two(one['true'])}; {rival} has {_two(one['rival'])})"
+        for one in record["attributes"]
+    )
+    if record["margin"] < 0:
+        why = "its predicted attributes lean that way even on average"
+    else:
+        why = "on average its predicted attributes point the right way, but these samples stray"
+    if named:
+        why += f", above all in {named}" if record["told"] >= 0.25 else ", by little in each of many attributes"
+    if record["drawn"] >= max(4 * record["fair"], 25):
+        why += f"; {rival} draws {record['drawn']:.0f} % of all samples"
+    if rival == record["nearest"]:
+        why += f"; {rival} is its nearest class, only {record['delta_y']:.2f} away"
+    if (record.get("unlike") or 0.0) >= 1.25:
+        why += f"; its samples are {record['unlike']:.1f} times as far from h(a_y) as usual"
+    return f"{taken}: {why}"
+
+
+def _two(value: float) -> str:
+    """Write a number with two decimals, and no minus before zero.
+
+    Example:
+        >>> _two(-0.001), _two(0.257)
+        ('0.00', '0.26')
+    """
+    return f"{round(value, 2) + 0.0:.2f}"

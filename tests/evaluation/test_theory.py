@@ -1,0 +1,432 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedunseen.evaluation import theory
+from fedunseen.evaluation.theory import Client
+
+SEEDS = st.integers(0, 2**32 - 1)
+TAUS = st.sampled_from([0.5, 1.0, 3.0, 10.0])
+
+
+def kl(p, q):
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+def softmax(z, tau):
+    e = [math.exp(v / tau) for v in z]
+    return [v / sum(e) for v in e]
+
+
+def federation(seed, tau=10.0, clients=4, n=30, classes=6, spread=5.0):
+    """Logits of clients that hold different numbers of samples of different classes."""
+    rng = np.random.default_rng(seed)
+    gamma = np.corrcoef(rng.normal(size=(classes, 4)))
+    labels = rng.integers(0, classes, n)
+    made = [
+        Client(
+            k,
+            int(rng.integers(1, 50)),
+            spread * rng.normal(size=(7, classes)),
+            rng.integers(0, classes, 7),
+            spread * rng.normal(size=(n, classes)) + rng.normal(size=classes),
+        )
+        for k in range(clients)
+    ]
+    merged = np.mean([one.logits for one in made], axis=0) + rng.normal(size=(n, classes))
+    return made, merged, labels, gamma, tau
+
+
+# --- Lemma 1 and Theorem 2 ---
+
+
+def test_alignment_agrees_with_loops():
+    clients, merged, labels, gamma, tau = federation(0, tau=2.0)
+    found = theory.alignment(clients, merged, labels, gamma, tau)
+    target = [softmax(gamma[y], tau) for y in range(len(gamma))]
+    p = [[softmax(z, tau) for z in one.logits] for one in clients]
+    n = len(labels)
+
+    def error(rows, ys):
+        return tau**2 * sum(kl(target[y], row) for row, y in zip(rows, ys, strict=True)) / len(ys)
+
+    for k, (row, one) in enumerate(zip(found["clients"], clients, strict=True)):
+        own = error([softmax(z, tau) for z in one.own_logits], one.own_labels)
+        common = error(p[k], labels)
+        apart = [sum(abs(a - b) for a, b in zip(p[k][i], target[labels[i]], strict=True)) for i in range(n)]
+        bound = math.sqrt(2 * common / tau**2)
+        assert row["epsilon_own"] == pytest.approx(own)
+        assert row["epsilon_common"] == pytest.approx(common)
+        assert row["bound"] == pytest.approx(bound)
+        assert row["observed"] == pytest.approx(sum(apart) / n)
+        assert row["over"] == pytest.approx(sum(a > bound for a in apart) / n)
+    assert [pair["clients"] for pair in found["pairs"]] == [[0, 1], [0, 2], [1, 2], [0, 3], [1, 3], [2, 3]]
+    for pair in found["pairs"]:
+        j, k = pair["clients"]
+        apart = [sum(abs(a - b) for a, b in zip(p[j][i], p[k][i], strict=True)) for i in range(n)]
+        assert pair["observed"] == pytest.approx(sum(apart) / n)
+        errors = [found["clients"][c] for c in (j, k)]
+        bound = sum(math.sqrt(2 * one["epsilon_common"]) / tau for one in errors)
+        assert pair["bound"] == pytest.approx(bound)
+        assert pair["bound_own"] == pytest.approx(sum(math.sqrt(2 * one["epsilon_own"]) / tau for one in errors))
+        assert pair["over"] == pytest.approx(sum(a > bound for a in apart) / n)
+    alpha = [one.samples / sum(c.samples for c in clients) for one in clients]
+    left = right = alone = xi = 0.0
+    for i in range(n):
+        q = target[labels[i]]
+        mixed = [sum(a * p[k][i][c] for k, a in enumerate(alpha)) for c in range(len(gamma))]
+        single = softmax(merged[i], tau)
+        left += kl(mixed, q) / n
+        right += sum(a * kl(p[k][i], q) for k, a in enumerate(alpha)) / n
+        alone += kl(single, q) / n
+        xi += sum(abs(a - b) for a, b in zip(single, mixed, strict=True)) / n
+    server = found["server"]
+    assert [server[name] for name in ("mixture", "clients", "merged", "xi")] == pytest.approx([left, right, alone, xi])
+    assert server["bound"] == pytest.approx(right + server["constant"] * xi)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, TAUS, st.floats(0.01, 20))
+def test_what_is_proven_of_clients_and_server_always_holds(seed, tau, spread):
+    clients, merged, labels, gamma, _ = federation(seed, tau, spread=spread)
+    found = theory.alignment(clients, merged, labels, gamma, tau)
+    assert all(one["observed"] <= one["bound"] * (1 + 1e-9) for one in found["clients"])  # Eq. 29
+    assert all(pair["observed"] <= pair["bound"] * (1 + 1e-9) for pair in found["pairs"])  # Eq. 14, in the mean
+    server = found["server"]
+    assert server["holds_15"] == 1.0
+    assert server["mixture"] <= server["clients"] * (1 + 1e-9)
+    assert server["holds_16"] == 1.0
+    assert server["merged"] <= server["bound"] + 1e-9
+
+
+def test_lemma_1_holds_in_the_mean_but_not_for_single_samples():
+    gamma = np.eye(2)
+    labels = np.zeros(10, dtype=np.int64)
+    near = np.tile([[1.0, 0.0]], (10, 1))
+    strayed = near.copy()
+    strayed[0] = [-30.0, 0.0]
+    clients = [Client(k, 1, near, labels, logits) for k, logits in enumerate((near, strayed))]
+    found = theory.alignment(clients, near, labels, gamma, 1.0)
+    assert found["clients"][0]["epsilon_common"] == pytest.approx(0.0, abs=1e-12)
+    assert found["clients"][1]["epsilon_own"] == pytest.approx(0.0, abs=1e-12)
+    # Nine of ten samples are aligned: they are far below the bound that the tenth makes.
+    assert found["pairs"][0]["over"] == 0.0
+    assert found["pairs"][0]["bound_own"] == pytest.approx(0.0, abs=1e-6)
+    assert found["pairs"][0]["observed"] > 0.1  # so errors on a client's own samples bound nothing elsewhere
+    mild = near.copy()
+    mild[0] = [-2.0, 0.0]
+    found = theory.alignment([Client(0, 1, near, labels, mild)], near, labels, gamma, 1.0)
+    assert found["clients"][0]["over"] == 0.1
+    assert found["clients"][0]["observed"] <= found["clients"][0]["bound"]
+
+
+def test_the_constant_of_eq_38_as_printed_is_no_bound():
+    r, s, q = (np.log([row]) for row in ([0.9, 0.1], [0.8, 0.2], [0.1, 0.9]))
+    printed, proven = theory.lipschitz_of_divergence(r, s, q)
+    assert printed == pytest.approx(1.0)
+    assert proven == pytest.approx(1 + math.log(9))
+    change = float(theory.divergence(r, q)[0] - theory.divergence(s, q)[0])
+    apart = float(theory.distance(np.exp(r), np.exp(s))[0])
+    assert change > printed * apart
+    assert change <= proven * apart
+
+
+def test_a_client_alone_is_its_own_mixture():
+    clients, _, labels, gamma, tau = federation(1, clients=1)
+    found = theory.alignment(clients, clients[0].logits, labels, gamma, tau)
+    server = found["server"]
+    assert found["pairs"] == []
+    assert server["xi"] == pytest.approx(0.0, abs=1e-12)
+    assert server["mixture"] == pytest.approx(server["clients"])
+    assert server["merged"] == pytest.approx(server["clients"])
+
+
+def test_only_some_clients_are_compared_with_each_other_but_all_count():
+    clients, merged, labels, gamma, tau = federation(2, clients=6)
+    found = theory.alignment(clients, merged, labels, gamma, tau, most_pairs=3)
+    assert len(found["pairs"]) == 3
+    assert len(found["clients"]) == 6
+    assert found["server"] == theory.alignment(clients, merged, labels, gamma, tau)["server"]
+
+
+def test_distributions_far_beyond_the_smallest_number_stay_finite():
+    clients, merged, labels, gamma, _ = federation(3, spread=3000.0)
+    found = theory.alignment(clients, merged, labels, gamma, 0.5)
+    assert all(np.isfinite(value) for value in found["server"].values())
+    assert found["server"]["holds_15"] == 1.0
+
+
+def test_divergence_at_a_high_temperature_is_half_the_variance_of_the_difference():
+    rng = np.random.default_rng(0)
+    z, gamma = rng.normal(size=(5, 8)), rng.normal(size=(5, 8))
+    tau = 1e4
+    error = theory.alignment_error(theory.log_distribution(gamma, tau), theory.log_distribution(z, tau), tau)
+    np.testing.assert_allclose(error, (z - gamma).var(axis=1) / 2, rtol=1e-3)
+
+
+# --- A1, A2, Lemmas 3 and 4 ---
+
+
+def problem(seed, n=40, classes=5, a=4, d=7, kind="linear", noise=0.3):
+    rng = np.random.default_rng(seed)
+    prototypes = rng.normal(size=(classes, a))
+    prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
+    labels = rng.integers(0, classes, n)
+    predicted = prototypes[labels] + noise * rng.normal(size=(n, a))
+    matrix, shift = rng.normal(size=(d, a)), rng.normal(size=d)
+
+    def decode(rows):
+        out = rows @ matrix.T + shift
+        return out if kind == "linear" else np.tanh(out)
+
+    visual = decode(predicted) + noise * rng.normal(size=(n, d))
+    return decode, predicted, visual, prototypes, labels, matrix
+
+
+def test_decoder_agrees_with_loops():
+    decode, predicted, visual, prototypes, labels, matrix = problem(0, n=12)
+    found = theory.decoder(decode, predicted, visual, prototypes, labels)
+    points = [*predicted, *prototypes]
+    ratios = [
+        np.linalg.norm(decode(x) - decode(y)) / np.linalg.norm(x - y) for i, x in enumerate(points) for y in points[:i]
+    ]
+    rebuilt = [np.linalg.norm(decode(x) - v) for x, v in zip(predicted, visual, strict=True)]
+    anchors = [np.linalg.norm(decode(prototypes[y]) - v) for y, v in zip(labels, visual, strict=True)]
+    assert found.smallest == pytest.approx(min(ratios))
+    assert found.largest == pytest.approx(max(ratios))
+    assert found.delta == pytest.approx(max(rebuilt))
+    assert found.report["delta_mean"] == pytest.approx(np.mean(rebuilt))
+    assert found.report["delta_95"] == pytest.approx(np.quantile(rebuilt, 0.95))
+    np.testing.assert_allclose(found.epsilon, anchors)
+    values = np.linalg.svd(matrix, compute_uv=False)
+    assert found.report["singular"] == pytest.approx([values.min(), values.max()])
+    says = [np.linalg.norm(visual[i] - visual[j]) > 2 * found.delta for i in range(len(visual)) for j in range(i)]
+    assert found.report["lemma_3_says_something"] == pytest.approx(np.mean(says))
+
+
+@settings(max_examples=40, deadline=None)
+@given(SEEDS, st.sampled_from(["linear", "curved"]), st.floats(0, 3), st.integers(1, 9))
+def test_lemmas_3_and_4_hold_with_the_measured_uniform_constants(seed, kind, noise, d):
+    decode, predicted, visual, prototypes, labels, _ = problem(seed, kind=kind, noise=noise, d=d)
+    found = theory.decoder(decode, predicted, visual, prototypes, labels)
+    assert found.report["lemma_3_holds"] == 1.0
+    assert found.report["lemma_4_holds"] == 1.0
+    assert found.report["linear"] == (kind == "linear")
+    if kind == "linear":
+        low, high = found.report["singular"]
+        assert low <= found.smallest * (1 + 1e-6) + 1e-9
+        assert found.largest <= high * (1 + 1e-6)
+
+
+def test_fewer_features_than_attributes_lose_a_direction():
+    decode, predicted, visual, prototypes, labels, _ = problem(4, a=6, d=2)
+    report = theory.decoder(decode, predicted, visual, prototypes, labels).report
+    assert report["singular"][0] == 0.0
+    assert report["c_h"] > 0  # on the neighbourhood
+
+
+def test_a_perfect_decoder_reconstructs_without_error():
+    decode, predicted, _, prototypes, labels, _ = problem(5)
+    found = theory.decoder(decode, predicted, decode(predicted), prototypes, labels)
+    assert found.delta == pytest.approx(0.0, abs=1e-12)
+    assert found.report["lemma_3_says_something"] == 1.0
+    np.testing.assert_allclose(found.errors, 0, atol=1e-12)
+
+
+# --- Theorem 5 ---
+
+
+def table(decode, predicted, visual, prototypes, labels):
+    candidates = np.arange(len(prototypes))
+    names = [f"class {c}" for c in candidates]
+    words = [f"attribute {i}" for i in range(prototypes.shape[1])]
+    answers = (predicted @ prototypes.T).argmax(axis=1)
+    found = theory.decoder(decode, predicted, visual, prototypes, labels)
+    return theory.class_margins(predicted, labels, prototypes, candidates, names, words, answers, found), answers, found
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.floats(0, 0.6), st.integers(2, 8), st.integers(2, 8))
+def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a):
+    decode, predicted, visual, prototypes, labels, _ = problem(seed, noise=noise, classes=classes, a=a, d=a + 1)
+    records, answers, found = table(decode, predicted, visual, prototypes, labels)
+    distances = np.linalg.norm(prototypes[:, None] - prototypes[None], axis=2)
+    room = theory.margin_room(distances)[labels]
+    off = np.linalg.norm(predicted - prototypes[labels], axis=1)
+    right = answers == labels
+    margin = found.delta + found.epsilon < found.smallest * room
+    near = off < room
+    half = theory.half_way(predicted, labels, prototypes) < 1
+    assert right[margin].all()  # Theorem 5
+    assert right[near].all()  # Eq. 61
+    assert right[half].all()
+    assert near[margin].all()  # Lemma 4: Eq. 20 is the stronger demand
+    assert half[near].all()
+    for record in records:
+        mine = labels == record["class"]
+        assert record["accuracy"] == pytest.approx(100 * right[mine].mean())
+        assert (record["eq_20"], record["eq_61"], record["eq_59"]) == pytest.approx(
+            (margin[mine].mean(), near[mine].mean(), half[mine].mean())
+        )
+        if record["eq_20"] == 1:
+            assert record["accuracy"] == 100
+    assert [r["accuracy"] for r in records] == sorted(r["accuracy"] for r in records)
+
+
+def test_a_case_in_which_theorem_5_promises_everything():
+    # Orthogonal prototypes (Delta = d_max = sqrt 2, so that 0.707 is allowed), a decoder that keeps distances.
+    rng = np.random.default_rng(0)
+    prototypes = np.eye(4)
+    labels = np.repeat(np.arange(4), 5)
+    predicted = prototypes[labels] + 0.02 * rng.normal(size=(20, 4))
+    rotation = np.linalg.qr(rng.normal(size=(9, 4)))[0]
+    visual = predicted @ rotation.T + 0.02 * rng.normal(size=(20, 9))
+    records, _, found = table(lambda rows: rows @ rotation.T, predicted, visual, prototypes, labels)
+    assert (found.smallest, found.largest) == pytest.approx((1.0, 1.0))
+    for record in records:
+        assert record["eq_20"] == record["eq_61"] == record["eq_59"] == 1.0
+        assert record["room"] == pytest.approx(math.sqrt(2) / 2)
+        assert record["ratio"] == pytest.approx(record["left"] / record["right"])
+        assert record["ratio"] < 0.5
+        assert record["accuracy"] == 100
+        assert record["reason"] == "recognised, as Theorem 5 promises for every sample"
+
+
+def explain(predicted, labels, prototypes, answers=None, names=None, words=None):
+    names = names or [f"class {c}" for c in range(len(prototypes))]
+    words = words or [f"attribute {i}" for i in range(prototypes.shape[1])]
+    answers = (predicted @ prototypes.T).argmax(axis=1) if answers is None else answers
+    found = theory.class_margins(predicted, labels, prototypes, np.arange(len(prototypes)), names, words, answers)
+    return {record["class"]: record for record in found}
+
+
+def test_a_class_whose_attributes_are_predicted_wrong_is_told_which():
+    prototypes = np.array([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1.0]])
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    predicted = prototypes[labels].copy()
+    predicted[:2] = [1.0, 0.0, 0.0, 0.9]  # the last two attributes of class 0 are mistaken for those of class 1
+    found = explain(
+        predicted, labels, prototypes, names=["zebra", "horse", "whale"], words=["legs", "fins", "bw", "brown"]
+    )
+    zebra = found[0]
+    assert (zebra["accuracy"], zebra["rival"], zebra["often"]) == (0.0, "horse", 100.0)
+    assert {one["name"] for one in zebra["attributes"]} == {"bw", "brown"}
+    assert zebra["margin"] < 0
+    assert zebra["reason"].startswith(
+        "100 % of its samples are taken for horse: its predicted attributes lean that way"
+    )
+    assert "bw (0.00 instead of 1.00; horse has 0.00)" in zebra["reason"]
+    assert zebra["reason"].endswith("horse is its nearest class, only 1.41 away")
+    assert "eq_20" not in zebra
+    assert found[2]["reason"] == "recognised, as Eq. 61 promises for every sample"
+
+
+def test_scatter_is_told_from_leaning_and_long_attributes_do_no_harm():
+    prototypes = np.array([[1.0, 0.0], [0.0, 1.0]])
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    predicted = np.array([[9.0, 0], [8, 0], [0, 3], [0, 9], [0, 9], [0, 9]])
+    found = explain(predicted, labels, prototypes)
+    assert found[0]["margin"] > 0
+    assert "on average its predicted attributes point the right way, but these samples stray" in found[0]["reason"]
+    assert found[1]["eq_61"] == 0.0  # nine times as long as the prototype
+    assert found[1]["eq_59"] == 1.0
+    assert found[1]["half_way"] == pytest.approx(0.0)
+    assert found[1]["reason"] == "recognised, as Eq. 59 promises for most samples"
+
+
+def test_a_class_that_draws_all_answers_is_named_as_such():
+    prototypes = np.eye(8)
+    labels = np.repeat(np.arange(8), 3)
+    predicted = np.tile(np.where(np.arange(8) == 5, 1.0, 0.1), (24, 1))
+    found = explain(predicted, labels, prototypes)
+    assert found[0]["reason"].endswith("class 5 draws 100 % of all samples")
+    assert found[5]["accuracy"] == 100
+
+
+def test_errors_that_no_attribute_stands_out_in_are_not_told_by_name():
+    rng = np.random.default_rng(0)
+    prototypes = rng.choice([-1.0, 1.0], size=(3, 400)) / 20
+    labels = np.array([0, 1, 2])
+    found = explain(prototypes[[1, 1, 2]], labels, prototypes)
+    assert found[0]["told"] < 0.05
+    assert "lean that way even on average, by little in each of many attributes" in found[0]["reason"]
+
+
+def test_classes_with_the_same_attributes_are_named_as_such():
+    prototypes = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    labels = np.array([0, 1, 2])
+    found = explain(prototypes[labels], labels, prototypes)
+    assert found[1]["reason"] == (
+        "100 % of its samples are taken for class 0, which has the same attributes: "
+        "no answer from attributes can tell them apart"
+    )
+    assert found[1]["delta_y"] == 0.0
+
+
+def test_samples_that_look_unlike_their_description_are_named():
+    rng = np.random.default_rng(0)
+    prototypes = np.eye(3)
+    labels = np.repeat(np.arange(3), 4)
+    predicted = prototypes[labels].copy()
+    predicted[:4] = prototypes[1]
+    visual = predicted.copy() + 0.1 * rng.normal(size=predicted.shape)
+    visual[:4] = 5.0
+    records, _, _ = table(lambda rows: rows, predicted, visual, prototypes, labels)
+    assert records[0]["class"] == 0
+    assert records[0]["unlike"] > 10
+    assert "times as far from h(a_y) as usual" in records[0]["reason"]
+
+
+def test_classes_that_may_not_be_answered_do_not_count():
+    prototypes = np.array([[1.0, 0.0], [0.0, 1.0], [0.98, math.sqrt(1 - 0.98**2)]])
+    labels = np.array([0, 1])
+    names, words = ["a", "b", "c"], ["x", "y"]
+    predicted = prototypes[labels]
+    among_two = theory.class_margins(predicted, labels, prototypes, np.array([0, 1]), names, words, labels)
+    among_all = theory.class_margins(predicted, labels, prototypes, np.arange(3), names, words, labels)
+    assert among_two[0]["nearest"] == "b"
+    assert among_all[0]["nearest"] == "c"
+    assert among_all[0]["room"] < among_two[0]["room"] == pytest.approx(math.sqrt(2) / 2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.floats(0.1, 50), st.floats(-20, 20))
+def test_half_way_knows_what_an_answer_does_not_depend_on(seed, stretch, shift):
+    # Two groups of one-hot attributes, as those of digit-pairs: a constant added to one group changes no answer.
+    rng = np.random.default_rng(seed)
+    left, right = rng.permutation(4)[:3], rng.permutation(4)[:3]
+    prototypes = np.concatenate([np.eye(4)[left], np.eye(4)[right]], axis=1)
+    labels = rng.integers(0, 3, 10)
+    predicted = prototypes[labels] + 0.3 * rng.normal(size=(10, 8))
+    group = np.repeat([1.0, 0.0], 4)
+    plain = theory.half_way(predicted, labels, prototypes)
+    np.testing.assert_allclose(
+        theory.half_way(stretch * predicted + shift * group, labels, prototypes), plain, rtol=1e-6
+    )
+
+
+def test_half_way_is_exact_between_two_classes():
+    # There is one direction only, so that the condition is also necessary.
+    rng = np.random.default_rng(0)
+    prototypes = np.array([[0.6, 0.8, 0.0], [0.0, 0.6, 0.8]])
+    labels = rng.integers(0, 2, 200)
+    predicted = rng.normal(size=(200, 3))
+    right = (predicted @ prototypes.T).argmax(axis=1) == labels
+    assert 0.2 < right.mean() < 0.8
+    np.testing.assert_array_equal(theory.half_way(predicted, labels, prototypes) < 1, right)
+
+
+def test_prototypes_of_one_length_stay_as_they_are():
+    unit = np.array([[1.0, 0.0], [0.6, 0.8]])
+    for scale in (1.0, math.sqrt(2)):
+        same, already = theory.common_length(scale * unit)
+        assert already
+        np.testing.assert_array_equal(same, scale * unit)
+    made, already = theory.common_length(np.array([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
+    assert not already
+    lengths = np.linalg.norm(made, axis=1)
+    assert lengths[:2] == pytest.approx([math.sqrt(25 / 3)] * 2)
+    assert lengths[2] == 0
