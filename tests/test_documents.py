@@ -76,3 +76,40 @@ def test_the_commands_of_the_readme_are_the_command_s_own(first_run):
         for line in re.findall(rf"\$ fedunseen {name} (.*)", README):
             for option in re.findall(r"--[a-z]+", line):
                 assert option in help_text
+
+
+@pytest.fixture
+def their_package(tmp_path, monkeypatch):
+    """The package of docs/extending.md, written from its code blocks and installed."""
+    text = (ROOT / "docs" / "extending.md").read_text("utf-8")
+    site, points = tmp_path / "site", []
+    for name in ("devise", "careful"):
+        code = re.search(rf"`my_package/{name}\.py`:\n\n```python\n(.*?)```", text, re.DOTALL)[1]
+        (site / "my_package").mkdir(parents=True, exist_ok=True)
+        (site / "my_package" / f"{name}.py").write_text(code)
+        points.append(re.search(rf'\[project\.entry-points\."(.*?)"\]\n({name}) = "(my_package.*?)"', text).groups())
+    info = site / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {at}\n" for group, name, at in points))
+    monkeypatch.syspath_prepend(site)
+
+
+@pytest.mark.usefixtures("their_package")
+def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_classes(tmp_path):
+    settings = {"method.name": "devise", "strategy.rounds": 10, "evaluation.selection": "last"}
+    done = run(Experiment.load("digit-pairs", {**settings, "strategy.name": "scaffold"}), tmp_path / "scaffold")
+    assert done.result["zsl"] > 60.0  # of twenty unseen classes
+    careful = {**settings, "strategy.name": "careful", "strategy.rounds": 1}
+    plain = run(Experiment.load("digit-pairs", {**careful, "strategy.name": "fedavg"}), tmp_path / "plain")
+    shrunk = run(Experiment.load("digit-pairs", careful), tmp_path / "careful")
+    moved = [(one.params["g.weight"]).norm() for one in (plain, shrunk)]
+    assert moved[1] < moved[0]
+    conv = {"encoder.name": "conv", "method.lr": 0.01, "strategy.rounds": 1}
+    assert run(Experiment.load("digit-pairs", settings | conv), tmp_path / "conv").result["rounds"] == 1
+
+
+@pytest.mark.usefixtures("their_package")
+def test_what_other_packages_add_is_listed_with_its_settings():
+    assert '### name = "devise"' in reference()
+    assert "By how much the right class has to lead." in reference()
