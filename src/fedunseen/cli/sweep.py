@@ -1,0 +1,187 @@
+"""``fedunseen sweep`` and ``fedunseen sweeps``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedunseen.core.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.sweep import Cell, Row, Sweep
+
+__all__ = ["sweep", "sweeps"]
+
+LISTED = 8
+"""How many of the cells that failed for one reason are named."""
+
+
+def sweep(
+    source: Annotated[str, typer.Argument(metavar="SWEEP", help="A shipped sweep's name or a TOML file.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", metavar="NAME", help="Take this data set of the file; may be repeated."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting in every cell.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The sweep's directory (default: runs/NAME, or a new one).")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once (default: as cores and free memory allow).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and run nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
+    ] = False,
+) -> None:
+    """Run a grid of experiments, and show the results beside the paper's."""
+    from fedunseen.experiment.schema import parse_override
+    from fedunseen.experiment.sweep import read_sweep
+    from fedunseen.experiment.sweep.schema import select
+
+    read = read_sweep(source, data or [], dict(parse_override(text) for text in overrides or []))
+    cells = select(read, _parts(only or []))
+    if dry_run:
+        _list(read, cells, as_json)
+        return
+    if resume and out is None:
+        raise ExperimentError("--resume needs --out: say which sweep's directory to go on with")
+    out = out if out is not None else _free(read, data or [])
+    if resume and not (out / "sweep.json").exists():
+        _say(f"note: {out} holds no sweep yet: starting a new one")
+    done = _run(read, cells, out, resume, jobs)
+    _say(f"sweep:  {out}", f"table:  {out / 'results.csv'}", f"report: {out / 'results.html'}")
+    chosen = {cell.folder for cell in cells}
+    failed = [row for row in done if row.cell.folder in chosen and row.status == "failed"]
+    if failed:
+        _say(*_reasons(failed), f"{len(failed)} of {len(cells)} cells failed; with --resume they are tried again")
+    if as_json:
+        print(json.dumps(_summary(read, done, out)), flush=True)
+    if failed:
+        raise SystemExit(1)
+
+
+def sweeps() -> None:
+    """List the sweeps that come with the package, and the data sets that each can take."""
+    from fedunseen.experiment.sweep import sweep_names
+    from fedunseen.experiment.sweep.schema import read_file
+
+    for name in sweep_names():
+        file, sets = read_file(name)
+        print(f"{name}: {file.title}")
+        print(f"    --data {', '.join(sets)}")
+
+
+def _parts(only: list[str]) -> dict[str, list[str]]:
+    """Read ``AXIS=VALUE`` of the command line: several values of an axis are alternatives."""
+    found: dict[str, list[str]] = {}
+    for text in only:
+        axis, equals, value = text.partition("=")
+        if not equals:
+            raise ExperimentError(f"--only {text}: write it as AXIS=VALUE, for example --only method=distzsl")
+        found.setdefault(axis.strip(), []).append(value.strip())
+    return found
+
+
+def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
+    if as_json:
+        listed = [{"values": dict(c.values), "folder": c.folder, "refused": c.refused} for c in cells]
+        print(json.dumps({"sweep": read.name, "cells": listed}), flush=True)
+        return
+    for cell in cells:
+        print(cell.key + (f"  (refused: {cell.refused})" if cell.refused else ""))
+    refused = sum(cell.experiment is None for cell in cells)
+    seeds = sum(cell.experiment.run.seeds for cell in cells if cell.experiment)
+    _say(f"{len(cells)} cells{f', {refused} of them refused' if refused else ''}; {seeds} runs, seeds counted")
+
+
+def _free(read: Sweep, data: list[str]) -> Path:
+    """Return a directory that is not there yet."""
+    base = Path("runs") / "-".join([read.name, *(word.replace("/", "-") for word in data)])
+    path, i = base, 1
+    while path.exists():
+        i += 1
+        path = base.with_name(f"{base.name}-{i}")
+    return path
+
+
+def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | None) -> list[Row]:
+    """Run, and write what there is, also after an interrupt."""
+    from fedunseen.experiment.sweep import rows, run_sweep
+    from fedunseen.report.sweep_page import write_sweep_report
+
+    warned: set[str] = set()
+
+    def warn(words: str) -> None:
+        if words not in warned:
+            _say(f"warning: {words}")
+        warned.add(words)
+
+    try:
+        done = run_sweep(read, out, resume, cells, jobs, _tell, warn)
+    except KeyboardInterrupt:  # caught here, because typer ends the process without a word
+        if (out / "sweep.json").exists():
+            write_sweep_report(read, rows(read, out), out)
+        _say(f"interrupted: go on with the same command and --out {out} --resume")
+        raise SystemExit(130) from None
+    write_sweep_report(read, done, out)
+    return done
+
+
+def _tell(row: Row, left: int) -> None:
+    """Say how a cell ended."""
+    if row.status == "done":
+        words = f"ZSL {row.mean['zsl']:.1f}  H {row.mean['gzsl_harmonic']:.1f}  ({row.seconds:.0f} s)"
+    else:
+        words = f"{row.status}: {row.problem}"
+    _say(f"{row.cell.key}: {words}" + (f"  {left} left" if left else ""))
+
+
+def _reasons(failed: list[Row]) -> list[str]:
+    """Say each reason once, with the cells that failed for it."""
+    reasons: dict[str, list[str]] = {}
+    for row in failed:
+        reasons.setdefault(row.problem or "", []).append(row.cell.key)
+    said = []
+    for reason, keys in reasons.items():
+        more = f" and {len(keys) - LISTED} more" if len(keys) > LISTED else ""
+        said.append(f"failed: {'; '.join(keys[:LISTED])}{more}: {reason}")
+    return said
+
+
+def _summary(read: Sweep, done: list[Row], out: Path) -> dict[str, object]:
+    """Return what ``--json`` prints."""
+    statuses = [row.status for row in done]
+    return {
+        "sweep": read.name,
+        "out": str(out),
+        "report": str(out / "results.html"),
+        **{status.replace(" ", "_"): statuses.count(status) for status in ("done", "failed", "refused", "not run")},
+        "cells": [
+            {
+                "values": dict(row.cell.values),
+                "status": row.status,
+                "problem": row.problem,
+                **row.mean,
+                **{f"{name}_sd": value for name, value in row.sd.items()},
+                "paper": dict(row.cell.paper),
+                "run": row.run,
+            }
+            for row in done
+        ],
+    }
+
+
+def _say(*lines: str) -> None:
+    """Print for people: to standard error, so that standard output carries results alone."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

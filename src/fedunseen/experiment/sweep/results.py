@@ -1,0 +1,104 @@
+"""The results of a sweep: a row for each cell, read from its run directory alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import write_text
+from fedunseen.experiment.directory import RunDirectory
+from fedunseen.experiment.sweep.schema import METRICS, Cell, Sweep
+
+__all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a cell.
+
+    Attributes:
+        cell: which.
+        status: ``done``, ``failed``, ``refused`` (its combination makes no sense) or ``not run``.
+        problem: the sentence that says why it failed or is refused.
+        mean, sd: metric -> percent, over the seeds; ``sd`` (n - 1 in the denominator) is empty for one seed.
+        seeds: how many.
+        selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
+        run: the run directory, relative to the sweep's.
+        seconds: how long it took.
+    """
+
+    cell: Cell
+    status: str
+    problem: str | None
+    mean: Mapping[str, float]
+    sd: Mapping[str, float]
+    seeds: int
+    selection: str
+    run: str
+    seconds: float | None
+
+
+def rows(sweep: Sweep, out: str | Path) -> list[Row]:
+    """Read what became of each cell, in order."""
+    return [row(sweep, cell, Path(out)) for cell in sweep.cells]
+
+
+def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
+    """Read what became of one cell."""
+    status, problem = "not run", None
+    mean: dict[str, float] = {}
+    sd: dict[str, float] = {}
+    seconds: float | None = None
+    place = f"cells/{cell.folder}"
+    record = out / "failed" / f"{cell.folder}.json"
+    directory = RunDirectory(out / place)
+    result = None
+    try:
+        result = directory.result() if directory.complete() else None
+    except RunDirectoryError as error:
+        status, problem = "failed", str(error)
+    if cell.experiment is None:
+        status, problem = "refused", cell.refused
+    elif result is not None:
+        status = "done"
+        mean = {name: float(result[name]) for name in METRICS}
+        sd = {name: float(result[f"{name}_sd"]) for name in METRICS if f"{name}_sd" in result}
+        seconds = float(result["seconds"])
+    elif record.exists():
+        told = json.loads(record.read_bytes())
+        status, problem = "refused" if told["refused"] else "failed", told["problem"]
+    seeds = cell.experiment.run.seeds if cell.experiment else 0
+    selection = cell.experiment.evaluation.selection if cell.experiment else ""
+    return Row(cell, status, problem, mean, sd, seeds, selection, place, seconds)
+
+
+def cell_command(sweep: Sweep, cell: Cell) -> str:
+    """Return the command that runs one cell alone."""
+    words = [f"--only {shlex.quote(f'{axis}={value}')}" for axis, value in cell.values.items()]
+    return " ".join([sweep.command, *words])
+
+
+def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
+    """Write one line a cell: its values, its numbers, the paper's, and where the run is."""
+    names = [column for name in METRICS for column in (name, f"{name}_sd", f"{name}_paper")]
+    header = [*sweep.axes, "status", *names, "paper_data", "seeds", "selection", "run", "problem", "command", "seconds"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for one in rows:
+        numbers = [values.get(name, "") for name in METRICS for values in (one.mean, one.sd, one.cell.paper)]
+        beside = sweep.beside.get(one.cell.values.get("data", ""), "") if one.cell.paper else ""
+        writer.writerow(
+            [
+                *one.cell.values.values(), one.status, *numbers, beside, one.seeds or "", one.selection,
+                one.run if one.status == "done" else "", one.problem or "", cell_command(sweep, one.cell),
+                "" if one.seconds is None else one.seconds,
+            ]
+        )  # fmt: skip
+    write_text(path, text.getvalue())

@@ -1,0 +1,364 @@
+"""Run the cells of a sweep: each a run in a directory of its own, several at once in processes of their own.
+
+======================= =====================================================================
+``sweep.json``          the cells and their experiments; its presence makes it a sweep
+``cells/NAME/``         a cell's run directory
+``failed/NAME.json``    why a cell failed, until a later attempt succeeds
+``results.csv``         one line a cell
+======================= =====================================================================
+
+A worker is a fresh process that runs cell after cell. If it crashes, its cell has failed and another worker takes the
+next one. If the sweep itself is killed, its workers end with it, and every run is left so that it can be resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.files import write_json
+from fedunseen.experiment.directory import RunDirectory
+from fedunseen.experiment.sweep.results import Row, row, write_csv
+from fedunseen.experiment.sweep.schema import Cell, Sweep
+
+__all__ = ["Heard", "free_memory", "run_sweep"]
+
+Heard = Callable[[Row, int], None]
+"""Hears of every cell that is done or has failed, and how many are left."""
+
+MIB = 2**20
+PROCESS = 512 * MIB
+"""What a process takes before it has data: Python, PyTorch and this package."""
+
+
+def run_sweep(
+    sweep: Sweep,
+    out: str | Path,
+    resume: bool = False,
+    cells: Sequence[Cell] | None = None,
+    jobs: int | None = None,
+    hear: Heard | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> list[Row]:
+    """Run the cells of a sweep that are not done yet; one that fails does not keep the others from running.
+
+    Args:
+        sweep: what :func:`read_sweep` returned.
+        out: the sweep's directory.
+        resume: go on with the sweep that ``out`` holds: finished cells are not run again, failed ones are.
+        cells: which of the sweep's cells to run; by default all.
+        jobs: how many at once. By default as many as there are cores, fewer while the memory for another is not free;
+            one where a CUDA device is used.
+        hear: hears of every cell that is done or has failed, and how many are left.
+        warn: hears of every warning that a worker gives.
+
+    Returns:
+        A row for each cell of the sweep, in order.
+
+    Raises:
+        RunDirectoryError: the directory cannot be used.
+    """
+    path = Path(out)
+    tell = hear or (lambda row, left: None)
+    _check(sweep, path, resume)
+    with RunDirectory(path).locked():
+        _check(sweep, path, resume)  # again: another process may have been quicker
+        if not (path / "sweep.json").exists():
+            write_json(path / "sweep.json", _manifest(sweep))
+        found = {cell.folder: row(sweep, cell, path) for cell in sweep.cells}
+        wanted = sweep.cells if cells is None else cells
+        waiting = [cell for cell in wanted if found[cell.folder].status not in ("done", "refused")]
+        write_csv(sweep, found.values(), path / "results.csv")
+
+        left = len(waiting)
+
+        def hear_end(cell: Cell) -> None:
+            nonlocal left
+            left -= 1
+            found[cell.folder] = row(sweep, cell, path)
+            write_csv(sweep, found.values(), path / "results.csv")
+            tell(found[cell.folder], left)
+
+        if waiting:
+            _Pool(sweep, path, jobs, hear_end, warn or (lambda words: None)).run(waiting)
+    return list(found.values())
+
+
+def free_memory() -> int | None:
+    """Return how many bytes of memory are free to use, None where the system does not say (only Linux does)."""
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    known = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    free = known.get("MemAvailable")
+    try:  # the limit of a container is not in meminfo
+        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
+        if free is not None and limit != "max":
+            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text("ascii")))
+    except (OSError, ValueError):
+        pass
+    return free
+
+
+def _check(sweep: Sweep, path: Path, resume: bool) -> None:
+    """Refuse a directory that holds something else, before anything is written."""
+    manifest = path / "sweep.json"
+    if not manifest.exists():
+        holds_something = path.is_dir() and any(not child.name.startswith(".") for child in path.iterdir())
+        if holds_something or (os.path.lexists(path) and not path.is_dir()):
+            raise RunDirectoryError(f"{path} exists and is not a sweep's directory: choose another --out")
+        return
+    if not resume:
+        raise RunDirectoryError(f"{path} already holds a sweep: add --resume to go on with it, or choose another --out")
+    try:
+        cells = {str(cell["folder"]): cell for cell in json.loads(manifest.read_bytes())["cells"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunDirectoryError(f"{manifest} is damaged: run the sweep again in another --out") from None
+    if difference := _difference(cells, {str(cell["folder"]): cell for cell in _manifest(sweep)["cells"]}):
+        raise RunDirectoryError(
+            f"{path} holds another sweep ({difference}): choose another --out, or resume it with the file and the "
+            "settings that it was started with"
+        )
+
+
+def _manifest(sweep: Sweep) -> dict[str, Any]:
+    cells = [
+        {
+            "folder": cell.folder,
+            "values": dict(cell.values),
+            "experiment": cell.experiment.to_dict() if cell.experiment else None,
+        }
+        for cell in sweep.cells
+    ]
+    # as it will be read again: tuples become lists
+    manifest: dict[str, Any] = json.loads(json.dumps({"sweep": sweep.name, "title": sweep.file.title, "cells": cells}))
+    return manifest
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Say one thing that differs between the cells of two sweeps, None if nothing does."""
+    if missing := [name for name in old if name not in new]:
+        return f"it has the cell {missing[0]}"
+    if added := [name for name in new if name not in old]:
+        return f"it lacks the cell {added[0]}"
+    for name, cell in old.items():
+        before, now = (_settings(one["experiment"]) for one in (cell, new[name]))
+        for key in sorted({*before, *now}):
+            if before.get(key) != now.get(key):
+                return f"{name}: {key} was {before.get(key)!r}, is {now.get(key)!r}"
+    return None
+
+
+def _settings(tree: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return ``{"section.key": value}``."""
+    sections = {section: content for section, content in (tree or {}).items() if isinstance(content, Mapping)}
+    return {f"{section}.{key}": value for section, content in sections.items() for key, value in content.items()}
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A process, and the cell that it runs."""
+
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+    cell: Cell | None = None
+
+    def memory(self) -> int:
+        """Return how many bytes it takes now."""
+        try:
+            return int(Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1]) * os.sysconf(
+                "SC_PAGESIZE"
+            )
+        except (OSError, IndexError):
+            return 0
+
+
+@dataclass(eq=False)
+class _Pool:
+    """The workers of a sweep, and the rule that says when another cell may start."""
+
+    sweep: Sweep
+    path: Path
+    jobs: int | None
+    ended: Callable[[Cell], None]
+    warn: Callable[[str], None]
+    workers: list[_Worker] = field(default_factory=list)
+    peak: int = 0
+
+    def run(self, cells: Sequence[Cell]) -> None:
+        """Run cells, in order, as many at once as may be."""
+        waiting = deque(cells)
+        limit = min(self.jobs or _default_jobs(cells), len(cells))
+        try:
+            with _threads(limit):
+                while waiting or self._busy():
+                    while waiting and len(self._busy()) < limit and self._has_room(waiting[0]):
+                        self._start(waiting.popleft())
+                    self._listen()
+        finally:
+            for worker in self.workers:  # an interrupted one loses at most a round
+                worker.process.kill()
+                worker.process.join()
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self.workers if worker.cell is not None]
+
+    def _has_room(self, cell: Cell) -> bool:
+        """Say whether the memory for another cell is free: what the largest so far took, or else an estimate."""
+        busy, free = self._busy(), free_memory()
+        if self.jobs is not None or not busy or free is None:
+            return True
+        need = max(self.peak, _estimate(cell))
+        promised = sum(max(need - worker.memory(), 0) for worker in busy)  # those just started will take more
+        return free - promised >= need
+
+    def _start(self, cell: Cell) -> None:
+        assert cell.experiment is not None
+        idle = [worker for worker in self.workers if worker.cell is None]
+        worker = idle[0] if idle else self._hire()
+        worker.cell = cell
+        task = {"experiment": cell.experiment.to_dict(), "out": str(self.path / "cells" / cell.folder)}
+        with suppress(OSError):  # it has died: heard of next
+            worker.connection.send_bytes(json.dumps(task).encode())
+
+    def _hire(self) -> _Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours)
+        self.workers.append(worker)
+        return worker
+
+    def _listen(self) -> None:
+        """Wait until a worker says something or dies, and take note."""
+        ready = wait([worker.connection for worker in self.workers])
+        for worker in [worker for worker in self.workers if worker.connection in ready]:
+            try:
+                message = json.loads(worker.connection.recv_bytes())
+            except (EOFError, OSError):
+                self._bury(worker)
+                continue
+            if "warning" in message:
+                self.warn(message["warning"])
+                continue
+            cell, worker.cell = worker.cell, None
+            self.peak = max(self.peak, message.pop("peak"))
+            if cell is not None:
+                self._note(cell, message)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Note that a worker has died, and its cell with it."""
+        self.workers.remove(worker)
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if worker.cell is not None:
+            hint = "; perhaps memory ran out: try --jobs 1" if code == -signal.SIGKILL else ""
+            self._note(worker.cell, {"problem": f"its process {how}{hint}", "refused": False})
+
+    def _note(self, cell: Cell, message: Mapping[str, Any]) -> None:
+        """Write down how a cell ended."""
+        record = self.path / "failed" / f"{cell.folder}.json"
+        if "problem" in message:
+            refused = bool(message["refused"]) and self.sweep.file.skip_refused
+            write_json(record, {**message, "refused": refused})
+        else:
+            record.unlink(missing_ok=True)
+        self.ended(cell)
+
+
+def _default_jobs(cells: Sequence[Cell]) -> int:
+    import torch
+
+    wishes = {cell.experiment.run.device for cell in cells if cell.experiment}
+    if torch.cuda.is_available() and wishes != {"cpu"}:
+        return 1  # runs on one device only take each other's memory
+    return _cores()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _estimate(cell: Cell) -> int:
+    """Return the bytes that a run may take, before one has been measured: its process and twice the batch's budget."""
+    budget = cell.experiment.engine.memory if cell.experiment else 0
+    return PROCESS + 2 * budget * MIB
+
+
+@contextmanager
+def _threads(jobs: int) -> Iterator[None]:
+    """Share the cores among the workers that are started meanwhile, unless the user has said how many threads."""
+    old = os.environ.get("OMP_NUM_THREADS")
+    if old is None:
+        os.environ["OMP_NUM_THREADS"] = str(max(_cores() // jobs, 1))
+    try:
+        yield
+    finally:
+        if old is None:
+            del os.environ["OMP_NUM_THREADS"]
+
+
+def _work(connection: Connection) -> None:
+    """Run cells as they come, in a process of its own, until the sweep says no more or is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the sweep's affair
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    def say(**message: Any) -> None:
+        connection.send_bytes(json.dumps(message).encode())
+
+    warnings.showwarning = lambda message, *place, **more: say(warning=str(message))
+    from fedunseen.experiment.orchestrator import run
+    from fedunseen.experiment.schema import Experiment
+
+    while True:
+        try:
+            task = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        problem: dict[str, Any] = {}
+        try:
+            run(Experiment.from_dict(task["experiment"]), task["out"], resume=True)
+        except FedUnseenError as error:
+            problem = {"problem": str(error), "refused": isinstance(error, ExperimentError)}
+        except Exception as error:  # a mistake in a method, perhaps another package's: the other cells go on
+            words = str(error).strip().splitlines()
+            problem = {
+                "problem": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__,
+                "refused": False,
+                "traceback": traceback.format_exc(),
+            }
+        say(**problem, peak=_peak())
+
+
+def _end_with_parent() -> None:
+    """Wait until the sweep's process is no more, however it ended, and end at once."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+    os._exit(1)
+
+
+def _peak() -> int:
+    """Return the most bytes that this process has taken."""
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

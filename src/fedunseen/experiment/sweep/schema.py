@@ -1,0 +1,565 @@
+"""The sweep file: axes over an experiment's settings, and how their results are shown.
+
+A **bundle** is a few settings, written as in an experiment file: ``{ method = { kl = 10 }, run = { seed = 5 } }``.
+A cell is one value of every axis. Its experiment is the base, then the bundle of its data set, then what the data set
+says of its method, then the bundles of its axes in the file's order, then what the data set keeps fixed, then what
+``--set`` says; a later one wins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.settings import Settings
+from fedunseen.experiment.registry import names
+from fedunseen.experiment.schema import Experiment
+
+__all__ = [
+    "METRICS",
+    "Cell",
+    "Figure",
+    "Paper",
+    "Sweep",
+    "SweepFile",
+    "Table",
+    "matches",
+    "read_file",
+    "read_sweep",
+    "select",
+    "sweep_names",
+    "sweep_text",
+]
+
+Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
+EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
+METRICS: tuple[Metric, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+
+Bundle = dict[str, Any]
+Choice = Mapping[str, str | Sequence[str]]
+"""Axis -> the value, or the values, that are meant."""
+
+
+class Table(Settings):
+    """How the cells stand in tables."""
+
+    tables: list[str] | None = None
+    """Axes that have a table for each of their values; unset: the data sets."""
+    columns: list[str] = Field(default_factory=list)
+    """Axes whose values stand beside each other; all others have a row for each of their values."""
+    metrics: list[Metric] = Field(default_factory=lambda: list(METRICS))
+    """What is shown of each run."""
+
+
+class Figure(Settings):
+    """Curves: the accuracy by round, or over the values of an axis."""
+
+    title: str = ""
+    """Stands above the charts."""
+    x: str = "round"
+    """``round``, or an axis."""
+    lines: list[str] = Field(default_factory=list)
+    """Axes that have a line for each of their values; the others have charts of their own."""
+    metrics: list[Metric] = Field(default_factory=lambda: [METRICS[0], METRICS[3]])
+    """A chart each."""
+    band: Literal["seeds", "clients", "none"] = "seeds"
+    """What is shaded: one standard deviation over the seeds, or over the clients' own models before merging."""
+    only: dict[str, str | list[str]] = Field(default_factory=dict)
+    """Axis -> the value or values whose cells are drawn."""
+
+
+class Paper(Settings):
+    """Figures that a paper prints, to stand beside ours."""
+
+    source: str
+    """Which table of which paper."""
+    axes: list[str] = Field(default_factory=list)
+    """The axes in the order in which ``figures`` are nested; unset: the data sets first, then the file's order."""
+    metrics: list[Metric] = Field(default_factory=lambda: list(METRICS))
+    """What the numbers of one cell are, in order."""
+    figures: dict[str, Any] = Field(default_factory=dict)
+    """Tables within tables, an axis each; innermost a list of numbers in percent, ``nan`` where the paper has none."""
+
+
+class SweepFile(Settings):
+    """A sweep file.
+
+    Raises:
+        ValidationError: a key or a type is wrong.
+    """
+
+    title: str
+    """What is swept, and which table or figure of which paper that is."""
+    base: str | None = None
+    """A preset, or an experiment file beside this one, that all cells start from."""
+    experiment: Bundle = Field(default_factory=dict)
+    """Sections of an experiment, instead of ``base`` or on top of it."""
+    seeds: int = Field(1, ge=1, le=100)
+    """Every cell runs with this many seeds."""
+    axes: dict[str, list[Any] | dict[str, Any]] = Field(default_factory=dict)
+    """``"method.kl" = [1, 10]``: values of a setting. ``kl = { key = "method.kl", values = [1, 10] }``: the same under
+    a name of its own. ``variant = { "without" = { method = { kl = 0 } }, "with" = {} }``: bundles, by name."""
+    only: list[dict[str, str | list[str]]] = Field(default_factory=list)
+    """The parts of the grid that are run, each: axis -> value or values; unset, the whole grid."""
+    skip_refused: bool = False
+    """List cells whose combination makes no sense as refused, instead of refusing the sweep."""
+    data_sets: dict[str, dict[str, Any]] | str = Field(default_factory=dict)
+    """Bundles to choose from with ``--data``, or a TOML file beside this one that holds them. Four more keys may stand
+    in one: ``methods``, a method's name -> settings for it alone; ``fixed``, a bundle that no axis can change;
+    ``beside``, the data set whose published figures are shown there (or several, of which the first that the paper
+    has); ``note``, what the data are, in words."""
+    data: list[str] = Field(default_factory=list)
+    """The data sets to take if ``--data`` names none; unset, the first."""
+    table: Table = Table()
+    """How the cells stand in tables."""
+    figures: list[Figure] = Field(default_factory=list)
+    """Curves."""
+    paper: Paper | None = None
+    """Figures that a paper prints."""
+
+
+_SECTIONS: dict[str, type[Settings]] = {"table": Table, "figures": Figure, "paper": Paper}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a sweep.
+
+    Attributes:
+        values: axis -> the name of its value.
+        folder: the name of its run directory.
+        experiment: what to run; None if it is refused.
+        refused: the sentence that says why.
+        paper: metric -> what the paper prints, in percent.
+    """
+
+    values: Mapping[str, str]
+    folder: str
+    experiment: Experiment | None
+    refused: str | None
+    paper: Mapping[str, float]
+
+    @property
+    def key(self) -> str:
+        """Its name: the names of its values."""
+        return " / ".join(self.values.values()) or "the only cell"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep file, read and checked whole.
+
+    Attributes:
+        name: of the file.
+        file: what it says.
+        axes: axis -> the names of its values; with data sets, the axis ``data`` comes first.
+        cells: of the grid, in order.
+        beside: data set -> the data set whose published figures are shown beside it.
+        notes: data set -> what it is, in words.
+        command: what makes it.
+    """
+
+    name: str
+    file: SweepFile
+    axes: Mapping[str, tuple[str, ...]]
+    cells: tuple[Cell, ...]
+    beside: Mapping[str, str]
+    notes: Mapping[str, str]
+    command: str
+
+
+def sweep_names() -> list[str]:
+    """Return the sweeps shipped in the package."""
+    return sorted(Path(item.name).stem for item in _shipped().iterdir() if item.name.endswith(".toml"))
+
+
+def sweep_text(name: str) -> str:
+    """Return a shipped sweep's TOML text."""
+    text: str = (_shipped() / f"{name}.toml").read_text("utf-8")
+    return text
+
+
+def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[str, Any] | None = None) -> Sweep:
+    """Read a shipped sweep by name or a TOML file by path; every cell's experiment is read and checked.
+
+    Args:
+        source: the name of a shipped sweep or the path of a file.
+        data: which of its data sets; by default those that the file names.
+        overrides: ``{"section.key": value}`` for all cells.
+
+    Raises:
+        ExperimentError: the file, one of its cells, a data set or an override is wrong.
+    """
+    place, path = str(source), Path(source)
+    file, sets = read_file(source)
+    folder = None if _is_shipped(path) else path.parent
+    axes, bundles = _axes(file, sets, list(data), folder, place)
+    overrides = dict(overrides or {})
+    _check_overrides(overrides, bundles)
+    known = {**axes, "data": tuple(sets)} if sets else axes
+    for i, part in enumerate(file.only):
+        _check_choice(part, known, f"{place}: only[{i}]")
+    _check_shown(file, known, place)
+    labels = axes["data"] if sets else ()
+    fixed = {label: _flat(sets[label].get("fixed", {}), folder, f"{place}: {label}: fixed") for label in labels}
+    methods = {label: _of_methods(sets[label].get("methods", {}), f"{place}: {label}: methods") for label in labels}
+    printed = _printed(file.paper, known, place) if file.paper else {}
+    beside = {label: _beside(label, sets, printed, place) for label in labels}
+    base = _flat(file.experiment, folder, f"{place}: experiment")
+    cells: list[Cell] = []
+    taken: set[str] = set()
+    for chosen in itertools.product(*axes.values()):
+        values = dict(zip(axes, chosen, strict=True))
+        if file.only and not any(matches(values, part) for part in file.only):
+            continue
+        data_set = values.get("data", "")
+        before = [
+            base,
+            {"run.seeds": file.seeds},
+            *(bundles[axis][one] for axis, one in values.items() if axis == "data"),
+        ]
+        after = [
+            *(bundles[axis][one] for axis, one in values.items() if axis != "data"),
+            fixed.get(data_set, {}),
+            overrides,
+        ]
+        found: Experiment | None = None
+        refused: str | None = None
+        try:
+            found = _experiment(file.base, folder, [*before, *after], path.stem)
+            if own := methods.get(data_set, {}).get(found.method.name):
+                found = _experiment(file.base, folder, [*before, own, *after], path.stem)
+        except ExperimentError as error:
+            if not file.skip_refused:
+                where = f"{place}: {' / '.join(chosen)}" if chosen else place
+                raise ExperimentError(f"{where}: {error}") from None
+            refused = str(error)
+        here = {**values, "data": beside[values["data"]]} if sets else values
+        paper = printed.get(tuple(here.items()), {})
+        cells.append(Cell(values, _folder_name(chosen, taken), found, refused, paper))
+    if not cells:
+        raise ExperimentError(f"{place}: only: no cell of the grid is in one of these parts: leave one out")
+    words = ["fedunseen", "sweep", place]
+    words += [word for one in data for word in ("--data", one)]
+    words += [word for key, value in overrides.items() for word in ("--set", _assignment(key, value))]
+    notes = {label: str(sets[label]["note"]) for label in labels if "note" in sets[label]}
+    return Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
+
+
+def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]:
+    """Read a sweep file and its data sets, without its cells.
+
+    Raises:
+        ExperimentError: it is missing or not a sweep file.
+    """
+    place, path = str(source), Path(source)
+    if not _is_shipped(path):
+        remedy = f"name a sweep file or a shipped sweep ({', '.join(sweep_names())})"
+        file = _checked(place, _toml(_text(path, remedy), place))
+        return file, _data_sets(file, path.parent, place)
+    if place not in sweep_names():
+        raise ExperimentError(unknown("sweep", place, sweep_names()) + "; a sweep file ends in .toml")
+    file = _checked(place, _toml(sweep_text(place), place))
+    return file, _data_sets(file, None, place)
+
+
+def select(sweep: Sweep, only: Choice) -> list[Cell]:
+    """Return the cells of a part of the grid.
+
+    Raises:
+        ExperimentError: an axis or a value is unknown, or no cell is left.
+    """
+    _check_choice(only, sweep.axes, "--only")
+    chosen = [cell for cell in sweep.cells if matches(cell.values, only)]
+    if not chosen:
+        raise ExperimentError("--only: the sweep leaves out every cell of this part: take another")
+    return chosen
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.suffix != ".toml" and not path.is_file()
+
+
+def _shipped() -> Any:
+    return files("fedunseen") / "sweeps"
+
+
+def _text(path: Path, remedy: str) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise ExperimentError(f"{path} is missing: {remedy}") from None
+    except OSError as error:
+        raise ExperimentError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
+    except UnicodeDecodeError:
+        raise ExperimentError(f"{path} is not a text file in UTF-8: save it as UTF-8") from None
+
+
+def _toml(text: str, place: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{place}: this is not a TOML file: {error}") from None
+
+
+def _checked(place: str, content: Mapping[str, Any]) -> SweepFile:
+    """Validate; the first thing wrong becomes one sentence."""
+    try:
+        return SweepFile.model_validate(dict(content))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    where = [str(part) for part in problem["loc"] if "[" not in str(part)]  # without the names of types
+    if problem["type"] == "extra_forbidden":
+        inner: type[Settings] = SweepFile
+        if len(where) > 1:
+            inner = _SECTIONS[where[0]]
+            place = f"{place}: {where[0]}"
+        raise ExperimentError(f"{place}: {unknown('key', where[-1], inner.model_fields)}") from None
+    if problem["type"] == "missing":
+        raise ExperimentError(f"{place}: {'.'.join(where)} is missing: add it") from None
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    message = message.replace("a valid dictionary", "a table")
+    raise ExperimentError(f"{place}: {'.'.join(where)}: {message}, not {problem['input']!r}") from None
+
+
+def _data_sets(file: SweepFile, folder: Path | None, place: str) -> dict[str, dict[str, Any]]:
+    """Return the data sets, from the file itself or the one that it names."""
+    found: dict[str, Any]
+    if isinstance(file.data_sets, dict):
+        found, where = file.data_sets, f"{place}: data_sets"
+    else:
+        where = f"{place}: {file.data_sets}"
+        if folder is None:
+            text = (_shipped() / file.data_sets).read_text("utf-8")
+        else:
+            text = _text(folder / file.data_sets, f"mend data_sets in {place}")
+        found = _toml(text, where)
+    for label, bundle in found.items():
+        if not isinstance(bundle, dict) or not all(isinstance(bundle.get(key, {}), dict) for key in EXTRA[:2]):
+            raise ExperimentError(f"{where}: {label}: write a table of settings")
+    return found
+
+
+def _axes(
+    file: SweepFile, sets: Mapping[str, dict[str, Any]], data: list[str], folder: Path | None, place: str
+) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, Bundle]]]:
+    """Return each axis' names of values, and the bundle of each."""
+    bundles: dict[str, dict[str, Bundle]] = {}
+    if sets:
+        asked = data or file.data or [next(iter(sets))]
+        for label in asked:
+            if label not in sets:
+                where = "--data" if data else f"{place}: data"
+                raise ExperimentError(f"{where}: {unknown('data set', label, sets)}")
+        bundles["data"] = {
+            label: _flat({k: v for k, v in sets[label].items() if k not in EXTRA}, folder, f"{place}: {label}")
+            for label in asked
+        }
+    elif data:
+        raise ExperimentError(f"--data {data[0]}: {place} names no data sets: leave it out")
+    for axis, content in file.axes.items():
+        where = f"{place}: axes: {axis}"
+        if axis in ("round", *bundles):
+            raise ExperimentError(f"{where}: this name has another meaning in a sweep: choose another")
+        if isinstance(content, list) or set(content) == {"key", "values"}:
+            key, values = (axis, content) if isinstance(content, list) else (content["key"], content["values"])
+            if not isinstance(key, str) or "." not in key:
+                raise ExperimentError(f"{where}: values belong to a setting: name it as section.key")
+            if not isinstance(values, list):
+                raise ExperimentError(f"{where}: values: input should be a list, not {values!r}")
+            bundles[axis] = {_label(value): _flat({key: value}, folder, where) for value in values}
+            if len(bundles[axis]) < len(values):
+                raise ExperimentError(f"{where}: a value stands there twice: leave one out")
+        else:
+            for label, bundle in content.items():
+                if not isinstance(bundle, dict):
+                    raise ExperimentError(
+                        f"{where}: {label}: write a bundle of settings, for example {{ method = {{ kl = 1 }} }}"
+                    )
+            bundles[axis] = {label: _flat(bundle, folder, f"{where}: {label}") for label, bundle in content.items()}
+        if not bundles[axis]:
+            raise ExperimentError(f"{where}: there is no value: give it a few")
+    return {axis: tuple(values) for axis, values in bundles.items()}, bundles
+
+
+def _flat(bundle: Mapping[str, Any], folder: Path | None, place: str) -> Bundle:
+    """Return ``{"section.key": value}``, names first (they bring defaults); paths are relative to the sweep file."""
+    found: Bundle = {}
+    for section, content in bundle.items():
+        if "." in section:
+            found[section] = content
+        elif isinstance(content, Mapping):
+            found |= {f"{section}.{key}": value for key, value in content.items()}
+        else:
+            raise ExperimentError(f"{place}: {section}: write settings as section.key = value")
+    for key, value in found.items():
+        if isinstance(value, str):
+            value = value.replace("${FEDUNSEEN_DATA}", os.environ.get("FEDUNSEEN_DATA", "data"))
+            if key in ("data.root", "encoder.model", "partition.file") and folder is not None:
+                value = str(folder / Path(value).expanduser())
+            found[key] = value
+    return dict(sorted(found.items(), key=lambda item: not item[0].endswith(".name")))
+
+
+def _of_methods(methods: Mapping[str, Any], place: str) -> dict[str, Bundle]:
+    """Return a data set's settings for single methods."""
+    found: dict[str, Bundle] = {}
+    for method, content in methods.items():
+        if method not in names("method"):
+            raise ExperimentError(f"{place}: {unknown('method', method, names('method'))}")
+        found[method] = _flat({"method": content}, None, place)
+    return found
+
+
+def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle], name: str) -> Experiment:
+    """Make an experiment of a base and layers of settings, of which a later one wins."""
+    settings: Bundle = {}
+    for layer in layers:
+        # What is set again moves behind: a new name forgets the settings of the old choice that stand before it.
+        settings = {**{key: value for key, value in settings.items() if key not in layer}, **layer}
+    if base is None:
+        return Experiment.from_dict({}, settings, name=name)
+    beside = folder is not None and base.endswith(".toml")
+    made = Experiment.load(folder / base if beside and folder else base, settings)
+    return Experiment.from_dict({**made.to_dict(), "name": name})
+
+
+def _check_overrides(overrides: Mapping[str, Any], bundles: Mapping[str, Mapping[str, Bundle]]) -> None:
+    """Refuse to replace what an axis is about; a data set's other settings may well be replaced."""
+    for axis, labelled in bundles.items():
+        for key in overrides:
+            if axis != "data" and any(key in bundle for bundle in labelled.values()):
+                raise ExperimentError(
+                    f"--set {key}: the axis {axis!r} sets it, so all its values would be the same: leave it out, or "
+                    f"take one value with --only {axis}=VALUE"
+                )
+
+
+def _label(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _folder_name(labels: Sequence[str], taken: set[str]) -> str:
+    """Return a name for a run directory that no cell has yet.
+
+    Example:
+        >>> taken = set()
+        >>> _folder_name(["CUB", "w/o kl"], taken), _folder_name(["CUB", "w o kl"], taken)
+        ('CUB--w-o-kl', 'CUB--w-o-kl-2')
+    """
+    parts = [re.sub(r"[^\w.+=*-]+", "-", label).strip("-.") or "x" for label in labels] or ["cell"]
+    stem = "--".join(parts).replace("*", "star")[:180]
+    names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
+    name = next(one for one in names if one.lower() not in taken)
+    taken.add(name.lower())  # some file systems do not tell case
+    return name
+
+
+def matches(values: Mapping[str, str], part: Choice) -> bool:
+    """Say whether a cell with these values is in a part of the grid."""
+    return all(values[axis] in ([wanted] if isinstance(wanted, str) else wanted) for axis, wanted in part.items())
+
+
+def _check_choice(choice: Choice, axes: Mapping[str, Sequence[str]], place: str) -> None:
+    for axis, wanted in choice.items():
+        if axis not in axes:
+            raise ExperimentError(f"{place}: {unknown('axis', axis, axes)}")
+        for value in [wanted] if isinstance(wanted, str) else wanted:
+            if value not in axes[axis]:
+                raise ExperimentError(f"{place}: {axis}: {unknown('value', value, axes[axis])}")
+
+
+def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str) -> None:
+    """Refuse tables and figures over axes that are not there."""
+    asked = [("table: tables", axis) for axis in file.table.tables or ()]
+    asked += [("table: columns", axis) for axis in file.table.columns]
+    for figure in file.figures:
+        asked += [("figures: x", figure.x)] if figure.x != "round" else []
+        asked += [("figures: lines", axis) for axis in figure.lines]
+        _check_choice(figure.only, axes, f"{place}: figures: only")
+    for where, axis in asked:
+        if axis not in axes:
+            raise ExperimentError(f"{place}: {where}: {unknown('axis', axis, axes)}")
+    twice = set(file.table.tables or ()) & set(file.table.columns)
+    if twice:
+        raise ExperimentError(f"{place}: table: the axis {min(twice)!r} is in tables and in columns: leave one out")
+
+
+def _printed(
+    paper: Paper, axes: Mapping[str, Sequence[str]], place: str
+) -> dict[tuple[tuple[str, str], ...], dict[str, float]]:
+    """Return the paper's figures by cell: ((axis, value), ...) in the sweep's order -> metric -> percent."""
+    order = paper.axes or list(axes)
+    if sorted(order) != sorted(axes):
+        raise ExperimentError(f"{place}: paper.axes: name each of the axes once: {', '.join(axes)}")
+
+    def leaves(tree: Any, depth: int, labels: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+        if depth == len(order):
+            yield labels, tree
+            return
+        where = ": ".join([f"{place}: paper.figures", *labels])
+        if not isinstance(tree, Mapping):
+            raise ExperimentError(f"{where}: here belongs a table with values of the axis {order[depth]!r}")
+        for label, content in tree.items():
+            if label not in axes[order[depth]]:
+                raise ExperimentError(f"{where}: {order[depth]}: {unknown('value', label, axes[order[depth]])}")
+            yield from leaves(content, depth + 1, (*labels, label))
+
+    found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+    for labels, numbers in leaves(paper.figures, 0, ()):
+        good = isinstance(numbers, list) and all(
+            isinstance(n, int | float) and not isinstance(n, bool) for n in numbers
+        )
+        if not good or len(numbers) != len(paper.metrics):
+            where = " / ".join(labels)
+            raise ExperimentError(
+                f"{place}: paper.figures: {where}: write {len(paper.metrics)} numbers "
+                f"({', '.join(paper.metrics)}), nan where there is none"
+            )
+        by_axis = dict(zip(order, labels, strict=True))
+        found[tuple((axis, by_axis[axis]) for axis in axes)] = {
+            metric: float(n) for metric, n in zip(paper.metrics, numbers, strict=True) if not math.isnan(n)
+        }
+    return found
+
+
+def _beside(label: str, sets: Mapping[str, Bundle], printed: Iterable[tuple[tuple[str, str], ...]], place: str) -> str:
+    """Return the data set whose published figures are shown beside one."""
+    wanted = sets[label].get("beside", label)
+    choices = [wanted] if isinstance(wanted, str) else list(wanted)
+    for one in choices:
+        if one not in sets:
+            raise ExperimentError(f"{place}: {label}: beside: {unknown('data set', str(one), sets)}")
+    there = {dict(cell)["data"] for cell in printed}
+    return next((one for one in choices if one in there), choices[0])
+
+
+def _assignment(key: str, value: Any) -> str:
+    return f"{key}={value}" if isinstance(value, str) else f"{key}={_value(value)}"
+
+
+def _value(value: Any) -> str:
+    """Write a value as TOML.
+
+    Example:
+        >>> _value({"5-9": [10, 0.5, True]})
+        '{ "5-9" = [10, 0.5, true] }'
+    """
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items()) + " }"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,386 @@
+"""The results of a sweep as tables and curves: one HTML page that needs nothing else, and the tables as Markdown."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.files import write_text
+from fedunseen.report import figures, statistics
+from fedunseen.report.figures import Curve, Frame
+from fedunseen.report.page import NUMBERS, TITLES
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.sweep import Row, Sweep
+    from fedunseen.experiment.sweep.schema import Figure
+
+__all__ = ["SweepTable", "sweep_tables", "write_sweep_report"]
+
+Floats = NDArray[np.float64]
+
+SHORT = {name: short for name, short, _ in NUMBERS}
+COLOURS = ("blue", "orange", "green", "purple", "sky", "yellow", "wrong", "grey")
+SELECTIONS = {
+    "validation": "Round and calibration were chosen on validation classes; no test sample took part in the choice.",
+    "best-on-test": "Not an honest choice: each run reports the round and the calibration that score best on the test "
+    "set itself, as many papers do.",
+    "last": "The last round, whatever it is; nothing was chosen.",
+}
+
+
+class Number(NamedTuple):
+    """A cell's accuracy in percent: ours (None if there is none), its deviation over the seeds, and the paper's."""
+
+    metric: str
+    mean: float | None
+    sd: float | None
+    paper: float | None
+
+    @property
+    def ours(self) -> str:
+        """Write ours for people."""
+        if self.mean is None:
+            return "–"  # noqa: RUF001 - as in the run's report
+        return f"{self.mean:.1f}" + ("" if self.sd is None else f" ± {self.sd:.1f}")
+
+    @property
+    def printed(self) -> str:
+        """Write the paper's for people."""
+        return "" if self.paper is None else f"{self.paper:.1f}"
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """One table.
+
+    Attributes:
+        title: the values that all its cells share.
+        axes: what the first columns hold.
+        groups: the names of the groups of columns beside each other; one empty name if there is but one.
+        heads: of each number's columns: the metric's short name, and whether the paper's figures stand beside it.
+        paper: the head of the paper's columns.
+        lines: for each row the values of ``axes``, its numbers (groups x metrics), and its note.
+        notes: the sentences that notes refer to.
+        caption: sentences on what stands there.
+    """
+
+    title: str
+    axes: tuple[str, ...]
+    groups: tuple[str, ...]
+    heads: tuple[tuple[str, bool], ...]
+    paper: str
+    lines: tuple[tuple[tuple[str, ...], tuple[Number, ...], str], ...]
+    notes: tuple[str, ...]
+    caption: tuple[str, ...]
+
+    @property
+    def noted(self) -> bool:
+        """Say whether any row has a note."""
+        return any(note for _, _, note in self.lines)
+
+
+def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
+    """Write ``results.html`` and ``results.md`` in the sweep's directory, and return where the page is."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    tables = sweep_tables(sweep, rows)
+    source = files("fedunseen.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((source / "sweep.html").read_text("utf-8"))
+    from fedunseen.experiment.sweep.results import cell_command
+
+    context = {
+        "sweep": sweep,
+        "tables": tables,
+        "charts": [chart for figure in sweep.file.figures for chart in _charts(sweep, figure, rows, out)],
+        "selections": _selections(rows),
+        "counts": _counts(rows),
+        "seeds": max((row.seeds for row in rows), default=1),
+        "commands": [(row.cell.key, cell_command(sweep, row.cell), row.run, row.status) for row in rows],
+    }
+    style = Markup((source / "style.css").read_text("utf-8"))
+    write_text(out / "results.html", template.render(context, style=style) + "\n")
+    write_text(out / "results.md", _markdown(sweep, tables, rows))
+    return out / "results.html"
+
+
+def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
+    """Lay out the cells of a sweep in tables, as its ``[table]`` says."""
+    shown = sweep.file.table
+    apart = shown.tables if shown.tables is not None else [axis for axis in sweep.axes if axis == "data"]
+    across = shown.columns
+    down = [axis for axis in sweep.axes if axis not in (*apart, *across)]
+    found: list[SweepTable] = []
+    for title, mine in _grouped(rows, apart).items():
+        beside = list(_grouped(mine, across))
+        by_place = {(_at(row, down), _at(row, across)): row for row in mine}
+        known = {name for row in mine for name in row.cell.paper}
+        notes: list[str] = []
+        lines = []
+        for labels in _grouped(mine, down):
+            numbers: list[Number] = []
+            said: list[str] = []
+            for group in beside:
+                row = by_place.get((labels, group))
+                numbers += [_number(row, name) for name in shown.metrics]
+                if row is not None and row.status != "done":
+                    said.append(_note(row, notes))
+            lines.append((labels, tuple(numbers), ", ".join(dict.fromkeys(said))))
+        found.append(
+            SweepTable(
+                " · ".join(title),
+                tuple(down),
+                tuple(" · ".join(group) for group in beside),
+                tuple((SHORT[name], name in known) for name in shown.metrics),
+                _paper_head(sweep, mine),
+                tuple(lines),
+                tuple(notes),
+                _caption(sweep, mine),
+            )
+        )
+    return found
+
+
+def _at(row: Row, axes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(row.cell.values[axis] for axis in axes)
+
+
+def _grouped(rows: Iterable[Row], axes: Sequence[str]) -> dict[tuple[str, ...], list[Row]]:
+    """Return the rows by their values of some axes, in the order in which they come."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(_at(row, axes), []).append(row)
+    return found
+
+
+def _number(row: Row | None, name: str) -> Number:
+    if row is None:
+        return Number(name, None, None, None)
+    return Number(name, row.mean.get(name), row.sd.get(name), row.cell.paper.get(name))
+
+
+def _note(row: Row, notes: list[str]) -> str:
+    """Say what became of a cell that has no numbers; the sentence goes below the table, once."""
+    if row.problem is None:
+        return row.status
+    if row.problem not in notes:
+        notes.append(row.problem)
+    return f"{row.status} [{notes.index(row.problem) + 1}]"
+
+
+def _paper_head(sweep: Sweep, rows: Sequence[Row]) -> str:
+    """Name the paper's data where they are other ones than ours."""
+    others = {sweep.beside[row.cell.values["data"]] for row in rows if "data" in row.cell.values}
+    own = {row.cell.values.get("data", "") for row in rows}
+    return f"paper, {others.pop()}" if len(others) == 1 and others != own else "paper"
+
+
+def _caption(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Say which data these are, and whose figures stand beside ours."""
+    said: list[str] = []
+    data = list(dict.fromkeys(row.cell.values["data"] for row in rows if "data" in row.cell.values))
+    said += [f"{one}: {sweep.notes[one]}." for one in data if one in sweep.notes]
+    if sweep.file.paper is not None and any(row.cell.paper for row in rows):
+        said.append(f"“paper” is what {sweep.file.paper.source} prints.")
+        for one in data:
+            other = sweep.beside[one]
+            if other != one:
+                said.append(
+                    f"It is about {other}, not about {one}: read its figures for their order; they cannot be "
+                    "compared with ours."
+                )
+    return tuple(said)
+
+
+def _selections(rows: Iterable[Row]) -> list[str]:
+    """Say how the rounds of these runs were chosen."""
+    return [SELECTIONS[one] for one in dict.fromkeys(row.selection for row in rows if row.selection)]
+
+
+def _counts(rows: Sequence[Row]) -> list[tuple[int, str]]:
+    """Return how many cells are done, failed, refused, not run."""
+    statuses = [row.status for row in rows]
+    return [(statuses.count(s), s) for s in ("done", "failed", "refused", "not run") if s in statuses]
+
+
+def _markdown(sweep: Sweep, tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
+    """Write the tables as Markdown."""
+    seeds = max((row.seeds for row in rows), default=1)
+    spread = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
+    words = " ".join([f"Per-class top-1 accuracies in percent{spread}.", *_selections(rows)])
+    text = [f"# {sweep.file.title}", words, f"    {sweep.command}"]
+    for table in tables:
+        if table.title:
+            text.append(f"## {table.title}")
+        heads = [_cell(axis) for axis in table.axes]
+        for group in table.groups:
+            for short, known in table.heads:
+                heads += [_cell(f"{group} {short}".strip())] + ([table.paper] if known else [])
+        heads += [""] if table.noted else []
+        ruler = ["---"] * len(table.axes) + ["--:"] * (len(heads) - len(table.axes) - table.noted)
+        lines = [heads, [*ruler, *(["---"] if table.noted else [])]]
+        for labels, numbers, note in table.lines:
+            line = [_cell(label) for label in labels]
+            for number, (_, known) in zip(numbers, itertools.cycle(table.heads), strict=False):
+                line += [number.ours] + ([number.printed] if known else [])
+            lines.append(line + ([note] if table.noted else []))
+        text.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        text += ["\n".join(f"{i}. {note}" for i, note in enumerate(table.notes, 1))] if table.notes else []
+        text.append(" ".join(table.caption))
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "\\|")
+
+
+def _charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> list[dict[str, Any]]:
+    """Draw a figure: for each value of the axes that it does not name, a chart for each metric."""
+    from fedunseen.experiment.sweep.schema import matches
+
+    drawn = [row for row in rows if matches(row.cell.values, figure.only)]
+    fixed = [axis for axis, values in figure.only.items() if isinstance(values, str)]
+    others = [axis for axis in sweep.axes if axis not in (*figure.lines, *fixed, figure.x)]
+    found = []
+    for title, mine in _grouped(drawn, others).items():
+        done = [row for row in mine if row.status == "done"]
+        if not done:
+            continue
+        lines = _grouped(done, figure.lines)
+        charts = []
+        for metric in figure.metrics:
+            if figure.x == "round":
+                charts.append(_rounds(lines, figure, metric, out))
+            else:
+                charts.append(_over_axis(lines, figure.x, sweep.axes[figure.x], metric))
+        legend = [(" · ".join(line), _colour(i)) for i, line in enumerate(lines)] if figure.lines else []
+        found.append(
+            {
+                "title": " · ".join(part for part in (figure.title, *title) if part),
+                "charts": charts,
+                "axes": " · ".join(figure.lines),
+                "legend": legend,
+                "caption": _band_words(figure, done),
+            }
+        )
+    return found
+
+
+def _colour(i: int) -> str:
+    return COLOURS[i % len(COLOURS)]
+
+
+def _band_words(figure: Figure, rows: Sequence[Row]) -> str:
+    several = any(row.seeds > 1 for row in rows)
+    mean = "Mean over the seeds" if several else "One seed"
+    if figure.x != "round":
+        return f"{mean}{'; bars: one standard deviation' if several else ''}."
+    if figure.band == "clients":
+        return (
+            f"{mean}. Solid: the model after merging. Dashed, and shaded with one standard deviation: the clients' own "
+            "models before merging."
+        )
+    return f"{mean}{'; shaded: one standard deviation' if several and figure.band == 'seeds' else ''}."
+
+
+def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metric: str, out: Path) -> str:
+    """Draw an accuracy by round."""
+    from fedunseen.experiment.directory import RunDirectory
+
+    curves: list[Curve] = []
+    for i, (label, rows) in enumerate(lines.items()):
+        name, colour = " · ".join(label), _colour(i)
+        runs = [out / row.run for row in rows]
+        folders = [seed for run in runs for seed in (sorted(run.glob("seed-*")) or [run])]
+        told = [RunDirectory(folder).metrics() for folder in folders]
+        each = _stacked([statistics.curve(one, metric) for one in told])
+        mean = _mean(each)
+        if figure.band == "clients":
+            middle, spread = (
+                _mean(_stacked(values)) for values in zip(*(_clients(one, metric) for one in told), strict=True)
+            )
+            curves.append(Curve(mean, name, colour, np.maximum(middle - spread, 0), np.minimum(middle + spread, 100)))
+            if np.isfinite(middle).any() and not np.allclose(middle, mean, equal_nan=True):
+                curves.append(Curve(middle, f"{name} clients", colour, dashed=True))
+        elif figure.band == "seeds" and len(each) > 1:
+            sd = np.std(each, axis=0, ddof=1)
+            curves.append(Curve(mean, name, colour, np.maximum(mean - sd, 0), np.minimum(mean + sd, 100)))
+        else:
+            curves.append(Curve(mean, name, colour))
+    x = np.arange(1, max(len(curve.y) for curve in curves) + 1, dtype=np.float64)
+    return figures.line_chart([_padded(curve, len(x)) for curve in curves], TITLES[metric], x, _top(curves), unit="%")
+
+
+def _clients(lines: Sequence[Mapping[str, Any]], metric: str) -> tuple[Floats, Floats]:
+    """Return (T,) mean and standard deviation over each round's participants of their own models' accuracy."""
+    own = [line.get("clients", {}).get(metric) or [np.nan] for line in lines]
+    return np.array([np.mean(values) for values in own]), np.array([np.std(values) for values in own])
+
+
+def _stacked(curves: Sequence[Floats]) -> Floats:
+    """Stack curves that may differ in length; NaN where one has ended."""
+    length = max(map(len, curves))
+    return np.stack([np.pad(one, (0, length - len(one)), constant_values=np.nan) for one in curves])
+
+
+def _mean(each: Floats) -> Floats:
+    """Return the mean of the curves, NaN where one of them is."""
+    mean: Floats = np.mean(each, axis=0)
+    return mean
+
+
+def _padded(curve: Curve, length: int) -> Curve:
+    def longer(values: Floats | None) -> Floats | None:
+        return None if values is None else np.pad(values, (0, length - len(values)), constant_values=np.nan)
+
+    y = np.pad(curve.y, (0, length - len(curve.y)), constant_values=np.nan)
+    return Curve(y, curve.label, curve.colour, longer(curve.low), longer(curve.high), curve.dashed)
+
+
+def _top(curves: Sequence[Curve]) -> float:
+    """Return the upper end of an axis on which curves are drawn."""
+    return _upper(max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None))
+
+
+def _upper(highest: float) -> float:
+    """Return the upper end for percentages: 100, or lower where all that is drawn is low."""
+    return 100.0 if highest > 50 else max(5 * float(np.ceil(highest * 1.08 / 5)), 5.0)
+
+
+def _over_axis(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values: Sequence[str], metric: str) -> str:
+    """Draw an accuracy over the values of an axis, which stand at equal distances."""
+    points: list[tuple[str, str, list[tuple[int, float, float]]]] = []
+    for i, (label, rows) in enumerate(lines.items()):
+        at = [(values.index(row.cell.values[axis]), row.mean[metric], row.sd.get(metric, 0.0)) for row in rows]
+        points.append((" · ".join(label), _colour(i), sorted(at)))
+    used = sorted({x for _, _, at in points for x, _, _ in at})
+    top = _upper(max(mean + sd for _, _, at in points for _, mean, sd in at))
+    frame = Frame((-0.4, len(used) - 0.6), (0.0, top))
+    out = frame.axes(TITLES[metric], axis, (), "%")
+    out += [
+        figures.text(frame.px(i), frame.height - frame.bottom + 16, values[x], "tick mid") for i, x in enumerate(used)
+    ]
+    for name, colour, at in points:
+        xs = np.array([used.index(x) for x, _, _ in at], dtype=np.float64)
+        ys = np.array([mean for _, mean, _ in at])
+        out.append(f'<path class="line" stroke="var(--{colour})" d="{frame.path(xs, ys)}"/>')
+        for x, (_, mean, sd) in zip(xs.tolist(), at, strict=True):
+            low, high = frame.py(max(mean - sd, 0)), frame.py(min(mean + sd, top))
+            said = f"{name} {axis} {values[used[int(x)]]}: {mean:.1f}%" + (f" ± {sd:.1f}" if sd else "")
+            if sd:
+                bar = f'stroke="var(--{colour})" d="M{frame.px(x):g} {low:g}V{high:g}"'
+                out.append(f'<path class="line" style="stroke-width:1.2" {bar}/>')
+            out.append(
+                f'<circle class="mark" cx="{frame.px(x):g}" cy="{frame.py(mean):g}" r="4" fill="var(--{colour})">'
+                f"<title>{escape(said.strip())}</title></circle>"
+            )
+    return figures.svg(out, frame.width, frame.height, f"{TITLES[metric]} over {axis}")

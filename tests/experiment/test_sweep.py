@@ -1,0 +1,385 @@
+"""The sweep file: how it is read, what is refused, what the cells are, and what becomes a row of results."""
+
+import csv
+import json
+import math
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen import run
+from fedunseen.core.errors import ExperimentError
+from fedunseen.experiment.sweep import read_sweep, rows, sweep_names, sweep_text, write_csv
+from fedunseen.experiment.sweep.schema import read_file, select
+
+SMALL = """
+title = "A small one"
+base = "base.toml"
+seeds = 2
+
+[experiment.strategy]
+rounds = 3
+
+[experiment.evaluation]
+selection = "last"
+
+[axes]
+lr = { key = "method.lr", values = [0.05, 0.5] }
+
+[axes.losses]
+"sce alone" = {}
+"+ con" = { method = { consistency = 0.1 } }
+"""
+
+PAPER = """
+[paper]
+source = "Nobody (1900), Table 0"
+axes = ["losses", "lr"]
+metrics = ["zsl", "gzsl_seen"]
+
+[paper.figures]
+"+ con" = { "0.05" = [12.5, nan], "0.5" = [1, 2.25] }
+"""
+
+
+@pytest.fixture
+def write(tree, tmp_path):
+    """Write a sweep file, and the base experiment beside it."""
+
+    def make(text=SMALL, name="small.toml"):
+        lines = []
+        for section, content in tree.items():
+            if isinstance(content, dict):
+                lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in content.items())]
+        (tmp_path / "base.toml").write_text("\n".join(lines), "utf-8")
+        (tmp_path / name).write_text(text, "utf-8")
+        return tmp_path / name
+
+    return make
+
+
+@pytest.fixture
+def refused(write):
+    """Read a sweep file that must be refused; return the sentence without the file's name in front."""
+
+    def call(text, **more):
+        path = write(text)
+        with pytest.raises(ExperimentError) as error:
+            read_sweep(path, **more)
+        return str(error.value).removeprefix(f"{path}: ")
+
+    return call
+
+
+def test_cells_are_the_product_of_the_axes_in_the_file_s_order(write):
+    sweep = read_sweep(write())
+    assert sweep.name == "small"
+    assert sweep.axes == {"lr": ("0.05", "0.5"), "losses": ("sce alone", "+ con")}
+    assert [cell.key for cell in sweep.cells] == [
+        "0.05 / sce alone", "0.05 / + con", "0.5 / sce alone", "0.5 / + con",
+    ]  # fmt: skip
+    assert [cell.folder for cell in sweep.cells] == ["0.05--sce-alone", "0.05--+-con", "0.5--sce-alone", "0.5--+-con"]
+    for cell in sweep.cells:
+        experiment = cell.experiment
+        assert (experiment.strategy.rounds, experiment.run.seeds, experiment.evaluation.selection) == (3, 2, "last")
+        assert experiment.method.lr == float(cell.values["lr"])
+        assert experiment.method.consistency == (0.1 if cell.values["losses"] == "+ con" else 0.0)
+        assert experiment.name == "small"
+
+
+def test_a_value_of_an_axis_may_change_method_and_strategy(write):
+    text = (
+        SMALL + '"plain" = { method = { name = "classifier", hidden = [4] }, strategy = { name = "fedprox", mu = 1 } }'
+    )
+    cell = read_sweep(write(text)).cells[-1]
+    assert (cell.values["losses"], cell.experiment.method.name) == ("plain", "classifier")
+    assert cell.experiment.method.hidden == (4,)
+    assert (cell.experiment.method.lr, cell.experiment.method.batch_size) == (0.5, 8)  # what both methods know is kept
+    assert (cell.experiment.strategy.mu, cell.experiment.strategy.rounds) == (1.0, 3)
+
+
+def test_an_axis_may_be_named_by_its_setting_and_base_may_be_left_out(write, tree):
+    text = f"""
+title = "inline"
+[experiment]
+data = {{ name = "folder", root = "{tree["data"]["root"]}" }}
+method.name = "fedzsl"
+"strategy.name" = "fedavg"
+[axes]
+"partition.clients" = [2, 4]
+"partition.join" = [{{ "1" = 2 }}]
+"""
+    sweep = read_sweep(write(text))
+    assert [cell.experiment.partition.clients for cell in sweep.cells] == [2, 4]
+    assert sweep.cells[0].values == {"partition.clients": "2", "partition.join": '{"1": 2}'}
+    assert sweep.cells[0].experiment.partition.join == {"1": 2}
+
+
+def test_overrides_reach_every_cell(write):
+    sweep = read_sweep(write(), overrides={"strategy.rounds": 7, "partition.join": {"1": 2}})
+    assert {cell.experiment.strategy.rounds for cell in sweep.cells} == {7}
+    assert sweep.command == f"fedunseen sweep {write()} --set strategy.rounds=7 --set 'partition.join={{ \"1\" = 2 }}'"
+
+
+def test_only_takes_parts_of_the_grid(write):
+    text = 'only = [{ lr = "0.05" }, { lr = ["0.5"], losses = "+ con" }]\n' + SMALL
+    sweep = read_sweep(write(text))
+    assert [cell.key for cell in sweep.cells] == ["0.05 / sce alone", "0.05 / + con", "0.5 / + con"]
+    assert [cell.key for cell in select(sweep, {"losses": ["+ con"]})] == ["0.05 / + con", "0.5 / + con"]
+    with pytest.raises(ExperimentError, match=r"^--only: the sweep leaves out every cell of this part: take another$"):
+        select(sweep, {"losses": ["sce alone"], "lr": ["0.5"]})
+    with pytest.raises(ExperimentError) as error:
+        select(sweep, {"loses": ["+ con"]})
+    assert str(error.value) == "--only: unknown axis 'loses': did you mean 'losses'? (known: losses, lr)"
+    with pytest.raises(ExperimentError) as error:
+        select(sweep, {"losses": ["con"]})
+    assert str(error.value) == ("--only: losses: unknown value 'con': did you mean '+ con'? (known: + con, sce alone)")
+
+
+SETS = """
+[data_sets.birds]
+note = "twelve birds"
+method = { hidden = [8] }
+
+[data_sets.fish]
+beside = ["eels", "birds"]
+methods = { fedzsl = { scale = 2.0, consistency = 3.0 }, classifier = { hidden = [1] } }
+fixed = { method = { lr = 1.5 } }
+
+[data_sets.eels]
+data.root = "elsewhere"
+"""
+
+
+def test_data_sets_are_an_axis_of_their_own(write, tmp_path):
+    paper = PAPER.replace('"losses", "lr"', '"losses", "lr", "data"')
+    for numbers in ("[12.5, nan]", "[1, 2.25]"):
+        paper = paper.replace(numbers, f"{{ birds = {numbers} }}")
+    path = write('data = ["birds"]\n' + SMALL + SETS + paper)
+    sweep = read_sweep(path)
+    assert list(sweep.axes) == ["data", "lr", "losses"]
+    assert sweep.axes["data"] == ("birds",)
+    assert sweep.cells[1].paper == {"zsl": 12.5}
+    assert sweep.notes == {"birds": "twelve birds"}
+    sweep = read_sweep(path, data=["fish", "eels"])
+    assert sweep.axes["data"] == ("fish", "eels")
+    assert sweep.beside == {"fish": "birds", "eels": "eels"}  # the paper has no eels
+    by_key = {cell.key: cell for cell in sweep.cells}
+    assert by_key["fish / 0.5 / + con"].paper == {"zsl": 1.0, "gzsl_seen": 2.25}
+    assert by_key["eels / 0.5 / + con"].paper == {}
+    assert by_key["fish / 0.5 / + con"].experiment.method.lr == 1.5  # no axis changes what is fixed
+    assert by_key["fish / 0.5 / + con"].experiment.method.scale == 2.0  # what the data set says of this method
+    assert by_key["fish / 0.5 / + con"].experiment.method.hidden == (16,)
+    assert by_key["fish / 0.5 / sce alone"].experiment.method.consistency == 3.0
+    assert by_key["fish / 0.5 / + con"].experiment.method.consistency == 0.1  # the axis says so
+    assert by_key["eels / 0.5 / + con"].experiment.method.lr == 0.5
+    assert by_key["eels / 0.5 / + con"].experiment.data.root == tmp_path / "elsewhere"
+    assert sweep.command.endswith("--data fish --data eels")
+
+
+def test_data_sets_may_lie_in_a_file_of_their_own(write, tmp_path):
+    (tmp_path / "sets.toml").write_text("[birds]\nmethod = { hidden = [8] }\n[fish]\n", "utf-8")
+    sweep = read_sweep(write('data_sets = "sets.toml"\n' + SMALL))
+    assert sweep.axes["data"] == ("birds",)  # the first
+    assert sweep.cells[0].experiment.method.hidden == (8,)
+
+
+def test_the_data_folder_of_the_environment_is_named_in_paths(write, monkeypatch):
+    text = SMALL + '[data_sets.fish]\ndata = { name = "folder", root = "${FEDUNSEEN_DATA}/fish" }\n'
+    monkeypatch.setenv("FEDUNSEEN_DATA", "/somewhere")
+    assert str(read_sweep(write(text)).cells[0].experiment.data.root) == "/somewhere/fish"
+
+
+def test_paper_figures_stand_at_their_cells(write):
+    sweep = read_sweep(write(SMALL + PAPER))
+    assert [dict(cell.paper) for cell in sweep.cells] == [{}, {"zsl": 12.5}, {}, {"zsl": 1.0, "gzsl_seen": 2.25}]
+
+
+def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused):
+    text = SMALL + '"closed" = { method = { name = "eszsl" } }\n'
+    sentence = (
+        "method.name = 'eszsl' is a closed form that no strategy can merge: "
+        "set strategy.name to 'centralised' or 'local'"
+    )
+    assert refused(text) == f"0.05 / closed: {sentence}"
+    cells = read_sweep(write("skip_refused = true\n" + text)).cells
+    assert [cell.refused for cell in cells] == [None, None, sentence, None, None, sentence]
+    assert [cell.experiment is None for cell in cells] == [False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (SMALL.replace("seeds", "seads"), "unknown key 'seads': did you mean 'seeds'? (known: axes, base, data, "
+         "data_sets, experiment, figures, only, paper, seeds, skip_refused, table, title)"),
+        (SMALL + "[table]\nrow = []", "table: unknown key 'row' (known: columns, metrics, tables)"),
+        (SMALL + "[[figures]]\nline = []", "figures: unknown key 'line': did you mean 'lines'? (known: band, lines, "
+         "metrics, only, title, x)"),
+        (SMALL.replace("title =", "base = "), "this is not a TOML file: Cannot overwrite a value (at line 3, column "
+         "19)"),
+        (SMALL.replace('title = "A small one"', ""), "title is missing: add it"),
+        (SMALL.replace("seeds = 2", "seeds = 0"), "seeds: input should be greater than or equal to 1, not 0"),
+        (SMALL.replace("method.lr", "method.ler"), "0.05 / sce alone: method: unknown key 'ler': did you mean 'lr'? "
+         "(known: alpha, batch_size, consistency, hidden, kl, kl_classes, lr, momentum, name, scale, sce, sce_classes, "
+         "temperature, weight_decay)"),
+        (SMALL.replace("consistency", "consistence"), "0.05 / + con: method: unknown key 'consistence': did you mean "
+         "'consistency'? (known: alpha, batch_size, consistency, hidden, kl, kl_classes, lr, momentum, name, scale, "
+         "sce, sce_classes, temperature, weight_decay)"),
+        (SMALL.replace("[0.05, 0.5]", "[0.05, -1]"), "-1 / sce alone: method.lr: input should be greater than 0, "
+         "not -1"),
+        (SMALL.replace("[0.05, 0.5]", "[]"), "axes: lr: there is no value: give it a few"),
+        (SMALL.replace("[0.05, 0.5]", "[1, 1]"), "axes: lr: a value stands there twice: leave one out"),
+        (SMALL.replace("[0.05, 0.5]", "0.05"), "axes: lr: values: input should be a list, not 0.05"),
+        (SMALL.replace('"method.lr"', '"lr"'), "axes: lr: values belong to a setting: name it as section.key"),
+        (SMALL.replace("lr = {", "round = {"), "axes: round: this name has another meaning in a sweep: choose another"),
+        (SMALL.replace('"sce alone" = {}', '"sce alone" = 1'), "axes: losses: sce alone: write a bundle of settings, "
+         "for example { method = { kl = 1 } }"),
+        (SMALL + "[data_sets]\nbirds = 1", "data_sets.birds: input should be a table, not 1"),
+        (SMALL + "[data_sets.birds.methods.fedzls]\nlr = 1", "birds: methods: unknown method 'fedzls': did you mean "
+         "'fedzsl'? (known: apn, classifier, distzsl, eszsl, fedzsl, gem, msdn, svip)"),
+        (SMALL + "[data_sets.birds]\nfixed = 1", "data_sets: birds: write a table of settings"),
+        (SMALL + '"more" = { lr = 1 }', "axes: losses: more: lr: write settings as section.key = value"),
+        ('only = [{ lr = "0.1" }]\n' + SMALL, "only[0]: lr: unknown value '0.1': did you mean '0.5'? (known: 0.05, "
+         "0.5)"),
+        ('only = [{ lr = [] }]\n' + SMALL, "only: no cell of the grid is in one of these parts: leave one out"),
+        (SMALL + '[table]\ncolumns = ["los"]', "table: columns: unknown axis 'los': did you mean 'losses'? "
+         "(known: losses, lr)"),
+        (SMALL + '[table]\ncolumns = ["lr"]\ntables = ["lr"]', "table: the axis 'lr' is in tables and in columns: "
+         "leave one out"),
+        (SMALL + '[[figures]]\nx = "lrs"', "figures: x: unknown axis 'lrs': did you mean 'lr'? (known: losses, lr)"),
+        (SMALL + PAPER.replace('"losses", "lr"', '"lr"'), "paper.axes: name each of the axes once: lr, losses"),
+        (SMALL + PAPER.replace('"0.5" =', '"0.4" ='), "paper.figures: + con: lr: unknown value '0.4': did you mean "
+         "'0.5'? (known: 0.05, 0.5)"),
+        (SMALL + PAPER.replace("[1, 2.25]", "[1]"), "paper.figures: + con / 0.5: write 2 numbers (zsl, gzsl_seen), nan "
+         "where there is none"),
+        (SMALL + PAPER.replace("[1, 2.25]", '["1", 2]'), "paper.figures: + con / 0.5: write 2 numbers (zsl, "
+         "gzsl_seen), nan where there is none"),
+        ('data = ["fsh"]\n' + SMALL + SETS, "data: unknown data set 'fsh': did you mean 'fish'? (known: birds, eels, "
+         "fish)"),
+        (SMALL + SETS.replace('["eels", "birds"]', '"bird"'), "fish: beside: unknown data set 'bird': did you mean "
+         "'birds'? (known: birds, eels, fish)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_sentence(refused, text, sentence):
+    more = {"data": ["fish"]} if "beside: unknown" in sentence else {}
+    assert refused(text, **more) == sentence
+
+
+def test_wrong_arguments_are_one_sentence(write, refused, tmp_path):
+    assert refused(SMALL, overrides={"method.lr": 1.0}) == (
+        "--set method.lr: the axis 'lr' sets it, so all its values would be the same: leave it out, or take one value "
+        "with --only lr=VALUE"
+    )
+    assert refused(SMALL, data=["birds"]) == f"--data birds: {tmp_path / 'small.toml'} names no data sets: leave it out"
+    assert refused('data_sets = "none.toml"\n' + SMALL) == (
+        f"{tmp_path / 'none.toml'} is missing: mend data_sets in {tmp_path / 'small.toml'}"
+    )
+    assert refused(SMALL + SETS, data=["bird"]) == (
+        "--data: unknown data set 'bird': did you mean 'birds'? (known: birds, eels, fish)"
+    )
+    missing = tmp_path / "none.toml"
+    with pytest.raises(ExperimentError) as error:
+        read_sweep(missing)
+    assert str(error.value) == (
+        f"{missing} is missing: name a sweep file or a shipped sweep ({', '.join(sweep_names())})"
+    )
+    with pytest.raises(ExperimentError) as error:
+        read_sweep("distzsl-tabel2")
+    assert str(error.value).startswith("unknown sweep 'distzsl-tabel2': did you mean 'distzsl-table2'? (known: ")
+    assert str(error.value).endswith("; a sweep file ends in .toml")
+
+
+@pytest.mark.parametrize("name", sweep_names())
+def test_every_cell_of_every_shipped_sweep_is_read(name):
+    for data in [(), *((one,) for one in read_file(name)[1])]:
+        sweep = read_sweep(name, data)
+        assert sweep.cells
+        assert [cell.refused for cell in sweep.cells if cell.refused] == []
+        assert all(cell.experiment.run.seeds == 3 for cell in sweep.cells)
+        assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
+        assert len({json.dumps(cell.experiment.to_dict()) for cell in sweep.cells}) == len(sweep.cells)
+
+
+def test_the_tables_and_figures_of_both_papers_are_there():
+    distzsl = [f"distzsl-{what}" for what in ("table1", "table2", "table3", "fig8", "fig9", "fig10", "fig11")]
+    fedzsl = [f"fedzsl-{what}" for what in ("table1", "table2", *(f"fig{n}" for n in (3, 4, 5, 9, 12, 13, 14)))]
+    assert sorted(distzsl + fedzsl) == sweep_names()
+    for name in sweep_names():
+        assert re.match(r"# (DistZSL|FedZSL), (Table|Tables|Fig\.) ", sweep_text(name))
+
+
+def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
+    """A wrong digit would show: H is 2US / (U + S) of rounded U and S, but for what the papers themselves misprint."""
+    wrong = set()
+    for name in sweep_names():
+        sweep = read_sweep(name)
+        for cell in sweep.cells:
+            u, s, h = (cell.paper.get(f"gzsl_{part}", math.nan) for part in ("unseen", "seen", "harmonic"))
+            if not math.isnan(u + s + h) and abs(2 * u * s / (u + s) - h) > 0.16:
+                wrong.add(cell.key)
+    assert wrong == {
+        "AWA2 / centralised / centralised / svip*", "CUB / dirichlet / fednova / msdn", "SUN / pccd / fedprox / gem",
+        "AWA2 / pccd / moon / msdn", "AWA2 / FedAvg",
+    }  # fmt: skip
+
+
+def test_spot_checks_of_the_papers_tables():
+    table1 = {cell.key: cell.paper for cell in read_sweep("distzsl-table1").cells}
+    assert list(table1["CUB / pccd / fedavg / apn"].values()) == [50.9, 41.9, 50.4, 45.8]
+    assert list(table1["DeepFashion / iid / fedavg / distzsl*"].values()) == [28.4, 29.3, 32.4, 30.8]
+    assert table1["SUN / dirichlet / moon / classifier"] == {"gzsl_seen": 2.4}
+    assert len(table1) == 585
+    table3 = {cell.key: cell.paper for cell in read_sweep("distzsl-table3").cells}
+    assert list(table3["CUB / 30 clients, 10 sampled"].values()) == [60.4, 45.2, 44.4, 44.8]
+    for cell in read_sweep("distzsl-table3").cells:  # the fractions sample as many clients as their names say
+        clients, sampled = map(int, re.findall(r"\d+", cell.values["clients"]))
+        assert cell.experiment.partition.clients == clients
+        assert round(clients * cell.experiment.strategy.fraction) == sampled
+
+
+def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
+    sweep = read_sweep(write(SMALL + PAPER))
+    out = tmp_path / "out"
+    done = sweep.cells[1]
+    run(done.experiment, out / "cells" / done.folder)
+    (out / "failed").mkdir()
+    record = {"problem": 'it, "broke"', "refused": False}
+    (out / "failed" / f"{sweep.cells[2].folder}.json").write_text(json.dumps(record))
+    found = rows(sweep, out)
+    assert [row.status for row in found] == ["not run", "done", "failed", "not run"]
+    seeds = [json.loads((out / "cells" / done.folder / f"seed-{s}" / "result.json").read_text()) for s in (0, 1)]
+    for name in ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"):
+        values = [seed[name] for seed in seeds]
+        assert found[1].mean[name] == pytest.approx(np.mean(values))
+        assert found[1].sd[name] == pytest.approx(
+            math.sqrt(sum((v - np.mean(values)) ** 2 for v in values))
+        )  # n - 1 = 1
+    write_csv(sweep, found, out / "results.csv")
+    with open(out / "results.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["lr"], line["losses"], line["status"]) for line in lines] == [
+        ("0.05", "sce alone", "not run"), ("0.05", "+ con", "done"), ("0.5", "sce alone", "failed"),
+        ("0.5", "+ con", "not run"),
+    ]  # fmt: skip
+    assert float(lines[1]["zsl"]) == found[1].mean["zsl"]
+    assert float(lines[1]["zsl_sd"]) == found[1].sd["zsl"]
+    assert (lines[1]["zsl_paper"], lines[1]["gzsl_seen_paper"], lines[0]["zsl_paper"]) == ("12.5", "", "")
+    assert (lines[1]["seeds"], lines[1]["selection"], lines[1]["run"]) == ("2", "last", "cells/0.05--+-con")
+    assert lines[2]["problem"] == 'it, "broke"'
+    assert lines[1]["command"] == f"fedunseen sweep {tmp_path / 'small.toml'} --only lr=0.05 --only 'losses=+ con'"
+
+
+def test_shipped_files_are_in_the_package():
+    package = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    assert {"sweeps/*.toml", "sweeps/data/*.toml"} <= set(package["tool"]["setuptools"]["package-data"]["fedunseen"])
+
+
+def test_the_sweep_of_the_docs_is_a_valid_one(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text("utf-8")
+    (tmp_path / "mine.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1], "utf-8")
+    sweep = read_sweep(tmp_path / "mine.toml")
+    assert len(sweep.cells) == 12
+    assert sweep.cells[-1].values == {"clients": "20", "strategy.name": "fedprox", "losses": "with kl"}

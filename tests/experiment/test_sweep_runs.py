@@ -1,0 +1,311 @@
+"""Sweeps in real processes: in parallel, killed, resumed, with cells that fail in every way."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fedunseen
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
+from fedunseen.report.sweep_page import write_sweep_report
+
+PLUGIN = """
+import os, signal
+from typing import Literal
+
+from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
+
+
+class FragileSettings(FedZSLSettings):
+    name: Literal["fragile"] = "fragile"
+    how: Literal["raise", "kill"] = "raise"
+
+
+class Fragile(FedZSL):
+    Settings = FragileSettings
+
+    def phases(self):
+        if self.config.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1 // 0
+"""
+
+SWEEP = """
+title = "A small one"
+seeds = 2
+
+[experiment.data]
+name = "folder"
+root = "{root}"
+features = ["standard"]
+
+[experiment.partition]
+clients = 3
+
+[experiment.method]
+name = "fedzsl"
+hidden = [16]
+kl = 0.0
+consistency = 0.0
+batch_size = 8
+
+[experiment.strategy]
+name = "fedavg"
+rounds = 15
+local_epochs = 1
+
+[experiment.evaluation]
+selection = "last"
+clients = false
+theory = false
+embedding = false
+
+[experiment.run]
+device = "cpu"
+
+[axes.what]
+"slow" = {{ method = {{ lr = 0.01 }} }}
+"fast" = {{ method = {{ lr = 0.1 }} }}
+"last" = {{ method = {{ lr = 0.05 }} }}
+
+[[figures]]
+lines = ["what"]
+"""
+
+BROKEN = """
+"killed" = { method = { name = "fragile", how = "kill" } }
+"raises" = { method = { name = "fragile", how = "raise" } }
+"no data" = { data = { root = "nowhere" } }
+"good" = { strategy = { rounds = 1 } }
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A package with a method that breaks; child processes find it too."""
+    folder = tmp_path_factory.mktemp("site")
+    info = folder / "fragile-1.0.dist-info"
+    info.mkdir()
+    (folder / "my_fragile_package.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fragile\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fedunseen.methods]\nfragile = my_fragile_package:Fragile\n")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(site):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def file(folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("sweep") / "small.toml"
+    path.write_text(SWEEP.format(root=folder), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory):
+    """The sweep, run one cell after the other without any disturbance."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    sweep = read_sweep(file)
+    found = run_sweep(sweep, out, jobs=1)
+    write_sweep_report(sweep, found, out)
+    return out, found
+
+
+def results(out):
+    """Return results.csv without seconds, and the bytes of what else may not differ."""
+    with open(out / "results.csv", newline="", encoding="utf-8") as file:
+        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in csv.DictReader(file)]
+    kept = {name: (out / name).read_bytes() for name in ("results.md", "results.html", "sweep.json")}
+    models = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("model.safetensors")}
+    assert len(models) == 6  # three cells, two seeds
+    return lines, kept, models
+
+
+def test_cells_fail_alone_and_say_why(file, tmp_path):
+    path = file.with_name("broken.toml")
+    path.write_text(file.read_text("utf-8").replace("[[fig", BROKEN + "[[fig"), "utf-8")
+    sweep, out, heard = read_sweep(path), tmp_path / "out", []
+    found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, hear=lambda row, left: heard.append(left))
+    by_key = {row.cell.key: row for row in found}
+    assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 3 + ["done"]
+    assert heard == [3, 2, 1, 0]
+    assert by_key["killed"].problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
+    assert by_key["raises"].problem == "ZeroDivisionError: integer division or modulo by zero"
+    assert "nowhere is missing" in by_key["no data"].problem
+    assert "return 1 // 0" in json.loads((out / "failed" / "raises.json").read_text())["traceback"]
+    assert by_key["good"].mean["zsl"] > 0
+
+
+def children_of(pid):
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def wait_until(true, what):
+    limit = time.monotonic() + 300
+    while not true():
+        assert time.monotonic() < limit, what
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole, site, tmp_path, own_cache):
+    out = tmp_path / "out"
+    path = os.pathsep.join([str(Path(fedunseen.__file__).parents[1]), str(site), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", "2"],
+        env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(own_cache)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = out / "cells" / "last" / "seed-0" / "metrics.jsonl"  # one of the others is done
+    wait_until(
+        lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it came not so far"
+    )
+    workers = children_of(process.pid)
+    process.kill()
+    stdout, stderr = process.communicate()
+    assert process.returncode == -signal.SIGKILL, stderr
+    assert stdout == ""
+    assert len(workers) >= 2
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "a worker outlived its sweep")
+    sweep = read_sweep(file)
+    before = {row.cell.key: row.status for row in rows(sweep, out)}
+    assert before["last"] == "not run"
+    done = [out / "cells" / key / "result.json" for key, status in before.items() if status == "done"]
+    assert done
+    times = [path.stat().st_mtime_ns for path in done]
+    found = run_sweep(sweep, out, resume=True, jobs=1)
+    write_sweep_report(sweep, found, out)
+    assert [path.stat().st_mtime_ns for path in done] == times  # not run again
+    assert results(out) == results(whole[0])
+
+
+def refused(sweep, out, **more):
+    with pytest.raises(RunDirectoryError) as error:
+        run_sweep(sweep, out, **more)
+    return str(error.value)
+
+
+def test_a_directory_that_holds_something_else_is_refused(file, whole, tmp_path, folder):
+    out, _ = whole
+    sweep = read_sweep(file)
+    before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
+    assert refused(sweep, out) == (
+        f"{out} already holds a sweep: add --resume to go on with it, or choose another --out"
+    )
+    rest = "choose another --out, or resume it with the file and the settings that it was started with"
+    changed = read_sweep(file, overrides={"strategy.rounds": 16})
+    assert refused(changed, out, resume=True) == (
+        f"{out} holds another sweep (slow: strategy.rounds was 15, is 16): {rest}"
+    )
+    other = file.with_name("other.toml")
+    other.write_text(file.read_text("utf-8").replace('"last" =', '"latest" ='), "utf-8")
+    assert refused(read_sweep(other), out, resume=True) == f"{out} holds another sweep (it has the cell last): {rest}"
+    other.write_text(file.read_text("utf-8").replace("[[fig", '"more" = {}\n[[fig'), "utf-8")
+    assert refused(read_sweep(other), out, resume=True) == f"{out} holds another sweep (it lacks the cell more): {rest}"
+    assert before == {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    for resume in (False, True):
+        assert refused(sweep, tmp_path / "mine", resume=resume) == (
+            f"{tmp_path / 'mine'} exists and is not a sweep's directory: choose another --out"
+        )
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "sweep.json").write_text('{"cells": [')
+    assert refused(sweep, tmp_path / "half", resume=True) == (
+        f"{tmp_path / 'half' / 'sweep.json'} is damaged: run the sweep again in another --out"
+    )
+    (tmp_path / "file").write_text("")
+    assert refused(sweep, tmp_path / "file") == (
+        f"{tmp_path / 'file'} exists and is not a sweep's directory: choose another --out"
+    )
+
+
+def test_what_is_shown_may_change_between_attempts(file, whole):
+    out, found = whole
+    again = file.with_name("shown.toml")
+    again.write_text(file.read_text("utf-8").replace("A small", "Another") + '[table]\nmetrics = ["zsl"]\n', "utf-8")
+    sweep = read_sweep(again)
+    assert run_sweep(sweep, out, resume=True, cells=[sweep.cells[0]])[0].mean == found[0].mean
+
+
+def test_refused_cells_are_not_tried(file, tmp_path):
+    path = file.with_name("closed.toml")
+    text = file.read_text("utf-8").replace('"slow" =', '"closed" = { method = { name = "eszsl" } }\n"slow" =')
+    path.write_text("skip_refused = true\n" + text, "utf-8")
+    sweep = read_sweep(path)
+    row, *_ = run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[0]])
+    assert (row.status, row.seeds) == ("refused", 0)
+    assert row.problem.startswith("method.name = 'eszsl' is a closed form")
+    assert not (tmp_path / "out" / "cells").exists()
+
+
+class Fake:
+    """A worker that takes some memory and runs a cell."""
+
+    def __init__(self, memory, cell):
+        self.cell, self.taken = cell, memory
+
+    def memory(self):
+        return self.taken
+
+
+def test_another_cell_waits_until_its_memory_is_free(file, monkeypatch, tmp_path):
+    sweep = read_sweep(file)
+    cell = sweep.cells[0]
+    pool = runner._Pool(sweep, tmp_path, None, lambda cell: None, lambda words: None)
+    need = (512 + 2 * 1024) * 2**20  # before a run has been measured
+    monkeypatch.setattr(runner, "free_memory", lambda: 1)
+    assert pool._has_room(cell)  # the first always starts
+    pool.workers = [Fake(need, cell), Fake(0, None)]
+    for free, room in ((need - 1, False), (need, True)):
+        monkeypatch.setattr(runner, "free_memory", lambda free=free: free)
+        assert pool._has_room(cell) is room
+    pool.workers = [Fake(need - 500, cell)]  # it has just started, and will take 500 bytes more
+    for free, room in ((need + 499, False), (need + 500, True)):
+        monkeypatch.setattr(runner, "free_memory", lambda free=free: free)
+        assert pool._has_room(cell) is room
+    pool.peak = 2 * need  # one has taken more than was thought
+    assert not pool._has_room(cell)
+    pool.jobs = 2  # said by the user
+    assert pool._has_room(cell)
+
+
+def test_cores_are_shared_unless_the_user_has_said_how_many_threads(monkeypatch):
+    monkeypatch.setattr(runner, "_cores", lambda: 8)
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+    with runner._threads(2):
+        assert os.environ["OMP_NUM_THREADS"] == "1"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    for jobs, threads in ((2, "4"), (3, "2"), (16, "1")):
+        with runner._threads(jobs):
+            assert os.environ["OMP_NUM_THREADS"] == threads
+        assert "OMP_NUM_THREADS" not in os.environ
+
+
+def test_free_memory_is_less_than_all(monkeypatch):
+    free = runner.free_memory()
+    if free is None:
+        pytest.skip("the system does not say")
+    assert 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")

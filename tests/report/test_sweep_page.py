@@ -1,0 +1,253 @@
+"""The page and the Markdown of a sweep say what its runs say."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from fedunseen.experiment.directory import RunDirectory
+from fedunseen.experiment.sweep import Row, read_sweep
+from fedunseen.report.sweep_page import sweep_tables, write_sweep_report
+
+METRICS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+
+SWEEP = """
+title = "Digits & <others>"
+base = "digit-pairs"
+seeds = 3
+data = ["digits", "birds"]
+
+[axes]
+kl = { key = "method.kl", values = [0.0, 1.0, 3.0] }
+strategy = { key = "strategy.name", values = ["fedavg", "local"] }
+
+[data_sets.digits]
+beside = "birds"
+note = "pairs of digits"
+
+[data_sets.birds]
+evaluation = { selection = "last" }
+
+[table]
+%s
+
+[[figures]]
+title = "Weight"
+x = "kl"
+lines = ["strategy"]
+only = { data = "digits" }
+
+[[figures]]
+lines = ["strategy"]
+band = "clients"
+only = { kl = "1.0" }
+
+[paper]
+source = "Nobody (1900), Table 0"
+metrics = ["zsl", "gzsl_harmonic"]
+[paper.figures.birds]
+"0.0" = { fedavg = [11.5, 12.5], local = [nan, 13.25] }
+"""
+
+
+class Page(HTMLParser):
+    """The tables of a page: (text, values of its <data>) of every cell; and its charts."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.tables, self.charts, self.open, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag in ("meta", "link"):
+            return
+        self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append(["", []])
+        elif tag == "data":
+            self.tables[-1][-1][-1][1].append(float(attributes["value"]))
+        elif tag == "svg":
+            self.charts.append({"label": attributes["aria-label"], "titles": [], "lines": 0, "bands": 0})
+        elif tag == "path":
+            self.charts[-1]["lines"] += attributes["class"].startswith("line")
+            self.charts[-1]["bands"] += attributes["class"] == "band"
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, text):
+        self.words.append(text)
+        if self.open and self.open[-1] in ("td", "th", "data") and self.tables:
+            self.tables[-1][-1][-1][0] += text
+        if self.open and self.open[-1] == "title" and "svg" in self.open:
+            self.charts[-1]["titles"].append(text)
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A sweep with made-up numbers, all different, and the curves of its runs."""
+
+    def make(table="", drop=()):
+        (tmp_path / "sweep.toml").write_text(SWEEP % table, "utf-8")
+        sweep = read_sweep(tmp_path / "sweep.toml")
+        random = np.random.default_rng(0)
+        found = []
+        for i, cell in enumerate(sweep.cells):
+            place = f"cells/{cell.folder}"
+            selection = cell.experiment.evaluation.selection
+            if i in drop:
+                found.append(Row(cell, "failed", "it <broke>", {}, {}, 3, selection, place, None))
+                continue
+            numbers = {name: float(random.uniform(5, 90)) for name in METRICS}
+            deviations = {name: float(random.uniform(0, 5)) for name in METRICS}
+            found.append(Row(cell, "done", None, numbers, deviations, 3, selection, place, 1.5))
+            for seed in range(3):
+                directory = RunDirectory(tmp_path / place / f"seed-{seed}")
+                directory.path.mkdir(parents=True)
+                for round in range(4):
+                    accuracies = dict.fromkeys(METRICS, 10.0 * round + seed + i)
+                    both = [10.0 * round, 10.0 * round + 2 * seed]
+                    own = {name: both for name in METRICS}  # noqa: C420 - a list, though nobody changes it
+                    directory.add_metrics({"round": round + 1, **accuracies, "clients": own})
+        return sweep, found, tmp_path
+
+    return make
+
+
+def test_the_page_says_what_the_rows_say(made):
+    sweep, found, out = made(drop=[4])
+    path = write_sweep_report(sweep, found, out)
+    assert path == out / "results.html"
+    page = Page(path.read_text("utf-8"))
+    digits, birds, _ = page.tables
+    for data, table in (("digits", digits), ("birds", birds)):
+        rows = [row for row in found if row.cell.values["data"] == data]
+        head, *body = table
+        paper = "paper, birds" if data == "digits" else "paper"
+        wanted = ["kl", "strategy", "ZSL", paper, "U", "S", "H", paper]
+        assert [text for text, _ in head] == wanted + ([""] if data == "digits" else [])
+        assert len(body) == 6
+        for row, line in zip(rows, body, strict=True):
+            assert [line[0][0], line[1][0]] == [row.cell.values["kl"], row.cell.values["strategy"]]
+            numbers = dict(zip(("zsl", "zsl_paper", *METRICS[1:], "h_paper"), line[2:8], strict=True))
+            for name in METRICS:
+                if row.status == "done":
+                    assert numbers[name][1] == [row.mean[name], row.sd[name]]
+                    assert numbers[name][0] == f"{row.mean[name]:.1f} ± {row.sd[name]:.1f}"
+                else:
+                    assert numbers[name][0] == "–"  # noqa: RUF001
+            paper = {"fedavg": [11.5, 12.5], "local": [None, 13.25]} if row.cell.values["kl"] == "0.0" else {}
+            zsl, harmonic = paper.get(row.cell.values["strategy"], [None, None])
+            assert numbers["zsl_paper"][1] == ([zsl] if zsl else [])
+            assert numbers["h_paper"][1] == ([harmonic] if harmonic else [])
+    assert digits[5][-1][0] == "failed [1]"
+    words = re.sub(r"\s+", " ", " ".join(page.words))
+    assert "it <broke>" in words
+    assert "Digits & <others>" in words
+    assert "11 done, 1 failed of 12 cells, 3 seeds each" in words
+    assert (
+        "“paper” is what Nobody (1900), Table 0 prints. It is about birds, not about digits: read its figures for "
+        in words
+    )
+    assert "digits: pairs of digits." in words
+    assert "chosen on validation classes" in words
+    assert "The last round, whatever it is" in words
+
+
+def test_the_charts_are_those_that_the_file_asks_for(made):
+    sweep, found, out = made(drop=[4])
+    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    assert [chart["label"].partition(":")[0] for chart in page.charts] == [
+        "ZSL accuracy over kl", "H, harmonic mean over kl",
+        *["ZSL accuracy by round", "H, harmonic mean by round"] * 2,
+    ]  # fmt: skip
+    points = {title for title in page.charts[0]["titles"] if title}
+    wanted = {
+        f"{row.cell.values['strategy']} kl {row.cell.values['kl']}: {row.mean['zsl']:.1f}% ± {row.sd['zsl']:.1f}"
+        for row in found
+        if row.cell.values["data"] == "digits" and row.status == "done"
+    }
+    assert points == wanted
+    assert len(points) == 5
+    # by round: a line, the clients' dashed one and their band for each strategy
+    assert [(chart["lines"], chart["bands"]) for chart in page.charts[2:]] == [(4, 2)] * 4
+    i = next(i for i, row in enumerate(found) if row.cell.key == "digits / 1.0 / fedavg")
+    last = page.charts[2]["titles"][-1]
+    assert f"fedavg {30 + i + 1:g}%" in last  # the mean of 30 + i + (0, 1, 2)
+    # clients: means 30, 31, 32 of the seeds, deviations 0, 1, 2
+    assert "(30 to 32)" in last
+
+
+def test_columns_stand_beside_each_other(made):
+    sweep, found, _ = made('columns = ["data", "strategy"]\ntables = []\nmetrics = ["zsl"]', drop=[4])
+    (table,) = sweep_tables(sweep, found)
+    assert table.axes == ("kl",)
+    assert table.groups == ("digits · fedavg", "digits · local", "birds · fedavg", "birds · local")
+    assert table.heads == (("ZSL", True),)
+    assert [labels for labels, _, _ in table.lines] == [("0.0",), ("1.0",), ("3.0",)]
+    by_key = {row.cell.key: row for row in found}
+    for (kl,), numbers, note in table.lines:
+        for group, number in zip(table.groups, numbers, strict=True):
+            data, strategy = group.split(" · ")
+            assert number.mean == by_key[f"{data} / {kl} / {strategy}"].mean.get("zsl")
+        assert note == ("failed [1]" if kl == "3.0" else "")
+    assert table.notes == ("it <broke>",)
+
+
+def test_columns_on_the_page_have_a_head_of_their_own(made):
+    sweep, found, out = made('columns = ["strategy"]\nmetrics = ["zsl", "gzsl_seen"]')
+    head, second, *body = Page(write_sweep_report(sweep, found, out).read_text("utf-8")).tables[0]
+    assert [text for text, _ in head] == ["", "fedavg", "local"]
+    assert [text for text, _ in second] == ["kl", "ZSL", "paper, birds", "S", "ZSL", "paper, birds", "S"]
+    assert all(len(line) == 7 for line in body)
+
+
+def test_markdown_has_the_same_numbers(made):
+    sweep, found, out = made(drop=[4])
+    write_sweep_report(sweep, found, out)
+    text = (out / "results.md").read_text("utf-8")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    assert lines[0] == ["kl", "strategy", "ZSL", "paper, birds", "U", "S", "H", "paper, birds", ""]
+    by_place = {(row.cell.values["kl"], row.cell.values["strategy"]): row for row in found[:6]}
+    for line in lines[2:8]:
+        row = by_place[line[0], line[1]]
+        numbers = [line[2], line[4], line[5], line[6]]
+        if row.status == "done":
+            assert numbers == [f"{row.mean[name]:.1f} ± {row.sd[name]:.1f}" for name in METRICS]
+    assert lines[2][3] == "11.5"
+    assert "1. it <broke>" in text
+    assert sweep.command in text
+
+
+def test_one_seed_has_no_deviation_and_nothing_done_has_no_chart(made):
+    sweep, found, out = made()
+    bare = [Row(r.cell, "done", None, r.mean, {}, 1, "last", r.run, 1.0) for r in found]
+    page = Page(write_sweep_report(sweep, bare, out).read_text("utf-8"))
+    assert page.tables[0][1][2][0] == f"{found[0].mean['zsl']:.1f}"
+    assert "±" not in " ".join(page.words)
+    none = [Row(r.cell, "not run", None, {}, {}, 1, "last", r.run, None) for r in found]
+    page = Page(write_sweep_report(sweep, none, out).read_text("utf-8"))
+    assert page.charts == []
+    assert page.tables[0][1][-1][0] == "not run"
+
+
+def test_runs_of_different_length_share_a_chart(made):
+    sweep, found, out = made()
+    short = out / found[2].run / "seed-1" / "metrics.jsonl"  # digits / 1.0 / fedavg
+    short.write_text("".join(short.read_text().splitlines(keepends=True)[:2]))
+    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    titles = page.charts[2]["titles"]
+    assert "fedavg" in titles[1]
+    assert "fedavg 33" not in titles[3]  # the mean of the seeds ends where one of them does
