@@ -6,6 +6,11 @@ __all__ = ["METHODS", "Method", "MethodSettings"]
 
 METHODS = {
     "fedzsl": "fedunseen.methods.fedzsl:FedZSL",
+    "distzsl": "fedunseen.methods.distzsl:DistZSL",
+    "apn": "fedunseen.methods.apn:APN",
+    "gem": "fedunseen.methods.gem:GEM",
+    "msdn": "fedunseen.methods.msdn:MSDN",
+    "svip": "fedunseen.methods.svip:SVIP",
     "classifier": "fedunseen.methods.classifier:Classifier",
     "eszsl": "fedunseen.methods.eszsl:ESZSL",
 }

@@ -1,0 +1,146 @@
+"""APN: an attribute prototype network (Xu et al. 2020), on the spatial map of a backbone.
+
+Two banks of filters look at every cell of the map: V, whose pooled answers are the attributes that score the classes,
+and P, one prototype an attribute, whose highest answer says where the attribute is. The paper's warm-up, which trains
+V and P alone before the backbone, is left out: with frozen features there is nothing else to train, and a federated
+local update of a few epochs has no room for it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.losses import (
+    attribute_error,
+    compactness,
+    group_norms,
+    restrict,
+    semantic_cross_entropy,
+)
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
+
+__all__ = ["APN", "APNSettings"]
+
+
+class APNSettings(MapSettings):
+    """Settings of APN; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.
+
+    AWA2 there: pool = "average", sce_p = 1 (0 for ZSL alone), mse = 1e-4, mse_p = 0.01, groups_v = 5e-4,
+    groups_p = 5e-7, grouped = false, compactness = 0. SUN there: pool = "average", mse = 1e-4, mse_p = 0.05,
+    groups_v = 1e-3, groups_p = 5e-3, compactness = 1.3e-5.
+    """
+
+    name: Literal["apn"] = "apn"
+    lr: float = Field(0.03, gt=0)
+    """Learning rate of the clients' SGD."""
+    pool: Literal["max", "average"] = "max"
+    """How the answers of V at the cells become attributes."""
+    sce: float = Field(1.0, ge=0)
+    """Weight of the cross-entropy of V's attributes."""
+    sce_p: float = Field(1.0, ge=0)
+    """Weight of the cross-entropy of the prototypes' attributes."""
+    mse: float = Field(0.01, ge=0)
+    """Weight of the squared error of V's attributes."""
+    mse_p: float = Field(0.1, ge=0)
+    """Weight of the squared error of the prototypes' attributes."""
+    groups_v: float = Field(5e-5, ge=0)
+    """Weight of the norms of the attribute groups of V."""
+    groups_p: float = Field(0.04, ge=0)
+    """Weight of the norms of the attribute groups of P."""
+    grouped: bool = True
+    """Whether those norms are taken group by group (every attribute needs one), or once over all attributes."""
+    compactness: float = Field(6.4e-8, ge=0)
+    """Weight of the compactness of the prototypes' maps, which the official code sums over a batch of 64 (1e-9)."""
+    double_softmax: bool = False
+    """Whether cross-entropy is taken of probabilities as if they were scores, as the official code does. Off, since its
+    small gradients are made for Adam: with SGD it takes a learning rate near 1, and still learns more slowly."""
+
+
+class APN(MapMethod):
+    """Attribute prototypes on maps.
+
+    A class's score is the compatibility of V's attributes with its semantics, and a calibration factor is in the same
+    units. (The official code turns compatibilities into probabilities first, and its factors are differences of those;
+    far from the best class they all round to zero, and unseen classes could not be told apart.)
+
+    Raises:
+        DataError: norms are to be taken group by group, and an attribute is in no group.
+    """
+
+    Settings = APNSettings
+
+    def __init__(self, settings: APNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.config = settings
+        self.groups = torch.ones(1, space.attributes)
+        if settings.grouped and (settings.groups_v or settings.groups_p):
+            self.groups = group_matrix(
+                space, "method.grouped", "method.grouped = false, or method.groups_v = method.groups_p = 0"
+            )
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw V and P (attributes, channels), small and positive as in the official code: 2e-4 U(0, 1)."""
+        params = self.backbone.init(rng)
+        for name in ("v", "p"):
+            values = 2e-4 * rng.uniform(0, 1, (self.semantics.shape[1], self.width))
+            params[name] = torch.from_numpy(values.astype(np.float32))
+        return params
+
+    def context(self) -> Context:
+        """Semantics, mask and the groups (L, attributes)."""
+        return super().context() | {"groups": self.groups}
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Cross-entropies, squared errors of attributes, group norms and compactness, each weighted by its name."""
+        maps = self.backbone(params, batch["inputs"], training=True)
+        s, labels, weights = self.config, batch["labels"], batch["weights"]
+        local = project(params["p"], maps)
+        attributes, peaks = self._pooled(params, maps), local.amax((-2, -1))
+        target = context["semantics"][labels]
+
+        terms = {}
+        if s.sce:
+            terms["sce"] = self._cross_entropy(attributes, labels, weights, context)
+        if s.sce_p:
+            terms["sce_p"] = self._cross_entropy(peaks, labels, weights, context)
+        if s.mse:
+            terms["mse"] = attribute_error(attributes, target, weights)
+        if s.mse_p:
+            terms["mse_p"] = attribute_error(peaks, target, weights)
+        if s.groups_v:
+            terms["groups_v"] = group_norms(params["v"].square().sum(-1), context["groups"]).sum()
+        if s.groups_p:
+            terms["groups_p"] = group_norms(params["p"].square().sum(-1), context["groups"]).sum()
+        if s.compactness:
+            terms["compactness"] = compactness(local.sigmoid(), weights)
+        total = weighted_sum(s, terms)
+        representation = maps.flatten(2).mean(-1) if self.backbone.trained else attributes
+        return total, {"loss": total, **terms, "representation": representation}
+
+    def _cross_entropy(self, attributes: Tensor, labels: Tensor, weights: Tensor, context: Context) -> Tensor:
+        logits = attributes @ context["semantics"].T
+        if self.config.double_softmax:
+            logits = restrict(logits, context["mask"]).softmax(-1)
+        return semantic_cross_entropy(logits, labels, weights, context["mask"])
+
+    def _pooled(self, params: Params, maps: Tensor) -> Tensor:
+        """Return the attributes (n, attributes) that V sees in maps."""
+        answers = project(params["v"], maps)
+        return answers.amax((-2, -1)) if self.config.pool == "max" else answers.mean((-2, -1))
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Predict attributes with V."""
+        return self._pooled(params, self.backbone(params, inputs))
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Compatibility of V's attributes with each class's semantics."""
+        return self.attributes(params, inputs) @ semantics.T

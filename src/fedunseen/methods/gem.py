@@ -1,0 +1,139 @@
+"""GEM-ZSL: goal-oriented gaze (Liu et al. 2021), on the spatial map of a backbone.
+
+Classes are scored by the cosine between their semantics and a linear map of the averaged features. Beside it, in
+training only, the word vector of each attribute asks every cell whether the attribute is there; how sure the most
+attended cell is has to match the class's semantics. The paper's gaze loss is not in its released training loop, nor
+here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum, word_vectors
+
+__all__ = ["GEM", "GEMSettings"]
+
+
+class GEMSettings(MapSettings):
+    """Settings of GEM; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.
+
+    AWA2 there: the same. SUN there: scale = 25, regression = 0.5.
+    """
+
+    name: Literal["gem"] = "gem"
+    lr: float = Field(0.01, gt=0)
+    """Learning rate of the clients' SGD."""
+    scale: float = Field(20.0, gt=0)
+    """Factor on the cosines."""
+    sce: float = Field(1.0, gt=0)
+    """Weight of the cross-entropy of the scaled cosines."""
+    regression: float = Field(1.0, ge=0)
+    """Weight of the squared error of the highest attention as an attribute."""
+    decorrelation: float = Field(0.1, ge=0)
+    """Weight of the norms of the attribute groups of the queries, which needs every attribute in a group."""
+    compactness: float = Field(0.2, ge=0)
+    """Weight of the compactness of the attention."""
+    words: str = "one-hot"
+    """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
+    .csv, or word vectors as .txt or .gz)."""
+
+
+class GEM(MapMethod):
+    """Scaled cosines, with attention from word vectors as an aid in training.
+
+    A class's score is its scaled cosine, within ``scale`` of 0, and a calibration factor is in the same units: the
+    official code's are 0.7 on CUB and SUN, 3.5 on AWA2.
+
+    Raises:
+        DataError: the decorrelation is on, and an attribute is in no group.
+    """
+
+    Settings = GEMSettings
+
+    def __init__(self, settings: GEMSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.config = settings
+        self.attends = bool(settings.regression or settings.decorrelation or settings.compactness)
+        if settings.decorrelation:
+            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
+
+    @cached_property
+    def words(self) -> Tensor:
+        """Word vectors (attributes, w) of unit length; training asks for them, prediction does not."""
+        return word_vectors(self.config.words, self.space)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw V (attributes, channels) and, where attention takes part, W (w, channels)."""
+        params = self.backbone.init(rng)
+        # A cosine does not see how long V is, but long filters turn slowly; short ones overshoot on a trained backbone.
+        filters = rng.normal(size=(self.semantics.shape[1], self.width))
+        params["v"] = torch.from_numpy(filters.astype(np.float32))
+        if self.attends:
+            # Queries about as long as 1, whatever the width, so that attention starts neither flat nor settled.
+            queries = rng.normal(0, self.width**-0.5, (self.words.shape[1], self.width))
+            params["w"] = torch.from_numpy(queries.astype(np.float32))
+        return params
+
+    def context(self) -> Context:
+        """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L, attributes)."""
+        context = super().context()
+        if self.attends:
+            context["words"] = self.words
+        if self.config.decorrelation:
+            context["groups"] = self.groups
+        return context
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Cross-entropy of cosines, and the three losses of the attention, each weighted by its name."""
+        maps = self.backbone(params, batch["inputs"], training=True)
+        s, labels, weights = self.config, batch["labels"], batch["weights"]
+        attributes = self._attributes(params, maps)
+        logits = self._cosines(attributes, context["semantics"])
+        terms = {"sce": semantic_cross_entropy(logits, labels, weights, context["mask"])}
+        if self.attends:
+            queries = context["words"] @ params["w"]  # (attributes, channels)
+            attention = attend(queries, maps)
+            if s.regression:
+                target = context["semantics"][labels]
+                terms["regression"] = attribute_error(attention.amax((-2, -1)), target, weights)
+            if s.decorrelation:
+                terms["decorrelation"] = group_norms(queries.square().T, context["groups"]).mean()
+            if s.compactness:
+                cells = attention[0].numel()  # the official code takes the mean over attributes and cells
+                terms["compactness"] = compactness(attention, weights) / cells
+        total = weighted_sum(s, terms)
+        representation = maps.flatten(2).mean(-1) if self.backbone.trained else attributes
+        return total, {"loss": total, **terms, "representation": representation}
+
+    def _cosines(self, attributes: Tensor, semantics: Tensor) -> Tensor:
+        return self.config.scale * (attributes @ F.normalize(semantics, dim=-1).T)
+
+    def _attributes(self, params: Params, maps: Tensor) -> Tensor:
+        return F.normalize(maps.flatten(2).mean(-1) @ params["v"].T, dim=-1)
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Predict attributes, of unit length: only their direction takes part in a cosine."""
+        return self._attributes(params, self.backbone(params, inputs))
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Scaled cosine of the predicted attributes with each class's semantics."""
+        return self._cosines(self.attributes(params, inputs), semantics)
+
+
+def attend(queries: Tensor, maps: Tensor) -> Tensor:
+    """Return the attention (n, k, height, width) of queries (k, channels) to maps' cells; it sums to 1 over cells."""
+    answers = project(queries, maps)
+    return answers.flatten(2).softmax(-1).reshape(answers.shape)

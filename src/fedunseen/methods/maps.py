@@ -1,0 +1,106 @@
+"""What the methods on maps share: their contexts, attribute groups, word vectors and projections of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.encoders.text import attribute_vectors
+from fedunseen.methods.base import Method, MethodSettings, class_mask
+
+__all__ = ["Classes", "MapMethod", "MapSettings", "group_matrix", "project", "weighted_sum", "word_vectors"]
+
+Classes = Literal["seen", "all", "local"]
+
+
+class MapSettings(MethodSettings):
+    """Settings that every method on maps has."""
+
+    sce_classes: Classes = "seen"
+    """Classes in the softmax of the cross-entropy."""
+
+
+class MapMethod(Method):
+    """Base of the methods on maps (n, channels, height, width): one phase that trains all parameters."""
+
+    takes = "maps"
+    predicts_attributes = True
+
+    def __init__(self, settings: MapSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.classes = settings.sce_classes
+
+    def phases(self) -> Sequence[Phase]:
+        """One phase: all parameters."""
+        return (Phase("local", self.loss, self.optimiser()),)
+
+    def context(self) -> Context:
+        """Semantics (C, attributes) and, unless it is a client's own, the mask (C,) of the softmax."""
+        context = {"semantics": self.semantics}
+        if self.classes != "local":
+            context["mask"] = class_mask(self.classes, self.space, np.array([], dtype=np.int64))
+        return context
+
+    def client_context(self, classes: NDArray[np.int64]) -> Context:
+        """Return the mask of a softmax that runs over a client's own classes."""
+        return {"mask": class_mask("local", self.space, classes)} if self.classes == "local" else {}
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Return the scalar to minimise and its named parts."""
+        raise TypeError(f"{type(self).__name__} must say what it minimises")
+
+
+def weighted_sum(settings: MethodSettings, terms: Terms) -> Tensor:
+    """Add up ``terms``, each weighted by the setting of its name."""
+    return torch.stack([getattr(settings, name) * term for name, term in terms.items()]).sum()
+
+
+def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:
+    """Return the attribute groups of a class space as (L, attributes): 1 where an attribute belongs to a group.
+
+    Args:
+        space: the class space.
+        loss: the setting that needs groups, for the message.
+        remedy: what to set instead, for the message.
+
+    Raises:
+        DataError: an attribute is in no group.
+    """
+    matrix = torch.zeros(len(space.attribute_groups), space.attributes)
+    for row, columns in zip(matrix, space.attribute_groups.values(), strict=True):
+        row[list(columns)] = 1.0
+    covered = matrix.sum(0) > 0
+    if not covered.all():
+        example = space.attribute_names[int((~covered).int().argmax())]
+        raise DataError(
+            f"{loss} needs every attribute in a group, but {int(covered.sum())} of {space.attributes} are "
+            f"({example!r} is not): give it a group in the class space, or set {remedy}"
+        )
+    return matrix
+
+
+def word_vectors(words: str, space: ClassSpace) -> Tensor:
+    """Return the word vectors of a class space's attributes, scaled to unit length: (attributes, w) float32.
+
+    Args:
+        words: as for :func:`fedunseen.encoders.text.attribute_vectors`.
+        space: names the attributes.
+    """
+    vectors = torch.from_numpy(attribute_vectors(words, space.attribute_names))
+    return F.normalize(vectors, dim=-1)
+
+
+def project(weight: Tensor, maps: Tensor) -> Tensor:
+    """Apply filters (k, channels) at every cell: maps (n, channels, height, width) to (n, k, height, width)."""
+    return torch.einsum("kc,nchw->nkhw", weight, maps)

@@ -1,0 +1,149 @@
+"""MSDN: mutually semantic distillation (Chen et al. 2022), on the spatial map of a backbone.
+
+Two sub-networks look at the same cells. In the first every attribute attends to cells (attribute to visual), in the
+second every cell attends to attributes (visual to attribute); both end with a score of each attribute, and each learns
+from the other. Cells have unit length; word vectors start from those of the attributes' names and are trained.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.losses import (
+    jensen_shannon,
+    probability_distance,
+    self_calibration,
+    semantic_cross_entropy,
+    weighted_l1,
+)
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
+
+__all__ = ["MSDN", "MSDNSettings"]
+
+
+class MSDNSettings(MapSettings):
+    """Settings of MSDN; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.
+
+    AWA2 there: calibration = 0.12, distillation = 1e-7, fusion = 1. SUN there: calibration = 1e-4,
+    distillation = 0.01, fusion = 0.7. It trains with RMSprop, here with the SGD of all methods.
+    """
+
+    name: Literal["msdn"] = "msdn"
+    lr: float = Field(0.1, gt=0)
+    """Learning rate of the clients' SGD."""
+    sce_classes: Classes = "all"
+    """Classes in the softmax of all losses; the official code's: all, unseen ones too."""
+    sce: float = Field(1.0, gt=0)
+    """Weight of the cross-entropy of both sub-networks."""
+    calibration: float = Field(0.1, ge=0)
+    """Weight of the self-calibration, which keeps the unseen classes possible; needs sce_classes = "all"."""
+    distillation: float = Field(1e-3, ge=0)
+    """Weight of the distance between the two sub-networks' answers."""
+    distance: Literal["weighted-l1", "l2"] = "weighted-l1"
+    """What is added to their Jensen-Shannon divergence: the weighted L1 distance of scores, as in the official code,
+    or the squared L2 distance of probabilities."""
+    fusion: float = Field(0.9, ge=0, le=1)
+    """Weight of the attribute-to-visual sub-network when classes are scored; the other one has the rest."""
+    words: str = "one-hot"
+    """Word vectors that the attributes start from: "one-hot" (none), "minilm", a text model's hub name or folder, or a
+    file (.npy, .csv, or word vectors as .txt or .gz)."""
+
+
+class MSDN(MapMethod):
+    """Two attentions between attributes and cells that teach each other.
+
+    A class's score is the fused compatibility with its unit-length semantics, and a calibration factor is in the same
+    units; the official code uses none.
+    """
+
+    Settings = MSDNSettings
+
+    def __init__(self, settings: MSDNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.config = settings
+        # Unseen classes outside the softmax have no probability that could be kept up.
+        self.calibrates = bool(settings.calibration) and settings.sce_classes == "all" and len(space.unseen) > 0
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Take word vectors (attributes, w); draw the first W (w, channels) from N(0, 1), the others are zero."""
+        words = word_vectors(self.config.words, self.space)
+        shape = (words.shape[1], self.width)
+        drawn = torch.from_numpy(rng.normal(size=shape).astype(np.float32))
+        return self.backbone.init(rng) | {
+            "words": words.clone(),
+            "visual.score": drawn,
+            "visual.attend": torch.zeros(shape),
+            "semantic.score": torch.zeros(shape),
+            "semantic.attend": torch.zeros(shape),
+        }
+
+    def context(self) -> Context:
+        """Semantics, mask and, where self-calibration is on, the unseen classes (C,)."""
+        context = super().context()
+        if self.calibrates:
+            unseen = torch.zeros(len(self.space.names), dtype=torch.bool)
+            unseen[torch.from_numpy(self.space.unseen)] = True
+            context["unseen"] = unseen
+        return context
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Cross-entropy and self-calibration of both sub-networks, and their distillation, weighted by name."""
+        maps = self.backbone(params, batch["inputs"], training=True)
+        s, labels, weights, mask = self.config, batch["labels"], batch["weights"], context["mask"]
+        first, second = self._both(params, maps)
+        semantics = F.normalize(context["semantics"], dim=-1)
+        both = (first @ semantics.T, second @ semantics.T)
+        terms = {"sce": torch.stack([semantic_cross_entropy(z, labels, weights, mask) for z in both]).sum()}
+        if self.calibrates:
+            parts = [self_calibration(z, weights, mask, context["unseen"]) for z in both]
+            terms["calibration"] = torch.stack(parts).sum()
+        if s.distillation:
+            distance = weighted_l1 if s.distance == "weighted-l1" else probability_distance
+            z, z_other = both
+            terms["distillation"] = jensen_shannon(z, z_other, weights, mask) + distance(z, z_other, weights, mask)
+        total = weighted_sum(s, terms)
+        representation = maps.flatten(2).mean(-1) if self.backbone.trained else self._fused(first, second)
+        return total, {"loss": total, **terms, "representation": representation}
+
+    def _both(self, params: Params, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the attributes (n, attributes) of both sub-networks."""
+        cells = F.normalize(maps.flatten(2), dim=1)
+        return attribute_to_visual(params, cells), visual_to_attribute(params, cells)
+
+    def _fused(self, first: Tensor, second: Tensor) -> Tensor:
+        return self.config.fusion * first + (1 - self.config.fusion) * second
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Predict attributes: those of both sub-networks, fused."""
+        return self._fused(*self._both(params, self.backbone(params, inputs)))
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Compatibility of the fused attributes with each class's semantics, scaled to unit length."""
+        return self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T
+
+
+def answers(words: Tensor, weight: Tensor, cells: Tensor) -> Tensor:
+    """Return words (k, w) by W (w, channels) by cells (n, channels, r): (n, k, r)."""
+    return torch.einsum("kc,ncr->nkr", words @ weight, cells)
+
+
+def attribute_to_visual(params: Params, cells: Tensor) -> Tensor:
+    """Return attributes (n, k): each attribute's attention sums to 1 over the cells (n, channels, r) of unit length."""
+    attention = answers(params["words"], params["visual.attend"], cells).softmax(-1)
+    return (attention * answers(params["words"], params["visual.score"], cells)).sum(-1)
+
+
+def visual_to_attribute(params: Params, cells: Tensor) -> Tensor:
+    """Return attributes (n, k): each cell's attention sums to 1 over the attributes."""
+    attention = answers(params["words"], params["semantic.attend"], cells).softmax(-2)
+    return (attention * answers(params["words"], params["semantic.score"], cells)).sum(-1)

@@ -1,0 +1,262 @@
+"""SVIP: semantically contextualised visual patches (Chen et al. 2025), of a map or of a vision transformer.
+
+A transformer puts patches in context and each block of patches predicts attributes; their mean scores the classes. How
+much the transformer attends to a block, layer by layer, says which blocks matter; a small classifier learns to say so
+before the transformer runs. In a second pass, blocks that do not matter get a vector made from the attributes' words
+added, and both passes have to agree.
+
+With a trained vision transformer as encoder, its own layers are used. On any other map the method has a small
+transformer of its own.
+
+In the official code, the attention to a block of 2 x 2 patches is summed over four patches in reading order, which lie
+in one row; here over the four patches of the block.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.losses import (
+    decorrelation,
+    patch_cross_entropy,
+    relation_distillation,
+    semantic_cross_entropy,
+)
+from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, weighted_sum, word_vectors
+from fedunseen.methods.networks import linear
+from fedunseen.methods.transformer import rollout, transformer, transformer_init
+
+__all__ = ["SVIP", "SVIPSettings"]
+
+_HIDDEN = 512  # units of the patch classifier
+
+
+class SVIPSettings(MapSettings):
+    """Settings of SVIP; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.
+
+    AWA2 there: keep = 0.92 (45 of 49), decorrelation = 1, patches = 4. SUN there: keep = 0.92.
+    """
+
+    name: Literal["svip"] = "svip"
+    lr: float = Field(0.002, gt=0)
+    """Learning rate of the clients' SGD."""
+    scale: float = Field(5.0, gt=0)
+    """Factor on the compatibilities in the cross-entropy and in the scores."""
+    sce: float = Field(1.0, gt=0)
+    """Weight of the cross-entropy of both passes."""
+    kl: float = Field(1.0, ge=0)
+    """Weight of the divergence between both passes; 0 leaves the second pass and the words out."""
+    temperature: float = Field(20.0, gt=0)
+    """Temperature of the divergence between both passes."""
+    decorrelation: float = Field(0.09, ge=0)
+    """Weight of the attribute decorrelation, which needs every attribute in a group; 0 needs no groups."""
+    patches: float = Field(3.0, ge=0)
+    """Weight of the cross-entropy of the patch classifier; 0 keeps all blocks when classes are scored."""
+    keep: float = Field(40 / 49, gt=0, le=1)
+    """Share of the blocks that matter; 40 of 49 in the official code."""
+    merge: Literal[1, 2] = 1
+    """Patches a side that make a block: 2 in the official code, on 14 x 14 patches; 1 leaves each by itself."""
+    width: PositiveInt = 64
+    """Width of the method's own transformer; not used with a trained vision transformer."""
+    depth: PositiveInt = 2
+    """Layers of the method's own transformer."""
+    heads: PositiveInt = 4
+    """Heads of the method's own transformer; their number divides the width."""
+    words: str = "one-hot"
+    """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
+    .csv, or word vectors as .txt or .gz)."""
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> SVIPSettings:
+        if self.width % self.heads:
+            raise ValueError(f"{self.heads} heads cannot share a width of {self.width}: choose a multiple of the heads")
+        return self
+
+
+@runtime_checkable
+class TokenBackbone(Protocol):
+    """A backbone that is a vision transformer: patches to tokens, then tokens in context."""
+
+    def tokens(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the tokens (n, 1 + P, width) of inputs before the first layer, the class token first."""
+
+    def transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tokens (n, 1 + P, width) in context, and the attention (layers, n, 1 + P, 1 + P) over heads."""
+
+
+class SVIP(MapMethod):
+    """Attributes from the patches that matter.
+
+    A class's score is ``scale`` times the compatibility of the predicted attributes with its semantics, scaled to unit
+    length, and a calibration factor is in the same units. (The official code moves probabilities of unseen classes.)
+
+    Raises:
+        DataError: the decorrelation is on, and an attribute is in no group.
+        ExperimentError: the map cannot be cut into blocks.
+    """
+
+    Settings = SVIPSettings
+
+    def __init__(self, settings: SVIPSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.config = settings
+        _, self.height, self.breadth = backbone.shape
+        if self.height % settings.merge or self.breadth % settings.merge:
+            raise ExperimentError(
+                f"method.merge = {settings.merge} needs maps with an even number of rows and columns, "
+                f"but these have {self.height} x {self.breadth} cells: set method.merge = 1"
+            )
+        self.blocks = self.height * self.breadth // settings.merge**2
+        self.kept = max(1, int(settings.keep * self.blocks + 0.5))
+        self.encoder = backbone if isinstance(backbone, TokenBackbone) else None
+        self.token_width = self.width if self.encoder else settings.width
+        if settings.decorrelation:
+            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
+
+    @cached_property
+    def words(self) -> Tensor:
+        """Word vectors (attributes, w) of unit length; training asks for them, prediction does not."""
+        return word_vectors(self.config.words, self.space)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw the backbone, the transformer unless the backbone is one, and the heads."""
+        s, attributes, block = self.config, self.semantics.shape[1], self.config.merge**2 * self.token_width
+        params = self.backbone.init(rng)
+        if self.encoder is None:
+            params |= linear_layer("embed", self.width, s.width, rng)
+            for name, shape in (("first", (1, s.width)), ("positions", (1 + self.height * self.breadth, s.width))):
+                params[name] = torch.from_numpy(rng.normal(0, 0.02, shape).astype(np.float32))
+            params |= transformer_init("layers", s.width, s.depth, rng)
+        params |= linear_layer("g", block, attributes, rng)
+        params["g.weight"] *= 0.1  # on normalised tokens, the usual start gives scores far from flat: SGD overshoots
+        if s.patches:
+            params |= linear_layer("patches.0", block, _HIDDEN, rng) | linear_layer("patches.1", _HIDDEN, 1, rng)
+        if s.kl:
+            params |= linear_layer("fill.words", self.words.shape[1], self.token_width, rng)
+            params |= linear_layer("fill.block", attributes, s.merge**2, rng)
+        return params
+
+    def context(self) -> Context:
+        """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L, attributes)."""
+        context = super().context()
+        if self.config.kl:
+            context["words"] = self.words
+        if self.config.decorrelation:
+            context["groups"] = self.groups
+        return context
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Cross-entropies of both passes and of the patches, divergence and decorrelation, weighted by name."""
+        s, labels, weights, mask = self.config, batch["labels"], batch["weights"], context["mask"]
+        tokens = self._tokens(params, batch["inputs"], training=True)
+        blocks = self._blocks(tokens[:, 1:])
+        seen, attentions = self._transform(params, tokens)
+        matters = highest(self._sums(rollout(attentions)), self.kept)  # (n, blocks), no gradient
+        attributes = self._attributes(params, seen, matters)
+        semantics = F.normalize(context["semantics"], dim=-1)
+        logits = attributes @ semantics.T
+
+        terms = {"sce": semantic_cross_entropy(s.scale * logits, labels, weights, mask)}
+        if s.kl:
+            filled = blocks + (1 - matters).unsqueeze(-1) * self._fill(params, context["words"])
+            again, _ = self._transform(params, torch.cat([tokens[:, :1], self._patches(filled)], dim=1))
+            second = self._attributes(params, again, matters) @ semantics.T
+            terms["sce"] = terms["sce"] + semantic_cross_entropy(s.scale * second, labels, weights, mask)
+            # The official code divides the divergence by the number of classes too.
+            terms["kl"] = relation_distillation(logits, second, weights, mask, s.temperature) / mask.sum()
+        if s.decorrelation:
+            terms["decorrelation"] = decorrelation(attributes, context["groups"], weights) / len(context["groups"])
+        if s.patches:
+            terms["patches"] = patch_cross_entropy(self._judge(params, blocks), 1 - matters, weights)
+        total = weighted_sum(s, terms)
+        return total, {"loss": total, **terms, "representation": self._blocks(seen[:, 1:]).mean(1)}
+
+    def _tokens(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Return the tokens (n, 1 + P, width) before the first layer, the one of the whole picture first."""
+        if self.encoder is not None:
+            return self.encoder.tokens(params, inputs)
+        cells = self.backbone(params, inputs, training=training).flatten(2).mT
+        patches = linear(params, "embed", cells)
+        first = params["first"].expand(len(patches), 1, -1)
+        return torch.cat([first, patches], dim=1) + params["positions"]
+
+    def _transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        if self.encoder is not None:
+            return self.encoder.transform(params, tokens)
+        return transformer(params, "layers", tokens, self.config.heads)
+
+    def _blocks(self, patches: Tensor) -> Tensor:
+        """Put the patches (n, P, width) of each block side by side: (n, blocks, merge^2 width)."""
+        m = self.config.merge
+        grid = patches.reshape(len(patches), self.height // m, m, self.breadth // m, m, -1)
+        return grid.transpose(2, 3).reshape(len(patches), self.blocks, -1)
+
+    def _patches(self, blocks: Tensor) -> Tensor:
+        """Undo :meth:`_blocks`."""
+        m = self.config.merge
+        grid = blocks.reshape(len(blocks), self.height // m, self.breadth // m, m, m, -1)
+        return grid.transpose(2, 3).reshape(len(blocks), self.height * self.breadth, -1)
+
+    def _sums(self, values: Tensor) -> Tensor:
+        """Sum values (n, P) over the patches of each block: (n, blocks)."""
+        return self._blocks(values.unsqueeze(-1)).sum(-1)
+
+    def _attributes(self, params: Params, seen: Tensor, matters: Tensor) -> Tensor:
+        """Return the mean attributes (n, attributes) of the blocks that matter (n, blocks)."""
+        chosen = self._blocks(seen[:, 1:]) * matters.unsqueeze(-1)
+        return linear(params, "g", chosen.sum(1) / self.kept)  # g is linear: the mean of its answers
+
+    def _fill(self, params: Params, words: Tensor) -> Tensor:
+        """Return what is added to the patches of a block that does not matter: (merge^2 width,)."""
+        vectors = linear(params, "fill.words", words)  # (attributes, width)
+        return linear(params, "fill.block", vectors.T).T.reshape(-1)
+
+    def _judge(self, params: Params, blocks: Tensor) -> Tensor:
+        """Return (n, blocks), the higher the less a block matters."""
+        return linear(params, "patches.1", torch.relu(linear(params, "patches.0", blocks))).squeeze(-1)
+
+    def _seen(self, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens in context and the blocks that the patch classifier keeps."""
+        tokens = self._tokens(params, inputs)
+        blocks = self._blocks(tokens[:, 1:])
+        if self.config.patches:
+            matters = highest(-self._judge(params, blocks), self.kept)
+        else:
+            matters = torch.full_like(blocks[..., 0], self.kept / self.blocks)  # the mean over all blocks
+        return self._transform(params, tokens)[0], matters
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Predict attributes: the mean over the blocks that the patch classifier keeps."""
+        return self._attributes(params, *self._seen(params, inputs))
+
+    def represent(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return the mean of the blocks in context, (n, merge^2 width)."""
+        seen, _ = self._transform(params, self._tokens(params, inputs))
+        return self._blocks(seen[:, 1:]).mean(1)
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Scaled compatibility of the predicted attributes with each class's semantics, of unit length."""
+        return self.config.scale * (self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T)
+
+
+def highest(values: Tensor, count: int) -> Tensor:
+    """Mark the ``count`` highest of values (n, blocks) with 1, the others with 0; of equals, those that come first.
+
+    Example:
+        >>> highest(torch.tensor([[0.1, 0.7, 0.2, 0.2]]), 2)
+        tensor([[0., 1., 1., 0.]])
+    """
+    ranks = values.argsort(stable=True, dim=-1, descending=True).argsort(-1)
+    return torch.lt(ranks, count).to(torch.float32)

@@ -1,0 +1,158 @@
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from map_problem import check_batched, problem, train, unseen_accuracy
+from pydantic import ValidationError
+
+from fedunseen.core.class_similarity import class_similarity
+from fedunseen.core.errors import DataError
+from fedunseen.encoders import Backbone
+from fedunseen.methods.distzsl import DistZSL, DistZSLSettings
+from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
+
+WIDTH = 12
+
+
+def make(space, kind=DistZSL, **settings):
+    semantics = torch.from_numpy(space.semantics).float()
+    return kind(kind.Settings(**settings), space, semantics, Backbone((WIDTH,)))
+
+
+def batch(weights=(1.0, 1.0, 0.0, 1.0)):
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "inputs": torch.randn(4, WIDTH, generator=generator),
+        "labels": torch.tensor([1, 3, 2, 1]),
+        "weights": torch.tensor(weights),
+    }
+
+
+def loss_of(method, params=None, b=None):
+    params = method.init(np.random.default_rng(0)) if params is None else params
+    return method.loss(params, b or batch(), method.context())
+
+
+def test_the_loss_is_equation_9_written_out(grouped):
+    settings = {"sce": 0.5, "kl": 3.0, "bilateral": 2.0, "decorrelation": 0.7}
+    method = make(grouped, hidden=(7,), temperature=4.0, scale=1.5, **settings)
+    p, b = method.init(np.random.default_rng(0)), batch()
+    total, terms = loss_of(method, p, b)
+    kept = b["weights"] > 0
+    x, y = b["inputs"][kept], b["labels"][kept]
+    features = torch.relu(x @ p["f.0.weight"].T + p["f.0.bias"])
+    predicted = features @ p["g.weight"].T + p["g.bias"]
+    z = 1.5 * predicted @ torch.from_numpy(grouped.semantics).float().T
+    seen = [0, 1, 2, 3, 4]
+    gamma = torch.from_numpy(class_similarity(grouped.semantics[[0, 1, 2, 3, 4, 5, 6]])).float()[y][:, seen]
+    target, log_p = torch.softmax(gamma / 4, 1), torch.log_softmax(z[:, seen] / 4, 1)
+    expected = {
+        "sce": F.cross_entropy(z[:, seen], y),
+        "kl": 16 * (target * (target.log() - log_p)).sum(1).mean(),
+        "bilateral": torch.linalg.vector_norm(predicted @ p["h.weight"].T + p["h.bias"] - features, dim=1).mean(),
+        "decorrelation": sum(predicted[:, i : i + 10].norm(dim=1) for i in (0, 10, 20)).mean(),
+    }
+    expected["loss"] = sum(settings[name] * expected[name] for name in settings)
+    assert torch.equal(terms.pop("representation")[kept], features)
+    torch.testing.assert_close(terms, expected, rtol=1e-4, atol=1e-5)
+    assert total is terms["loss"]
+
+
+def test_the_defaults_are_the_papers_for_cub():
+    s = DistZSLSettings()
+    assert (s.sce, s.kl, s.bilateral, s.decorrelation) == (1.0, 10.0, 0.1, 0.3)
+
+
+@pytest.mark.parametrize("off", ["sce", "kl", "bilateral", "decorrelation"])
+def test_a_term_of_weight_zero_is_not_computed(grouped, off):
+    method = make(grouped, **{off: 0})
+    _, terms = loss_of(method)
+    assert set(terms) == {"loss", "sce", "kl", "bilateral", "decorrelation", "representation"} - {off}
+    assert ("gamma" in method.context()) is (off != "kl")
+    assert ("groups" in method.context()) is (off != "decorrelation")
+    assert ("h.weight" in method.init(np.random.default_rng(0))) is method.reconstructs is (off != "bilateral")
+
+
+def test_without_its_own_losses_it_is_fedzsl_without_consistency(space):
+    mine = make(space, sce=0.8, kl=2.0, bilateral=0, decorrelation=0, hidden=(6,), sce_classes="all")
+    theirs = make(space, FedZSL, sce=0.8, kl=2.0, consistency=0, hidden=(6,), sce_classes="all")
+    params = mine.init(np.random.default_rng(0))
+    torch.testing.assert_close(params, theirs.init(np.random.default_rng(0)), rtol=0, atol=0)
+    (_, own), (_, other) = loss_of(mine, params), loss_of(theirs, params)
+    torch.testing.assert_close(own, other)
+    x = batch()["inputs"]
+    assert torch.equal(mine.scores(params, x, mine.semantics), theirs.scores(params, x, mine.semantics))
+
+
+def test_alone_the_bilateral_connection_pulls_g_and_h_from_the_predicted_attributes(space):
+    """FedZSL's consistency loss leaves g alone: it starts from the label's attributes."""
+    method = make(space, sce=0, kl=0, decorrelation=0)
+    gradient = torch.func.grad(lambda p: method.loss(p, batch(), method.context())[0])
+    grads = gradient(method.init(np.random.default_rng(0)))
+    assert all(grads[name].abs().sum() > 0 for name in ("g.weight", "h.weight"))
+
+
+def test_with_h_and_g_inverse_the_bilateral_loss_is_zero(space):
+    method = make(space, sce=0, kl=0, decorrelation=0)
+    params = method.init(np.random.default_rng(0))
+    params["h.weight"] = torch.linalg.pinv(params["g.weight"])
+    params["h.bias"] = -params["h.weight"] @ params["g.bias"]
+    assert loss_of(method, params)[1]["bilateral"].item() < 1e-5
+    attributes = method.attributes(params, batch()["inputs"])
+    torch.testing.assert_close(method.reconstruct(params, attributes), batch()["inputs"], rtol=1e-4, atol=1e-5)
+
+
+def test_it_keeps_its_own_settings(space):
+    method = make(space, decorrelation=0, lr=0.123, batch_size=7)
+    assert method.optimiser().lr == 0.123
+    assert method.plan("", np.zeros(20, dtype=np.int64), 1, np.random.default_rng(0)).index.shape == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("groups", "covered", "example"),
+    [({}, 0, "attribute 0"), ({"size": (0, 1, 2), "colour": tuple(range(4, 30))}, 29, "attribute 3")],
+)
+def test_attributes_without_a_group_are_refused(space, groups, covered, example):
+    sentence = (
+        f"method.decorrelation needs every attribute in a group, but {covered} of 30 are ('{example}' is not): "
+        "give it a group in the class space, or set method.decorrelation = 0"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
+        make(replace(space, attribute_groups=groups))
+
+
+def test_without_any_loss_there_is_nothing_to_learn():
+    with pytest.raises(ValidationError) as error:
+        DistZSLSettings(sce=0, kl=0, bilateral=0)
+    (found,) = error.value.errors()
+    assert str(found["ctx"]["error"]) == (
+        "sce, kl and bilateral are all 0, so that there is nothing to learn: give one a weight"
+    )
+
+
+def test_its_settings_are_fedzsls_but_for_the_losses():
+    """A setting that FedZSL gains must be given to DistZSL too, or it would silently keep its default."""
+    own = {"bilateral", "decorrelation"}
+    assert set(DistZSLSettings.model_fields) == (set(FedZSLSettings.model_fields) - {"consistency"}) | own
+
+
+def flat():
+    """Return the synthetic problem with averaged cells."""
+    p = problem()
+    p.inputs, p.test = p.inputs.mean((2, 3)), p.test.mean((2, 3))
+    p.backbone = Backbone(p.inputs.shape[1:])
+    return p
+
+
+def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
+    check_batched(DistZSL, flat(), hidden=(8,), lr=0.1)
+
+
+def test_it_recognises_classes_that_it_never_saw():
+    p = flat()
+    method = DistZSL(DistZSLSettings(lr=0.1), p.space, p.semantics, p.backbone)
+    result = train(method, p, 20)
+    assert unseen_accuracy(method, result.params, p) > 80

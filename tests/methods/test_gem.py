@@ -1,0 +1,110 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from map_problem import check_batched, make, problem, train, unseen_accuracy
+
+from fedunseen.core.errors import DataError
+from fedunseen.encoders import Backbone
+from fedunseen.methods.gem import GEM, GEMSettings, attend
+
+SHAPE = (12, 2, 4)
+
+
+def method_of(space, **settings):
+    return GEM(GEMSettings(**settings), space, torch.from_numpy(space.semantics).float(), Backbone(SHAPE))
+
+
+def batch(weights=(1.0, 1.0, 0.0, 1.0)):
+    inputs = torch.randn(4, *SHAPE, generator=torch.Generator().manual_seed(0))
+    return {"inputs": inputs, "labels": torch.tensor([1, 3, 2, 1]), "weights": torch.tensor(weights)}
+
+
+def params_of(method):
+    return method.init(np.random.default_rng(0))
+
+
+def test_the_loss_written_out(grouped, tmp_path):
+    vectors = np.random.default_rng(1).normal(size=(30, 5)).astype(np.float32)
+    np.save(tmp_path / "words.npy", vectors)
+    weights = {"sce": 0.9, "regression": 0.8, "decorrelation": 0.7, "compactness": 0.6}
+    method = method_of(grouped, scale=7.0, words=str(tmp_path / "words.npy"), **weights)
+    p, b = params_of(method), batch()
+    assert {name: tuple(value.shape) for name, value in p.items()} == {"v": (30, 12), "w": (5, 12)}
+    total, terms = method.loss(p, b, method.context())
+    a, seen = torch.from_numpy(grouped.semantics).float(), [0, 1, 2, 3, 4]
+    words = torch.from_numpy(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    queries = words @ p["w"]
+
+    values = {"sce": [], "regression": [], "compactness": []}
+    for x, y in zip(b["inputs"][[0, 1, 3]], b["labels"][[0, 1, 3]], strict=True):
+        cells = torch.stack([x[:, r, c] for r in range(2) for c in range(4)])
+        scores = 7 * F.cosine_similarity(p["v"] @ cells.mean(0), a[seen], dim=1)
+        values["sce"].append(F.cross_entropy(scores, y))
+        attention = torch.softmax(cells @ queries.T, 0)  # (cells, attributes)
+        values["regression"].append(((attention.max(0).values - a[y]) ** 2).mean())
+        far = []
+        for k, peak in enumerate(attention.argmax(0).tolist()):
+            for cell in range(8):
+                distance = (cell // 4 - peak // 4) ** 2 + (cell % 4 - peak % 4) ** 2
+                far.append(attention[cell, k] * distance)
+        values["compactness"].append(torch.stack(far).mean())
+    expected = {name: torch.stack(of).mean() for name, of in values.items()}
+    expected["decorrelation"] = torch.stack([queries[i : i + 10].norm(dim=0) for i in (0, 10, 20)]).mean()
+    expected["loss"] = sum(weights[name] * expected[name] for name in weights)
+    terms.pop("representation")
+    torch.testing.assert_close(terms, expected, rtol=1e-4, atol=1e-5)
+    assert total is terms["loss"]
+
+
+def test_attention_sums_to_one_over_cells():
+    attention = attend(torch.randn(3, 5), torch.randn(2, 5, 3, 4))
+    assert attention.shape == (2, 3, 3, 4)
+    torch.testing.assert_close(attention.sum((2, 3)), torch.ones(2, 3))
+
+
+def test_scores_do_not_depend_on_how_strong_features_semantics_or_filters_are(grouped):
+    method = method_of(grouped)
+    params, x = params_of(method), batch()["inputs"]
+    scores = method.scores(params, x, method.semantics)
+    assert scores.abs().max() <= 20
+    stronger = method.scores({**params, "v": 3 * params["v"]}, 7 * x, 0.1 * method.semantics)
+    torch.testing.assert_close(stronger, scores)
+    torch.testing.assert_close(method.attributes(params, x).norm(dim=1), torch.ones(4))
+
+
+@pytest.mark.parametrize("off", ["regression", "decorrelation", "compactness"])
+def test_a_term_of_weight_zero_is_not_computed(grouped, off):
+    method = method_of(grouped, **{off: 0})
+    _, terms = method.loss(params_of(method), batch(), method.context())
+    names = {"loss", "sce", "regression", "decorrelation", "compactness", "representation"}
+    assert set(terms) == names - {off}
+
+
+def test_without_attention_neither_words_nor_groups_are_needed(space):
+    method = method_of(space, regression=0, decorrelation=0, compactness=0, words="nowhere/at-all.npy")
+    params = params_of(method)
+    assert set(params) == {"v"}
+    assert set(method.loss(params, batch(), method.context())[1]) == {"loss", "sce", "representation"}
+
+
+def test_attributes_without_a_group_are_refused(space):
+    sentence = (
+        "method.decorrelation needs every attribute in a group, but 0 of 30 are ('attribute 0' is not): "
+        "give it a group in the class space, or set method.decorrelation = 0"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
+        method_of(space)
+
+
+def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
+    check_batched(GEM, problem(), lr=0.1)
+
+
+def test_it_recognises_classes_that_it_never_saw():
+    p = problem()
+    method = make(GEM, p, lr=0.1)
+    result = train(method, p, 10)
+    assert unseen_accuracy(method, result.params, p) > 80

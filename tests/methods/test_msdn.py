@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from map_problem import check_batched, make, problem, train, unseen_accuracy
+
+from fedunseen.core import losses
+from fedunseen.encoders import Backbone
+from fedunseen.methods.msdn import MSDN, MSDNSettings, attribute_to_visual, visual_to_attribute
+
+SHAPE = (12, 2, 4)
+
+
+def method_of(space, **settings):
+    return MSDN(MSDNSettings(**settings), space, torch.from_numpy(space.semantics).float(), Backbone(SHAPE))
+
+
+def batch(weights=(1.0, 1.0, 0.0, 1.0)):
+    inputs = torch.randn(4, *SHAPE, generator=torch.Generator().manual_seed(0))
+    return {"inputs": inputs, "labels": torch.tensor([1, 3, 2, 1]), "weights": torch.tensor(weights)}
+
+
+def params_of(method, seed=0):
+    """Draw parameters, none of them zero."""
+    rng = np.random.default_rng(seed)
+    return {name: torch.from_numpy(rng.normal(size=value.shape)).float() for name, value in method.init(rng).items()}
+
+
+def attributes_by_hand(p, x):
+    """Return the attributes of both sub-networks, for one map."""
+    cells = torch.stack([x[:, r, c] / x[:, r, c].norm() for r in range(2) for c in range(4)])  # (cells, channels)
+    first, second = [], torch.zeros(len(p["words"]))
+    for word in p["words"]:
+        attention = torch.softmax(torch.stack([word @ p["visual.attend"] @ cell for cell in cells]), 0)
+        first.append(sum(a * (word @ p["visual.score"] @ cell) for a, cell in zip(attention, cells, strict=True)))
+    for cell in cells:
+        attention = torch.softmax(p["words"] @ p["semantic.attend"] @ cell, 0)
+        second = second + attention * (p["words"] @ p["semantic.score"] @ cell)
+    return torch.stack(first), second
+
+
+@pytest.mark.parametrize("distance", ["weighted-l1", "l2"])
+def test_the_loss_written_out(space, distance):
+    weights = {"sce": 0.9, "calibration": 0.8, "distillation": 0.7}
+    method = method_of(space, distance=distance, **weights)
+    p, b = params_of(method), batch()
+    total, terms = method.loss(p, b, method.context())
+    a = F.normalize(torch.from_numpy(space.semantics).float(), dim=1)[:7]  # class 7 takes no part
+    kept = [0, 1, 3]
+    both = [attributes_by_hand(p, x) for x in b["inputs"][kept]]
+    z = [torch.stack([pair[i] for pair in both]) @ a.T for i in (0, 1)]
+    y, everything, ones = b["labels"][kept], torch.ones(7, dtype=torch.bool), torch.ones(3)
+    apart = losses.weighted_l1 if distance == "weighted-l1" else losses.probability_distance
+    expected = {
+        "sce": sum(F.cross_entropy(one, y) for one in z),
+        "calibration": sum(-torch.softmax(one, 1)[:, [5, 6]].sum(1).mean().log() for one in z),
+        "distillation": losses.jensen_shannon(*z, ones, everything) + apart(*z, ones, everything),
+    }
+    expected["loss"] = sum(weights[name] * expected[name] for name in weights)
+    terms.pop("representation")
+    torch.testing.assert_close(terms, expected, rtol=1e-4, atol=1e-4)
+    assert total is terms["loss"]
+
+
+def test_both_attentions_sum_to_one(space):
+    """Where the score of every word and cell is 1, an attribute of the first is 1, a cell of the second gives 1."""
+    method = method_of(space)
+    params = params_of(method)
+    cells = F.normalize(torch.rand(3, 12, 8), dim=1)
+    cells[:, -1] = 1.0  # what the score looks at
+    params["words"][:, 0] = 1.0
+    for name in ("visual.score", "semantic.score"):
+        params[name] = torch.zeros_like(params[name])
+        params[name][0, -1] = 1.0
+    torch.testing.assert_close(attribute_to_visual(params, cells), torch.ones(3, 30))
+    torch.testing.assert_close(visual_to_attribute(params, cells).sum(1), torch.full((3,), 8.0))
+
+
+def test_scores_fuse_both_sub_networks(space):
+    method = method_of(space, fusion=0.7)
+    params, x = params_of(method), batch()["inputs"]
+    expected = torch.stack([0.7 * first + 0.3 * second for first, second in (attributes_by_hand(params, m) for m in x)])
+    torch.testing.assert_close(method.attributes(params, x), expected, rtol=1e-4, atol=1e-5)
+    others = torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
+    scores = method.scores(params, x, others)
+    torch.testing.assert_close(scores, expected @ F.normalize(others, dim=1).T, rtol=1e-4, atol=1e-5)
+
+
+def test_words_are_parameters_of_unit_length_and_only_one_matrix_is_drawn(space, tmp_path):
+    np.save(tmp_path / "words.npy", np.random.default_rng(1).normal(size=(30, 5)).astype(np.float32))
+    params = method_of(space, words=str(tmp_path / "words.npy")).init(np.random.default_rng(0))
+    assert params["words"].shape == (30, 5)
+    torch.testing.assert_close(params["words"].norm(dim=1), torch.ones(30))
+    assert params["visual.score"].std().item() == pytest.approx(1, abs=0.3)
+    assert all(not params[name].any() for name in ("visual.attend", "semantic.score", "semantic.attend"))
+
+
+def test_every_parameter_comes_to_move(space):
+    """Three matrices start from zero: the last of them has a gradient once the others have moved."""
+    method = method_of(space)
+    start = method.init(np.random.default_rng(0))
+    params = dict(start)
+    gradient = torch.func.grad(lambda p: method.loss(p, batch(), method.context())[0])
+    for _ in range(3):
+        params = {name: params[name] - 0.1 * grad for name, grad in gradient(params).items()}
+    assert all((params[name] - start[name]).abs().max() > 0 for name in params)
+
+
+def test_self_calibration_needs_unseen_classes_in_the_softmax(space):
+    assert "calibration" in method_of(space).loss(params_of(method_of(space)), batch(), method_of(space).context())[1]
+    for settings in ({"sce_classes": "seen"}, {"calibration": 0}):
+        method = method_of(space, **settings)
+        assert "calibration" not in method.loss(params_of(method), batch(), method.context())[1]
+
+
+def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
+    check_batched(MSDN, problem())
+
+
+def test_it_recognises_classes_that_it_never_saw():
+    p = problem()
+    method = make(MSDN, p)
+    result = train(method, p, 10)
+    assert unseen_accuracy(method, result.params, p) > 80

@@ -1,0 +1,299 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from map_problem import check_batched, make, problem, train, unseen_accuracy
+from pydantic import ValidationError
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.encoders import Backbone
+from fedunseen.methods.svip import SVIP, SVIPSettings, highest
+from fedunseen.methods.transformer import rollout, transformer, transformer_init
+
+SHAPE = (12, 2, 4)
+SMALL = {"width": 8, "heads": 2}
+
+
+def method_of(space, shape=SHAPE, backbone=None, **settings):
+    semantics = torch.from_numpy(space.semantics).float()
+    return SVIP(SVIPSettings(**{**SMALL, **settings}), space, semantics, backbone or Backbone(shape))
+
+
+def batch(shape=SHAPE, weights=(1.0, 1.0, 0.0, 1.0)):
+    inputs = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0))
+    return {"inputs": inputs, "labels": torch.tensor([1, 3, 2, 1]), "weights": torch.tensor(weights)}
+
+
+def params_of(method):
+    return method.init(np.random.default_rng(0))
+
+
+def blocks_of(patches, height, breadth, merge):
+    """Cut patches (P, d) into blocks, by hand: patches of a block from left to right, then downwards."""
+    grid = patches.reshape(height, breadth, -1)
+    return torch.stack(
+        [
+            torch.cat([grid[i * merge + k, j * merge + m] for k in range(merge) for m in range(merge)])
+            for i in range(height // merge)
+            for j in range(breadth // merge)
+        ]
+    )
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+def test_the_loss_written_out(grouped, merge):
+    shape = (12, 2, 6)
+    weights = {"sce": 0.9, "kl": 50.0, "decorrelation": 0.7, "patches": 0.6}
+    method = method_of(grouped, shape, merge=merge, keep=0.6, scale=3.0, temperature=2.0, **weights)
+    p, b = params_of(method), batch(shape)
+    total, terms = method.loss(p, b, method.context())
+    a = F.normalize(torch.from_numpy(grouped.semantics).float(), dim=1)
+    seen, kept = [0, 1, 2, 3, 4], [0, 1, 3]
+    count = {1: 7, 2: 2}[merge]  # of 12 and of 3 blocks, 0.6 rounded
+
+    vectors = p["fill.words.weight"] @ torch.eye(30) + p["fill.words.bias"][:, None]  # a one-hot word a column
+    fill = torch.cat([vectors @ w + c for w, c in zip(p["fill.block.weight"], p["fill.block.bias"], strict=True)])
+    z, second, judged, labels, norms = [], [], [], [], []
+    for x in b["inputs"][kept]:
+        cells = torch.stack([x[:, r, c] for r in range(2) for c in range(6)])
+        patches = cells @ p["embed.weight"].T + p["embed.bias"]
+        tokens = torch.cat([p["first"], patches]) + p["positions"]
+        out, attention = transformer(p, "layers", tokens[None], 2)
+        looked = blocks_of(rollout(attention)[0][:, None], 2, 6, merge).sum(1)
+        matters = torch.zeros(len(looked))
+        matters[looked.argsort(descending=True)[:count]] = 1
+        blocks = blocks_of(tokens[1:], 2, 6, merge)
+        hidden = torch.relu(blocks @ p["patches.0.weight"].T + p["patches.0.bias"])
+        judged.append((hidden @ p["patches.1.weight"].T + p["patches.1.bias"])[:, 0])
+        labels.append(1 - matters)
+        answers = blocks_of(out[0, 1:], 2, 6, merge) @ p["g.weight"].T + p["g.bias"]
+        found = answers[matters > 0].mean(0)
+        norms.append(np.mean([found[i : i + 10].norm().item() for i in (0, 10, 20)]))
+        z.append(a[seen] @ found)
+        changed = tokens.clone()  # put the fill vector where it belongs, patch by patch
+        width = tokens.shape[1]
+        for block in torch.nonzero(matters == 0)[:, 0].tolist():
+            i, j = divmod(block, 6 // merge)
+            for k in range(merge):
+                for m in range(merge):
+                    place = 1 + (i * merge + k) * 6 + j * merge + m
+                    changed[place] += fill[(k * merge + m) * width :][:width]
+        again, _ = transformer(p, "layers", changed[None], 2)
+        answers = blocks_of(again[0, 1:], 2, 6, merge) @ p["g.weight"].T + p["g.bias"]
+        second.append(a[seen] @ answers[matters > 0].mean(0))
+    z, second, y = torch.stack(z), torch.stack(second), b["labels"][kept]
+    expected = {
+        "sce": F.cross_entropy(3 * z, y) + F.cross_entropy(3 * second, y),
+        "kl": 4 * F.kl_div(F.log_softmax(z / 2, 1), F.softmax(second / 2, 1), reduction="batchmean") / len(seen),
+        "decorrelation": torch.tensor(np.mean(norms), dtype=torch.float32),
+        "patches": F.binary_cross_entropy_with_logits(torch.stack(judged), torch.stack(labels)),
+    }
+    expected["loss"] = sum(weights[name] * expected[name] for name in weights)
+    terms.pop("representation")
+    torch.testing.assert_close(terms, expected, rtol=1e-3, atol=1e-5)
+    assert expected["kl"] > 0
+    assert total is terms["loss"]
+
+
+def test_when_all_blocks_matter_both_passes_are_equal(grouped):
+    method = method_of(grouped, keep=1.0)
+    params, b = params_of(method), batch()
+    _, terms = method.loss(params, b, method.context())
+    assert terms["kl"].item() == pytest.approx(0, abs=1e-7)
+    single = method_of(grouped, keep=1.0, kl=0)
+    only = {name: value for name, value in params.items() if not name.startswith("fill.")}
+    _, one_pass = single.loss(only, b, single.context())
+    assert terms["sce"].item() == pytest.approx(2 * one_pass["sce"].item(), rel=1e-5)
+
+
+def test_merging_blocks_is_undone_exactly(grouped):
+    method = method_of(grouped, (12, 4, 6), merge=2)
+    patches = torch.arange(2 * 24 * 3.0).reshape(2, 24, 3)
+    blocks = method._blocks(patches)
+    torch.testing.assert_close(blocks[1], blocks_of(patches[1], 4, 6, 2), rtol=0, atol=0)
+    assert torch.equal(method._patches(blocks), patches)
+
+
+def test_scores_come_from_the_blocks_that_the_patch_classifier_keeps(grouped):
+    method = method_of(grouped, keep=0.4)  # 3 of 8
+    params, x = params_of(method), batch()["inputs"]
+    tokens = torch.cat(
+        [
+            params["first"].expand(4, 1, -1),
+            x.flatten(2).transpose(1, 2) @ params["embed.weight"].T + params["embed.bias"],
+        ],
+        1,
+    )
+    tokens = tokens + params["positions"]
+    out, _ = transformer(params, "layers", tokens, 2)
+    answers = out[:, 1:] @ params["g.weight"].T + params["g.bias"]
+    hidden = torch.relu(tokens[:, 1:] @ params["patches.0.weight"].T + params["patches.0.bias"])
+    judged = (hidden @ params["patches.1.weight"].T)[..., 0]
+    expected = torch.stack([one[j.argsort()[:3]].mean(0) for one, j in zip(answers, judged, strict=True)])
+    torch.testing.assert_close(method.attributes(params, x), expected, rtol=1e-4, atol=1e-5)
+    others = torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
+    scores = method.scores(params, x, others)
+    torch.testing.assert_close(scores, 5 * expected @ F.normalize(others, dim=1).T, rtol=1e-4, atol=1e-4)
+    everything = method_of(grouped, patches=0, keep=0.4)
+    torch.testing.assert_close(everything.attributes(params, x), answers.mean(1), rtol=1e-4, atol=1e-5)
+
+
+def test_no_gradient_goes_through_the_choice_of_blocks(grouped):
+    """The patch classifier alone is moved by its loss; transformer and head are not, except through their inputs."""
+    method = method_of(grouped)
+    params, b = params_of(method), batch()
+    grads = torch.func.grad(lambda p: method.loss(p, b, method.context())[1]["patches"])(params)
+    assert grads["patches.0.weight"].abs().max() > 0
+    assert all(not grads[name].any() for name in grads if name.startswith(("layers.", "g.", "fill.")))
+
+
+@pytest.mark.parametrize("off", ["kl", "decorrelation", "patches"])
+def test_a_term_of_weight_zero_is_not_computed(grouped, off):
+    method = method_of(grouped, **{off: 0})
+    params = params_of(method)
+    _, terms = method.loss(params, batch(), method.context())
+    assert set(terms) == {"loss", "sce", "kl", "decorrelation", "patches", "representation"} - {off}
+    assert any(name.startswith("fill.") for name in params) is (off != "kl")
+    assert any(name.startswith("patches.") for name in params) is (off != "patches")
+
+
+class Tokens(Backbone):
+    """A vision transformer of one layer whose patches are columns of pixels."""
+
+    trained = True
+
+    def __init__(self):
+        super().__init__((6, 1, 4))
+
+    def init(self, rng):
+        layers = {f"f.{name}": value for name, value in transformer_init("layers", 6, 1, rng).items()}
+        return {"f.first": torch.ones(1, 6), **layers}
+
+    def __call__(self, params, inputs, training=False):
+        out, _ = self.transform(params, self.tokens(params, inputs))
+        return out[:, 1:].transpose(1, 2)[:, :, None]
+
+    def tokens(self, params, inputs):
+        return torch.cat([params["f.first"].expand(len(inputs), 1, -1), inputs.transpose(1, 2)], 1)
+
+    def transform(self, params, tokens):
+        return transformer({name.removeprefix("f."): value for name, value in params.items()}, "layers", tokens, 2)
+
+
+def test_a_trained_vision_transformer_is_used_in_the_place_of_its_own(grouped):
+    method = method_of(grouped, backbone=Tokens(), keep=1.0)
+    params = params_of(method)
+    assert not {"embed.weight", "first", "positions", "layers.norm.weight"} & set(params)
+    assert params["g.weight"].shape == (30, 6)
+    b = {**batch(), "inputs": torch.randn(4, 6, 4)}
+    grads = torch.func.grad(lambda p: method.loss(p, b, method.context())[0])(params)
+    assert all(grads[name].any() for name in ("f.first", "f.layers.0.qkv.weight", "g.weight"))
+    means = method.backbone(params, b["inputs"]).mean((2, 3))
+    torch.testing.assert_close(method.represent(params, b["inputs"]), means)
+    expected = means @ params["g.weight"].T + params["g.bias"]
+    torch.testing.assert_close(method.attributes(params, b["inputs"]), expected)
+
+
+def test_the_features_of_the_loss_are_those_of_represent(grouped):
+    method = method_of(grouped)
+    params, b = params_of(method), batch()
+    features = method.loss(params, b, method.context())[1]["representation"]
+    torch.testing.assert_close(features, method.represent(params, b["inputs"]))
+
+
+def test_maps_that_cannot_be_cut_into_blocks_are_refused(grouped):
+    sentence = (
+        "method.merge = 2 needs maps with an even number of rows and columns, but these have 7 x 4 cells: "
+        "set method.merge = 1"
+    )
+    with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}$"):
+        method_of(grouped, (12, 7, 4), merge=2)
+
+
+def test_attributes_without_a_group_are_refused(space):
+    sentence = (
+        "method.decorrelation needs every attribute in a group, but 0 of 30 are ('attribute 0' is not): "
+        "give it a group in the class space, or set method.decorrelation = 0"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
+        method_of(space)
+    assert method_of(space, decorrelation=0).predicts_attributes
+
+
+def test_heads_that_cannot_share_the_width_are_refused():
+    with pytest.raises(ValidationError) as error:
+        SVIPSettings(width=10, heads=4)
+    (found,) = error.value.errors()
+    assert str(found["ctx"]["error"]) == "4 heads cannot share a width of 10: choose a multiple of the heads"
+
+
+# The transformer
+
+
+def test_a_layer_is_torchs_pre_norm_encoder_layer():
+    params = transformer_init("t", 8, 2, np.random.default_rng(0))
+    rng = np.random.default_rng(1)
+    params = {
+        name: value + 0.1 * torch.from_numpy(rng.normal(size=value.shape)).float() for name, value in params.items()
+    }
+    tokens = torch.from_numpy(rng.normal(size=(3, 5, 8))).float()
+    expected = tokens
+    for i in range(2):
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True)
+        names = {
+            "self_attn.in_proj_": "qkv.", "self_attn.out_proj.": "out.", "linear1.": "widen.", "linear2.": "narrow.",
+            "norm1.": "norm1.", "norm2.": "norm2.",
+        }  # fmt: skip
+        layer.load_state_dict(
+            {f"{t}{kind}": params[f"t.{i}.{mine}{kind}"] for t, mine in names.items() for kind in ("weight", "bias")}
+        )
+        normed = layer.norm1(expected)
+        _, attention = layer.self_attn(normed, normed, normed)  # the mean over heads
+        expected = layer(expected)
+        torch.testing.assert_close(transformer(params, "t", tokens, 2)[1][i], attention, rtol=1e-4, atol=1e-5)
+    expected = F.layer_norm(expected, (8,), params["t.norm.weight"], params["t.norm.bias"])
+    torch.testing.assert_close(transformer(params, "t", tokens, 2)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rollout_multiplies_the_layers_from_the_input_up():
+    first, second = (np.random.default_rng(seed).dirichlet(np.ones(4), size=(2, 4)) for seed in (0, 1))
+    expected = np.stack(
+        [((b + np.eye(4)) / 2 @ ((a + np.eye(4)) / 2))[0, 1:] for a, b in zip(first, second, strict=True)]
+    )
+    rolled = rollout(torch.from_numpy(np.stack([first, second])))
+    np.testing.assert_allclose(rolled.numpy(), expected, rtol=1e-5)
+
+
+def test_without_attention_to_others_nothing_is_rolled_out():
+    assert not rollout(torch.eye(5).expand(3, 2, 5, 5)).any()
+
+
+def test_the_highest_are_exactly_as_many_as_asked_for_even_among_equals():
+    assert highest(torch.zeros(2, 5), 3).tolist() == [[1, 1, 1, 0, 0]] * 2
+
+
+def test_the_loss_agrees_with_finite_differences(grouped):
+    method = method_of(grouped)
+    params = {name: value.double() for name, value in params_of(method).items()}
+    context = {name: value.double() if value.is_floating_point() else value for name, value in method.context().items()}
+    b = {**batch(), "inputs": batch()["inputs"].double()}
+    method.backbone = lambda p, inputs, training=False: inputs  # the real one makes float32
+    names = ["first", "fill.words.bias", "patches.1.bias"]
+
+    def loss(*values):
+        return method.loss({**params, **dict(zip(names, values, strict=True))}, b, context)[0]
+
+    assert torch.autograd.gradcheck(loss, [params[name].clone().requires_grad_() for name in names])
+
+
+def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
+    check_batched(SVIP, problem(), width=8, heads=2, lr=0.01)
+
+
+def test_it_recognises_classes_that_it_never_saw():
+    p = problem()
+    method = make(SVIP, p, width=16, lr=0.01)
+    result = train(method, p, 6)
+    assert unseen_accuracy(method, result.params, p) > 80
