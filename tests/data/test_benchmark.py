@@ -28,7 +28,8 @@ def changed(array, where, value):
         (lambda b: {"labels": b.labels[:-1]}, "small: 58 samples have features, but 57 a label"),
         (
             lambda b: {"features": b.features.ravel()},
-            "small: the features have the shape (290,), neither (samples, numbers) nor (samples, channels, height, width)",
+            "small: the features have the shape (290,), "
+            "neither (samples, numbers) nor (samples, channels, height, width)",
         ),
         (
             lambda b: {"features": b.features.astype(str)},

@@ -58,7 +58,7 @@ def package(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("package")
 def test_a_method_and_a_strategy_of_another_package_run_by_name(make, tmp_path):
     assert {"mine", "broken", "fedzsl"} <= set(names("method"))
-    settings = {"strategy.rounds": 2, "evaluation.selection": "last", "strategy.name": "half"}
+    settings = {"strategy.rounds": 2, "evaluation.selection": "last", "strategy.name": "half", "method.lr": 0.05}
     mine = run(make({**settings, "method.name": "mine", "method.boost": 3.0}), tmp_path / "mine")
     plain = run(
         make({**settings, "method.name": "fedzsl", "strategy.name": "fedavg", "strategy.server_lr": 0.5}),

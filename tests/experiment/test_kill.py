@@ -103,6 +103,9 @@ def check(killed, whole):
     """Compare a run that was killed and resumed with one that was not."""
     assert (killed / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
     assert (killed / "evaluation.safetensors").read_bytes() == (whole.path / "evaluation.safetensors").read_bytes()
+    written = sorted(str(file.relative_to(whole.path)) for file in whole.path.glob("similarity/*"))
+    for name in [*written, *(["theory.json"] if (whole.path / "theory.json").exists() else [])]:
+        assert (killed / name).read_bytes() == (whole.path / name).read_bytes()
     for name in ("metrics.jsonl", "selection/metrics.jsonl"):
         assert lines(killed / name) == lines(whole.path / name)
     resumed = load_run(killed).result
@@ -113,7 +116,7 @@ def check(killed, whole):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-@pytest.mark.parametrize("strategy", ["fedavg", "local"])  # under local, what clients remember has to survive too
+@pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss"])  # all but the first remember
 def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, strategy):
     settings = {"strategy.name": strategy, "strategy.rounds": 20, "strategy.fraction": 0.7}
     out = tmp_path / "killed"

@@ -8,7 +8,10 @@ from fedunseen.experiment.schema import parse_override, preset_names, preset_tex
 
 SECTIONS = "(known: data, encoder, engine, evaluation, method, partition, run, strategy)"
 METHODS = "(known: apn, classifier, distzsl, eszsl, fedzsl, gem, msdn, svip)"
-PRESETS = "awa2-fedzsl, cub-fedzsl, digit-pairs, digit-pairs-classifier, sun-fedzsl"
+PRESETS = (
+    "awa2-distzsl, awa2-fedzsl, cub-distzsl, cub-fedzsl, digit-pairs, digit-pairs-classifier, digit-pairs-conv, "
+    "digit-pairs-distzsl, sun-distzsl, sun-fedzsl"
+)
 WHOLE = "input should be a valid integer"
 
 

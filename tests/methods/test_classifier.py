@@ -22,7 +22,9 @@ def test_the_classifier_is_torchs_cross_entropy_over_all_classes(space):
     kept = [0, 1, 3]
     expected = torch.nn.functional.cross_entropy(layers(inputs[kept]), labels[kept])
     torch.testing.assert_close(loss, expected)
-    assert terms == {"loss": loss}
+    assert terms["loss"] is loss
+    assert set(terms) == {"loss", "representation"}
+    torch.testing.assert_close(terms["representation"], layers[:-1](inputs))
     torch.testing.assert_close(method.scores(params, inputs, torch.ones(2, 30)), layers(inputs))
 
 

@@ -62,6 +62,7 @@ def test_the_loss_is_equation_8_written_out(space):
     kl = 16 * (target * (target.log() - log_p)).sum(1).mean()
     con = torch.linalg.vector_norm(a[y] @ p["h.weight"].T + p["h.bias"] - features, dim=1).mean()
     expected = {"sce": sce, "kl": kl, "consistency": con, "loss": 0.5 * sce + 3 * kl + 2 * con}
+    torch.testing.assert_close(terms.pop("representation")[kept], features)
     torch.testing.assert_close(terms, expected, rtol=1e-4, atol=1e-5)
     assert total is terms["loss"]
 
@@ -70,7 +71,7 @@ def test_the_loss_is_equation_8_written_out(space):
 def test_a_term_of_weight_zero_is_not_computed(space, off):
     method = make(space, **{off: 0})
     _, terms = method.loss(params_of(method), batch(), method.context())
-    assert set(terms) == {"loss", "sce", "kl", "consistency"} - {off}
+    assert set(terms) == {"loss", "sce", "kl", "consistency", "representation"} - {off}
     assert ("gamma" in method.context()) is (off != "kl")
 
 

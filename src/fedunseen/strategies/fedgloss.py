@@ -1,4 +1,4 @@
-"""FedGloSS (Caldarola et al. 2025, "Beyond local sharpness: communication-efficient global SAM for federated learning").
+"""FedGloSS (Caldarola et al. 2025): sharpness-aware minimisation of the global loss, "Beyond local sharpness".
 
 Sharpness-aware minimisation (SAM) at the server: clients train from w~ = w + rho g / ||g||, where g is the last
 round's pseudo-gradient (the mean of w~ - w_k), and the server steps from w along the new one. Dual variables s_k and
@@ -120,5 +120,5 @@ class FedGloSS(Strategy):
 
 
 def _norm(params: Params) -> Tensor:
-    """Return the length of all parameters taken as one vector."""
-    return torch.stack([value.square().sum() for value in params.values()]).sum().sqrt()
+    """Return the length of all parameters taken as one vector; added in order of names, which a file does not keep."""
+    return torch.stack([params[name].square().sum() for name in sorted(params)]).sum().sqrt()
