@@ -1,0 +1,159 @@
+"""Whole runs from images: a trained backbone, running statistics, augmentation, prediction, and what is refused."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.experiment.directory import load_params
+
+COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 220), "grey": (128, 128, 128)}
+SMALL = {"strategy.rounds": 2, "evaluation.selection": "last", "evaluation.embedding": False}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Eight classes of small pictures: a colour, bright above or below; nobody holds green below and red above."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    lines = ["name,split,colour: red,colour: green,colour: blue,where: above,where: below"]
+    for colour, rgb in COLOURS.items():
+        for where in ("above", "below"):
+            name = f"{colour} {where}"
+            split = "unseen" if name in ("green below", "red above") else "seen"
+            values = [*(f"{v / 255:.2f}" for v in rgb), *("10" if where == "above" else "01")]
+            lines.append(",".join([name, split, *values]))
+            (root / name).mkdir()
+            for i in range(10):
+                picture = rng.normal(30, 12, (20, 20, 3))
+                half = slice(0, 10) if where == "above" else slice(10, 20)
+                picture[half] += np.array(rgb) * rng.uniform(0.7, 1.0)
+                Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(root / name / f"{i}.png")
+    (root / "classes.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def experiment(photos, **settings):
+    base = {
+        "data": {"name": "images", "root": str(photos), "size": 16},
+        "encoder": {"name": "conv", "widths": [8, 16]},
+        "partition": {"clients": 3},
+        "method": {"name": "distzsl", "kl": 1.0, "decorrelation": 0.01, "batch_size": 8},
+        "strategy": {"name": "fedavg"},
+    }
+    return Experiment.from_dict(base, SMALL | {key.replace("__", "."): value for key, value in settings.items()})
+
+
+def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, tmp_path):
+    settings = {
+        "strategy__rounds": 12,
+        "encoder__augment": ["shift"],
+        "method__lr": 0.02,
+        "data__semantics": ["centre"],
+    }
+    done = run(experiment(photos, **settings), tmp_path / "run")
+    assert done.result["zsl"] > 75  # of two classes that nobody holds
+    assert done.result["gzsl_seen"] > 60
+    path = photos / "blue above" / "3.png"
+    (ranking,) = load_run(tmp_path / "run").predict([path], top=3)
+    assert ranking[0].name == "blue above"
+    pixels = done.read(path)
+    assert (pixels.shape, pixels.dtype) == ((1, 3, 16, 16), np.uint8)
+    assert done.predict(pixels, top=3)[0] == ranking
+
+
+def test_pictures_are_changed_in_training_only(photos, tmp_path):
+    plain = run(experiment(photos), tmp_path / "plain")
+    again = run(experiment(photos), tmp_path / "again")
+    moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
+    assert all(torch.equal(value, again.params[name]) for name, value in plain.params.items())
+    assert not torch.equal(plain.params["f.conv0.weight"], moved.params["f.conv0.weight"])
+    inputs = plain.read(photos / "red above" / "0.png")
+    assert moved.predict(inputs) == moved.predict(inputs)
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "fedgloss", "moon"])
+def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(photos, tmp_path, strategy):
+    chosen = experiment(photos, encoder__norm="batch", strategy__name=strategy, strategy__weights="uniform")
+    whole = run(chosen, tmp_path / "whole")
+
+    def stop(stage, round, rounds, line):
+        if line is not None and round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(chosen, tmp_path / "stopped", progress=stop)
+    first = load_params(next((tmp_path / "stopped").glob("checkpoints/*.safetensors")))
+    resumed = run(chosen, tmp_path / "stopped", resume=True)
+    assert all(torch.equal(value, resumed.params[name]) for name, value in whole.params.items())
+    statistics = [name for name in whole.params if name.endswith(("running_mean", "running_var"))]
+    assert len(statistics) == 4
+    for name in statistics:
+        (before,) = [value for key, value in first.items() if key.endswith(name) and not key.startswith("client")]
+        assert not torch.equal(whole.params[name], before)
+        assert (whole.params[name] > 0).all() or name.endswith("running_mean")
+    alone = run(
+        experiment(photos, encoder__norm="batch", strategy__name="local", strategy__rounds=1), tmp_path / "alone"
+    )
+    one = run(
+        experiment(photos, encoder__norm="batch", strategy__weights="uniform", strategy__rounds=1), tmp_path / "one"
+    )
+    models = load_params(alone.path / "model.safetensors")
+    for name in statistics:  # a round of everybody alone, and its mean
+        mean = sum(models[f"client/{k}/{name}"] for k in range(3)) / 3
+        torch.testing.assert_close(one.params[name], mean)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"encoder__name": "none"},
+            "data.name = 'images' gives images, and encoder.name = 'none' makes no features of them: "
+            "name an encoder, for example conv (trained) or tflite (frozen)",
+        ),
+        (
+            {"data__features": ["l2"]},
+            "data.features scales vectors, but encoder.name = 'conv' takes images: leave it out",
+        ),
+        (
+            {"encoder__norm": "batch", "engine__mode": "batched"},
+            "method.name = 'distzsl' with encoder.name = 'conv' cannot train clients as one batch: "
+            "set engine.mode to 'auto'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_one_sentence(photos, tmp_path, settings, message):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
+        run(experiment(photos, **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"method.name": "apn"},
+            "method.name = 'apn' needs feature maps, but data.name = 'digit-pairs' gives vectors: name an encoder that "
+            "makes maps of images (conv, resnet, vit, tflite), or a method on vectors, for example distzsl",
+        ),
+        (
+            {"encoder.name": "conv", "encoder.augment": ["shift"]},
+            "encoder.augment needs images, and data.name = 'digit-pairs' gives vectors: leave it out",
+        ),
+    ],
+)  # fmt: skip
+def test_vectors_that_a_method_or_an_augmentation_cannot_use_are_refused(tmp_path, settings, message):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
+        run(Experiment.load("digit-pairs", SMALL | settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_needs_images(make, tmp_path):
+    message = "encoder.name = 'conv' needs images, but data.name = 'folder' gives features: set encoder.name = 'none'"
+    with pytest.raises(FedUnseenError, match=f"^{re.escape(message)}$"):
+        run(make({"encoder.name": "conv", "data.features": []}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
