@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.phases import SGD
+from fedunseen.core.phases import SGD, Step
 from fedunseen.core.random import stream
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace
@@ -177,6 +177,30 @@ def test_what_is_sent_is_counted_once():
     assert fedprox.bytes_down == 5 * 4 * numbers  # the centre of the pull is the model itself
     local = Federation(strategy="local").run(1)[2]
     assert local.bytes_up == 0
+
+
+@pytest.mark.parametrize(("strategy", "down"), [("scaffold", 2), ("moon", 1), ("fednova", 1)])
+def test_what_a_client_keeps_is_not_sent(strategy, down):
+    numbers = WIDTH * 11 + 11
+    for rounds in (1, 2):
+        result = Federation(strategy=strategy).run(rounds)[2]
+        assert result.bytes_down == 5 * 4 * numbers * down
+        assert result.bytes_up == 5 * 4 * numbers
+
+
+def test_fedgloss_takes_running_statistics_from_the_batch_itself_alone():
+    kind = find(STRATEGIES, "fedgloss")
+    made, seen = kind(kind.Settings(dual=False)), []
+
+    def gradient(params, step):
+        step.fixed["bn.running_mean"] += params["w"].sum()  # as a backbone in training would, in place
+        seen.append(params["w"].clone())
+        return {"w": torch.ones(3)}, {}
+
+    fixed = {"bn.running_mean": torch.zeros(1)}
+    made.correct(gradient)({"w": torch.ones(3)}, Step({}, {}, {"rho": torch.tensor(0.5)}, fixed))
+    assert len(seen) == 2
+    assert fixed["bn.running_mean"].item() == 3
 
 
 # What strategies are by definition
@@ -436,8 +460,7 @@ class FedGloSSByHand(ByHand):
             end, _ = self.train(k, round, sent, step)
             moves[k] = {name: end[name] - sent[name] for name in w}
             self.dual[k] = [s - move / self.beta for s, move in zip(self.dual[k], moves[k].values(), strict=True)]
-        share = sum(self.shares[k] for k in clients)
-        self.g = {name: -sum(self.shares[k] / share * moves[k][name] for k in clients) for name in w}
+        self.g = {name: -sum(moves[k][name] for k in clients) / len(clients) for name in w}
         for name in w:
             self.sigma[name] = self.sigma[name] - sum(moves[k][name] for k in clients) / (self.beta * 5)
         return {name: w[name] - self.g[name] - self.beta * self.sigma[name] for name in w}
@@ -447,7 +470,12 @@ PAPERS = [
     ("fednova", FedNovaByHand, {}, {}),
     ("scaffold", ScaffoldByHand, {"weights": "uniform"}, {"momentum": 0}),
     ("moon", MoonByHand, {"mu": 3.0, "temperature": 0.7}, {}),
-    ("fedgloss", FedGloSSByHand, {"rho": 0.3, "rho_local": 0.2, "beta": 4.0, "warmup_rounds": 2}, {"momentum": 0}),
+    (
+        "fedgloss",
+        FedGloSSByHand,
+        {"rho": 0.3, "rho_local": 0.2, "beta": 4.0, "warmup_rounds": 2, "weights": "uniform"},
+        {"momentum": 0},
+    ),
 ]
 
 

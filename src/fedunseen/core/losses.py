@@ -117,8 +117,8 @@ def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
         >>> group_norms(torch.tensor([3.0, 4.0, 2.0]).square(), torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
         tensor([5., 2.])
     """
-    squared = _precise(squares) @ groups.to(torch.promote_types(squares.dtype, torch.float32)).T
-    return _root(squared)
+    # Not as a matrix product, which autocast would make in bfloat16.
+    return _root((_precise(squares).unsqueeze(-2) * groups).sum(-1))
 
 
 def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor) -> Tensor:

@@ -121,6 +121,8 @@ def _make(
     progress = _Progress(len(images), len(images) - sum(len(parts[i]) for i in missing))
     first = os.getpid() * 7919 % len(parts)  # processes that begin together begin at different chunks
     for i in sorted(missing, key=lambda i: (i - first) % len(parts)):
+        if any(folder.glob(f"{key}.*.npy")):  # another process has just put them together
+            return
         if load(i) is None:
             features = encode(parts[i]).astype(dtype, copy=False)
             with usable(folder), replacing(chunks[i]) as temporary, temporary.open("wb") as file:

@@ -69,6 +69,11 @@ class TFLite(Encoder):
         self._free = [interpreter]  # those that no thread works with just now
         self.tensors = _find_tensors(interpreter, self.model)
         self._details = {detail["index"]: detail for detail in interpreter.get_tensor_details()}
+        planes = int(self._details[self.tensors.image]["shape"][3])
+        if image_shape[0] not in (1, planes):
+            raise DataError(
+                f"{self.model} takes grey images, but these have {image_shape[0]} channels: give another model"
+            )
         _, height, width, channels = self._details[self.tensors.map]["shape"].tolist()
         self.shape = (channels, height, width) if output == "maps" else (channels,)
         _, *size, _ = self._details[self.tensors.image]["shape"].tolist()

@@ -118,7 +118,9 @@ class Worker:
                 plans[name] = replace(plan, extras={**plan.extras, AUGMENT: draws})
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
-        return Task(instruction.params, self.samples[work.client], plans, context, instruction.extras)
+        return Task(
+            instruction.params, self.samples[work.client], plans, context, instruction.extras | instruction.kept
+        )
 
     def _solve(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)

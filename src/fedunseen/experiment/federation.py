@@ -35,6 +35,7 @@ def find_device(choice: str) -> torch.device:
         ExperimentError: ``cuda`` is asked for and not there.
     """
     there = torch.cuda.is_available()
+    torch.backends.cudnn.allow_tf32 = False  # by default convolutions keep 10 bits of a float32
     if choice == "cuda" and not there:
         raise ExperimentError("run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'")
     return torch.device("cuda" if there and choice != "cpu" else "cpu")
@@ -155,7 +156,9 @@ class Federation:
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Give the inputs of samples, as many at once as memory well bears."""
-        step = max(1, min(4096, _NUMBERS // max(1, self.inputs[0].numel())))
+        # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
+        numbers = max(1, self.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
+        step = max(1, min(4096, _NUMBERS // numbers))
         for start in range(0, len(rows), step):
             yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.device)]
 

@@ -26,6 +26,9 @@ from fedunseen.methods import Method
 __all__ = ["Prediction", "Run", "load_run"]
 
 
+_BLOCK = 64  # samples scored at once: images may take much memory on their way
+
+
 class Prediction(NamedTuple):
     """One class of a ranking: its name and its score (the method's own units; seen classes less the calibration)."""
 
@@ -140,7 +143,8 @@ class Run:
         scaled = torch.from_numpy(self._scaler(rows) if rows.ndim == 2 else rows)
         scaled_semantics = torch.from_numpy(fit_semantics(self.space, data.semantics)(semantics))
         with torch.no_grad():
-            scores = self._method.scores(self.params, scaled, scaled_semantics).numpy()
+            blocks = [self._method.scores(self.params, part, scaled_semantics) for part in torch.split(scaled, _BLOCK)]
+            scores = torch.cat(blocks).numpy()
         scores = scores - self.result["calibration_factor"] * seen
         kept = np.flatnonzero(allowed)
         order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]

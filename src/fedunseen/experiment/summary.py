@@ -207,7 +207,8 @@ def _alignment(
     gamma = gamma[np.ix_(part, part)]
     if not np.isfinite(gamma).all():
         return None
-    temperature = float(getattr(method.settings, "temperature", 10.0))
+    # tau of Eq. 10 for a method that has a Gamma; SVIP's temperature is another one.
+    temperature = 10.0 if given is None else float(getattr(method.settings, "temperature", 10.0))
     place = np.full(len(benchmark.space.names), -1)
     place[part] = np.arange(len(part))
     common = rows[: max(20, min(_COMMON // _cost(federation), 2**23 // (len(result.replies) * len(part))))]

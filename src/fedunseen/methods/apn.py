@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedunseen.core.losses import (
@@ -36,7 +36,8 @@ class APNSettings(MapSettings):
 
     AWA2 there: pool = "average", sce_p = 1 (0 for ZSL alone), mse = 1e-4, mse_p = 0.01, groups_v = 5e-4,
     groups_p = 5e-7, grouped = false, compactness = 0. SUN there: pool = "average", mse = 1e-4, mse_p = 0.05,
-    groups_v = 1e-3, groups_p = 5e-3, compactness = 1.3e-5.
+    groups_v = 1e-3, groups_p = 5e-3, compactness = 1.3e-5. The groups are the class space's: for CUB its 28, where the
+    official code takes seven body parts, so that the norms sum to more here.
     """
 
     name: Literal["apn"] = "apn"
@@ -63,6 +64,14 @@ class APNSettings(MapSettings):
     double_softmax: bool = False
     """Whether cross-entropy is taken of probabilities as if they were scores, as the official code does. Off, since its
     small gradients are made for Adam: with SGD it takes a learning rate near 1, and still learns more slowly."""
+
+    @model_validator(mode="after")
+    def _check_losses(self) -> APNSettings:
+        if not (self.sce or self.sce_p or self.mse or self.mse_p):
+            raise ValueError(
+                "sce, sce_p, mse and mse_p are all 0, so that there is nothing to learn: give one a weight"
+            )
+        return self
 
 
 class APN(MapMethod):

@@ -53,7 +53,7 @@ class DistZSLSettings(MethodSettings):
     sce_classes: Classes = "seen"
     """Classes in the denominator of Eq. 3; as printed, it is "all"."""
     kl_classes: Classes = "seen"
-    """Classes in the softmaxes of Eq. 6."""
+    """Classes in the softmaxes of Eq. 6; as printed, it is "all", over which a run's theory measures it too."""
 
     @model_validator(mode="after")
     def _check_losses(self) -> DistZSLSettings:

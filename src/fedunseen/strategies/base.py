@@ -42,10 +42,17 @@ class StrategySettings(NamedSettings):
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """What a client is given: the parameters to start from and whatever its gradient function needs beside them."""
+    """What a client begins with.
+
+    Attributes:
+        params: the parameters to start from.
+        extras: whatever else its loss or gradient function needs from the server.
+        kept: likewise from the client's own state: it does not travel.
+    """
 
     params: Params
     extras: Params = field(default_factory=dict)
+    kept: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,9 @@ sigma (the method of multipliers, as in FedDyn) keep the clients' solutions toge
 
 Two places where the authors' code and the method of multipliers differ are decided for the latter: sigma changes by
 the sum of the clients' changes over beta N (the code divides by the number of this round's clients once more), and
-s_k changes once a round (the code does it after every local epoch, which is the same for one epoch). Running statistics
-have no part in any of this.
+s_k changes once a round (the code does it after every local epoch, which is the same for one epoch). In sigma the
+clients count as in the model, so that both belong to the same mean of losses; with ``weights = "uniform"`` that is the
+paper's. Running statistics have no part in any of this.
 """
 
 from __future__ import annotations
@@ -70,13 +71,15 @@ class FedGloSS(Strategy):
             step = self.radius(self.config.rho, round) / (_norm(gradient) + 1e-12)
             start = params | {name: params[name] + step * g for name, g in gradient.items()}
         extras: Params = {}
+        kept: Params = {}
         if self.config.rho_local:
             device = next(iter(params.values())).device
             extras["rho"] = torch.tensor(self.radius(self.config.rho_local, round), device=device)
         if self.config.dual:
             own = client_state or {name: torch.zeros_like(value) for name, value in within("sigma/", state).items()}
-            extras |= under("start/", {name: start[name] for name in own}) | under("dual/", own)
-        return Instruction(start, extras)
+            extras |= under("start/", {name: start[name] for name in own})
+            kept = under("dual/", own)
+        return Instruction(start, extras, kept)
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Take the gradient where SAM says, less s_k, with a pull of strength 1 / beta towards w~."""
@@ -86,7 +89,10 @@ class FedGloSS(Strategy):
             extras = step.extras
             if self.config.rho_local:
                 size = extras["rho"] / (_norm(grads) + 1e-12)
-                grads, _ = gradient({name: params[name] + size * g for name, g in grads.items()}, step)
+                # The second pass is no batch of its own: what it does to running statistics is thrown away.
+                fixed = {name: v.clone() if is_statistic(name) else v for name, v in step.fixed.items()}
+                above = {name: params[name] + size * g for name, g in grads.items()}
+                grads, _ = gradient(above, step._replace(fixed=fixed))
             if self.config.dual:
                 pull = {name: (params[name] - extras[f"start/{name}"]) / self.config.beta for name in grads}
                 grads = {name: g - extras[f"dual/{name}"] + pull[name] for name, g in grads.items()}
@@ -99,7 +105,7 @@ class FedGloSS(Strategy):
         update, _ = super().finish(instruction, result, client_state)
         if not self.config.dual:
             return update, client_state
-        dual = within("dual/", instruction.extras)
+        dual = within("dual/", instruction.kept)
         moved = {name: result.params[name] - instruction.params[name] for name in dual}
         return update, {name: value - moved[name] / self.config.beta for name, value in dual.items()}
 
@@ -111,8 +117,8 @@ class FedGloSS(Strategy):
         merged = params | {name: params[name] + self.server_step(round) * change for name, change in mean.items()}
         sigma = within("sigma/", state)
         if self.config.dual:
-            share = -1.0 / (self.config.beta * float(state["clients"]) * self.settings.update_scale)
-            sigma = add_scaled(sigma, updates, [share] * len(replies))
+            share = -len(replies) / (self.config.beta * float(state["clients"]) * self.settings.update_scale)
+            sigma = add_scaled(sigma, updates, [share * weight for weight in self.reply_weights(replies)])
             merged |= {name: merged[name] - self.config.beta * value for name, value in sigma.items()}
         gradient = {name: -change for name, change in mean.items()}
         new = under("sigma/", sigma) | under("gradient/", gradient) | {"clients": state["clients"]}

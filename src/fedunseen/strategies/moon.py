@@ -49,8 +49,9 @@ class Moon(Strategy):
         In its first round there is none: the global model stands in and the term counts nothing (``known`` = 0).
         """
         known = torch.tensor(1.0 if client_state else 0.0, device=next(iter(params.values())).device)
-        extras = under("global/", params) | under("previous/", client_state or params)
-        return Instruction(params, extras | {"known": known})
+        return Instruction(
+            params, under("global/", params), under("previous/", client_state or params) | {"known": known}
+        )
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
         """Add mu times the contrastive term, on the loss's own ``representation`` if it gives one."""
@@ -91,5 +92,6 @@ def contrast(own: Tensor, everybody: Tensor, previous: Tensor, weights: Tensor, 
         >>> round(contrast(z, z, z, torch.ones(1), 0.5).item(), 4)  # as near to one as to the other: log 2
         0.6931
     """
+    own, everybody, previous = (z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, everybody, previous))
     nearer = F.cosine_similarity(own, everybody, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
     return weighted_mean(-F.logsigmoid(nearer / temperature), weights)

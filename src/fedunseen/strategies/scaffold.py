@@ -49,7 +49,7 @@ class Scaffold(Strategy):
     def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
         """Send the model and c; the client adds its own c_k, zero in its first round."""
         own = client_state or {name: torch.zeros_like(value) for name, value in within("c/", state).items()}
-        return Instruction(params, under("c/", within("c/", state)) | under("own/", own))
+        return Instruction(params, under("c/", within("c/", state)), under("own/", own))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Step along g - c_k + c."""
@@ -64,7 +64,7 @@ class Scaffold(Strategy):
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send the update, remember c_k+."""
         update, _ = super().finish(instruction, result, client_state)
-        own, everybody = within("own/", instruction.extras), within("c/", instruction.extras)
+        own, everybody = within("own/", instruction.kept), within("c/", instruction.extras)
         for name, length in result.step_lengths.items():
             moved = instruction.params[name] - result.params[name]
             own[name] = own[name] - everybody[name] + moved / length
