@@ -64,16 +64,18 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
     assert told == {
         "benchmark": "cub", "root": str(cub), "missing": [], "problems": [],
         "snippet": f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"',
-        "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312, "groups": 28,
+        "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312,
+        "groups": 28, "grouped": 312,
         "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 224 * 224, "cache": str(own_cache),
     }  # fmt: skip
     done = command("data", "check", cub, "--set", f"data.splits={splits}")
-    assert done.out.splitlines()[:5] == [
+    assert done.out.splitlines()[:6] == [
         f"{cub}: the layout of cub",
         "  classes: 6 (4 seen, of them 1 for validation; 2 unseen)",
-        "  attributes: 312 in 28 groups",
+        "  attributes: 312, 312 of them in 28 groups",
         "  samples: 30 (16 to train on, 4 tests of seen and 10 of unseen classes)",
         f"  decoded once, they take 0.00 GB in {own_cache}",
+        "  images not decoded: add --images to find those that cannot be read",
     ]
     snippet = done.out.partition("ready:\n")[2]
     (cub.parent / "mine.toml").write_text(snippet + '[method]\nname = "eszsl"\n[strategy]\nname = "centralised"\n')

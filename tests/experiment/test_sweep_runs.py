@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedunseen
-from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
 
@@ -309,3 +309,14 @@ def test_free_memory_is_less_than_all(monkeypatch):
     if free is None:
         pytest.skip("the system does not say")
     assert 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
+
+
+def test_a_sweep_whose_data_are_missing_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError) as error:
+        run_sweep(read_sweep("fedzsl-table2", ("CUB_RES101", "digit-pairs")), tmp_path / "out")
+    assert str(error.value) == (
+        f"the sweep needs data that are not there: CUB_RES101 (in {tmp_path}/nowhere/xlsa17); set FEDUNSEEN_DATA or "
+        "data.root to the folder that holds them, or take other data with --data"
+    )
+    assert not (tmp_path / "out").exists()

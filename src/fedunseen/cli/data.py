@@ -137,17 +137,20 @@ def render_check(told: Mapping[str, Any]) -> str:
     lines += [f"  missing: {need}" for need in told["missing"]]
     if told["missing"]:
         kind = find("data", told["benchmark"])
-        lines.append(f"  {kind.title} is published at {kind.page}")
+        own = told["benchmark"] == "images"
+        lines.append(f"  {kind.title}: {kind.page}" if own else f"  {kind.title} is published at {kind.page}")
     lines += [f"  problem: {problem}" for problem in told["problems"]]
     if "classes" in told:
         lines.append(f"  classes: {told['classes']} ({told['seen']} seen, of them {told['validation']} for validation; "
                      f"{told['unseen']} unseen)")  # fmt: skip
-        lines.append(f"  attributes: {told['attributes']} in {told['groups']} groups")
+        lines.append(f"  attributes: {told['attributes']}, {told['grouped']} of them in {told['groups']} groups")
         lines.append(f"  samples: {told['samples']:,} ({told['train']:,} to train on, {told['test_seen']:,} tests of "
                      f"seen and {told['test_unseen']:,} of unseen classes)")  # fmt: skip
     if "bytes" in told:
         lines.append(f"  decoded once, they take {told['bytes'] / 1e9:.2f} GB in {told['cache']}")
     if not told["missing"] and not told["problems"]:
+        if "bytes" in told and "unreadable" not in told:
+            lines.append("  images not decoded: add --images to find those that cannot be read")
         lines += ["ready:", *told["snippet"].splitlines()]
     return "\n".join(lines)
 
@@ -242,6 +245,7 @@ def _counts(space: ClassSpace, splits: Mapping[str, int]) -> dict[str, Any]:
         "classes": len(space.names),
         "attributes": space.attributes,
         "groups": len(space.attribute_groups),
+        "grouped": sum(map(len, space.attribute_groups.values())),
         "seen": len(space.seen),
         "validation": len(space.validation),
         "unseen": len(space.unseen),

@@ -200,6 +200,9 @@ def _headline(done: Run) -> str:
     return f"{unseen}  harmonic {number('gzsl_harmonic')} %"
 
 
+_WARNED: set[str] = set()
+
+
 def _say(*lines: str) -> None:
     """Print for people: to standard error, so that standard output carries results alone."""
     for line in lines:
@@ -207,8 +210,10 @@ def _say(*lines: str) -> None:
 
 
 def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
-    """Show a warning as one line; where in the code it arose is of no use to the user."""
-    _say(f"warning: {message}")
+    """Show a warning as one line, and once; where in the code it arose is of no use to the user."""
+    if str(message) not in _WARNED:
+        _WARNED.add(str(message))
+        _say(f"warning: {message}")
 
 
 def _fail(message: str, code: int) -> NoReturn:

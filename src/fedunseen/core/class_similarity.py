@@ -87,8 +87,8 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
             write_tensors(cached, {"gamma": gamma, "solved": np.array([solved])})
     if not solved:
         warnings.warn(
-            f"the graphical lasso did not reach its optimum on these {len(s)} classes; their correlation, which is "
-            f"within alpha = {alpha} of it, is used instead",
+            f"the graphical lasso did not reach its optimum on these {len(s)} classes: their correlation, which is "
+            f"within alpha = {alpha} of it, is used instead; that is usual, and makes next to no difference",
             stacklevel=2,
         )
     return gamma

@@ -24,7 +24,7 @@ class MethodSettings(NamedSettings):
     """Settings that every trained method has: its optimiser (SGD) and batches."""
 
     lr: float = Field(0.01, gt=0)
-    """Learning rate of the clients' SGD (lambda in FedZSL's Algorithm 1)."""
+    """Learning rate of the clients' SGD."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum; its state starts anew each round."""
     weight_decay: float = Field(1e-5, ge=0)

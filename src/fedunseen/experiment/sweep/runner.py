@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json
 from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.sweep.results import Row, row, write_csv
@@ -43,6 +43,21 @@ Heard = Callable[[Row, int], None]
 MIB = 2**20
 PROCESS = 512 * MIB
 """What a process takes before it has data: Python, PyTorch and this package."""
+
+
+def _check_data(cells: Sequence[Cell]) -> None:
+    """Refuse a sweep whose data are not there, rather than let its cells fail one after the other."""
+    missing: dict[str, str] = {}
+    for cell in cells:
+        root = getattr(cell.experiment.data, "root", None) if cell.experiment is not None else None
+        if root is not None and not Path(root).expanduser().is_dir():
+            missing.setdefault(cell.values.get("data", cell.key), str(root))
+    if missing:
+        places = ", ".join(f"{name} (in {root})" for name, root in missing.items())
+        raise DataError(
+            f"the sweep needs data that are not there: {places}; set FEDUNSEEN_DATA or data.root to the folder that "
+            "holds them, or take other data with --data"
+        )
 
 
 def run_sweep(
@@ -71,9 +86,11 @@ def run_sweep(
 
     Raises:
         RunDirectoryError: the directory cannot be used.
+        DataError: a folder with data is missing.
     """
     path = Path(out)
     tell = hear or (lambda row, left: None)
+    _check_data(sweep.cells if cells is None else cells)
     _check(sweep, path, resume)
     with RunDirectory(path).locked():
         _check(sweep, path, resume)  # again: another process may have been quicker
