@@ -48,7 +48,7 @@ def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None) -> E
         raise ExperimentError(
             f"encoder.augment needs images, and data.name = {experiment.data.name!r} gives vectors: leave it out"
         )
-    if experiment.data.features:
+    if experiment.data.features and encoder.trained:
         raise ExperimentError(f"data.features scales vectors, but encoder.name = {name!r} takes images: leave it out")
     return encoder
 
