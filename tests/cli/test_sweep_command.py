@@ -65,13 +65,15 @@ def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
 
 
 def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp_path):
-    done = command("sweep", two, "--out", tmp_path / "out", "--set", "data.root=nowhere", "--jobs", "1", "--json")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = command("sweep", two, "--out", tmp_path / "out", "--set", f"data.root={empty}", "--jobs", "1", "--json")
     assert done.code == 1
     assert json.loads(done.out)["failed"] == 2
     said = done.err.splitlines()
     assert said[-1] == "2 of 2 cells failed; with --resume they are tried again"
     assert said[-2].startswith("failed: 0.05; 0.1: ")
-    assert "nowhere is missing" in said[-2]
+    assert "classes.csv is missing" in said[-2]
 
 
 def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ lines = ["what"]
 BROKEN = """
 "killed" = { method = { name = "fragile", how = "kill" } }
 "raises" = { method = { name = "fragile", how = "raise" } }
-"no data" = { data = { root = "nowhere" } }
+"no data" = { data = { root = "empty" } }
 "good" = { strategy = { rounds = 1 } }
 """
 
@@ -137,6 +137,7 @@ def results(out):
 def test_cells_fail_alone_and_say_why(file, tmp_path):
     path = file.with_name("broken.toml")
     path.write_text(file.read_text("utf-8").replace("[[fig", BROKEN + "[[fig"), "utf-8")
+    (file.parent / "empty").mkdir()
     sweep, out, heard = read_sweep(path), tmp_path / "out", []
     found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, hear=lambda row, left: heard.append(left))
     by_key = {row.cell.key: row for row in found}
@@ -144,7 +145,7 @@ def test_cells_fail_alone_and_say_why(file, tmp_path):
     assert heard == [3, 2, 1, 0]
     assert by_key["killed"].problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
     assert by_key["raises"].problem == "ZeroDivisionError: integer division or modulo by zero"
-    assert "nowhere is missing" in by_key["no data"].problem
+    assert "classes.csv is missing" in by_key["no data"].problem
     assert "return 1 // 0" in json.loads((out / "failed" / "raises.json").read_text())["traceback"]
     assert by_key["good"].mean["zsl"] > 0
 
