@@ -15,11 +15,15 @@ REFERENCES = {
     "l2": lambda train, rows: normalize(rows),
     "min-max": lambda train, rows: MinMaxScaler().fit(train).transform(rows),
     "centre": lambda train, rows: rows - train.mean(axis=0),
+    "x10": lambda train, rows: 10 * rows,
     "standard": lambda train, rows: StandardScaler().fit(train).transform(rows),
 }
 
 
-@pytest.mark.parametrize("steps", [("l2",), ("min-max",), ("centre",), ("standard",), ("l2", "centre", "l2")])
+@pytest.mark.parametrize(
+    "steps",
+    [("l2",), ("min-max",), ("centre",), ("standard",), ("x10",), ("l2", "centre", "l2"), ("centre", "l2", "x10")],
+)
 @pytest.mark.parametrize("block", [scaling.BLOCK, 6 * 16])  # one block, and several with an uneven end
 def test_agrees_with_scikit_learn_fitted_on_the_training_rows(rows, steps, block, monkeypatch):
     monkeypatch.setattr(scaling, "BLOCK", block)

@@ -144,7 +144,7 @@ def small_answers(draw):
     best_unseen = np.where(right & unseen, labels, best_unseen)
     best_seen = np.where(right & ~unseen, labels, best_seen)
     gap = np.array(draw(st.lists(st.integers(-6, 6), min_size=n, max_size=n))) / 4  # few values: many ties
-    return Answers(labels, best_seen, best_unseen, gap, unseen)
+    return Answers(labels, best_seen, best_unseen, gap, unseen, best_unseen)
 
 
 @given(st.lists(small_answers(), min_size=1, max_size=3))
@@ -165,12 +165,12 @@ def test_the_best_factor_beats_none_on_scores_that_favour_seen_classes():
 
 def test_of_equally_good_factors_the_nearest_to_none_is_taken():
     # Both right at the factors between -1 and 0.5, and nowhere else: the middle of that interval.
-    answers = Answers(
-        np.array([0, 1]), np.array([1, 1]), np.array([0, 0]), np.array([-1.0, 0.5]), np.array([True, False])
-    )
+    unseen, no = np.array([0, 0]), np.array([True, False])
+    answers = Answers(np.array([0, 1]), np.array([1, 1]), unseen, np.array([-1.0, 0.5]), no, unseen)
     assert best_factor([answers]) == -0.25
     # Never right: all are as good, and 0 lies below the lowest gap.
-    wrong = Answers(np.array([0, 1]), np.array([4, 4]), np.array([3, 3]), np.array([1.0, 3.0]), np.array([True, False]))
+    unseen = np.array([3, 3])
+    wrong = Answers(np.array([0, 1]), np.array([4, 4]), unseen, np.array([1.0, 3.0]), no, unseen)
     assert best_factor([wrong]) == pytest.approx(1.0, abs=1e-5)
 
 

@@ -7,10 +7,12 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 
 SECTIONS = "(known: data, encoder, engine, evaluation, method, partition, run, strategy)"
-METHODS = "(known: apn, classifier, distzsl, eszsl, fedzsl, gem, msdn, svip)"
+METHODS = "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, msdn, svip, vaegan)"
 PRESETS = (
-    "awa2-distzsl, awa2-fedzsl, cub-distzsl, cub-fedzsl, digit-pairs, digit-pairs-classifier, digit-pairs-conv, "
-    "digit-pairs-distzsl, sun-distzsl, sun-fedzsl"
+    "apy-clswgan, awa1-clswgan, awa1-free, awa2-clswgan, awa2-distzsl, awa2-fedzsl, awa2-free, awa2-vaegan, "
+    "cub-clswgan, cub-distzsl, cub-fedzsl, cub-free, cub-vaegan, digit-pairs, digit-pairs-classifier, "
+    "digit-pairs-clswgan, digit-pairs-conv, digit-pairs-distzsl, sun-clswgan, sun-distzsl, sun-fedzsl, sun-free, "
+    "sun-vaegan"
 )
 WHOLE = "input should be a valid integer"
 
@@ -21,12 +23,12 @@ WHOLE = "input should be a valid integer"
         (
             "strategy.round=3",
             "strategy: unknown key 'round': did you mean 'rounds'? "
-            "(known: fraction, local_epochs, name, rounds, server_lr, update_scale, weights)",
+            "(known: fraction, local_epochs, name, rounds, server_lr, shared, update_scale, weights)",
         ),
         (
             "strategy.mu=0.1",
             "strategy: unknown key 'mu' "
-            "(known: fraction, local_epochs, name, rounds, server_lr, update_scale, weights)",
+            "(known: fraction, local_epochs, name, rounds, server_lr, shared, update_scale, weights)",
         ),
         ("strtegy.rounds=3", f"strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? {SECTIONS}"),
         (".x=3", f".x: unknown section '' {SECTIONS}"),
@@ -38,7 +40,7 @@ WHOLE = "input should be a valid integer"
             "method.name=fedzls",
             f"method.name: unknown method 'fedzls': did you mean 'fedzsl'? {METHODS}",
         ),
-        ("method.name=resnet", f"method.name: unknown method 'resnet' {METHODS}"),
+        ("method.name=vgg", f"method.name: unknown method 'vgg' {METHODS}"),
         (
             "data.name=digitpairs",
             "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? "
@@ -55,7 +57,7 @@ WHOLE = "input should be a valid integer"
         ),
         ("engine.name=flower", "engine.name: unknown value 'flower' (known: in-process)"),
         ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, cpu, cuda)"),
-        ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, standard)"),
+        ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, standard, x10)"),
         ("data.features=l2", "data.features: input should be a list in square brackets, not 'l2'"),
         ("method.hidden=[256", "method.hidden: input should be a list in square brackets, not '[256'"),
         ("method.hidden=[0]", "method.hidden.0: input should be greater than 0, not 0"),

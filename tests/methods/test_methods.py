@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedunseen.encoders import Backbone
-from fedunseen.methods import METHODS, Method
+from fedunseen.methods import METHODS, Candidates, Method
 
 
 def find(name):
@@ -20,7 +20,8 @@ def find(name):
 def method(request, grouped):
     kind = find(request.param)
     backbone = Backbone((12,) if kind.takes == "vectors" else (12, 2, 3))
-    return kind(kind.Settings(), grouped, torch.from_numpy(grouped.semantics).float(), backbone)
+    settings = kind.Settings(**({"output": "linear", "head_epochs": 2} if kind.generates else {}))
+    return kind(settings, grouped, torch.from_numpy(grouped.semantics).float(), backbone)
 
 
 def samples(method, count=9):
@@ -42,11 +43,15 @@ def test_it_is_drawn_from_the_given_generator_alone(method):
 
 
 def test_it_scores_every_class(method, space):
-    params = method.init(np.random.default_rng(0))
+    classes = Candidates(space.names, method.semantics, space.seen, space.unseen)
+    params = method.complete(method.init(np.random.default_rng(0)), classes, 0)
     scores = method.scores(params, samples(method), method.semantics)
     assert scores.shape == (9, 8)
-    if method.zero_shot:  # new classes need no training
-        assert method.scores(params, samples(method), torch.randn(3, 30)).shape == (9, 3)
+    if method.zero_shot:  # new classes need no training, or none by anybody who holds samples
+        names = ("one", "other", "third")
+        more = Candidates(names, torch.randn(3, 30), np.array([], dtype=np.int64), np.arange(3))
+        params = method.complete(params, more, 0)
+        assert method.scores(params, samples(method), more.semantics).shape == (9, 3)
 
 
 def test_it_predicts_attributes_and_features_if_it_says_so(method):
@@ -61,6 +66,9 @@ def test_it_predicts_attributes_and_features_if_it_says_so(method):
     else:
         with pytest.raises(TypeError, match=f"^{type(method).__name__} reconstructs no features$"):
             method.reconstruct(params, torch.randn(9, 30))
+    if not method.generates:
+        with pytest.raises(TypeError, match=f"^{type(method).__name__} generates no features$"):
+            method.generated(params, None, 0, 1, 0)
     if method.trained:
         represented = method.represent(params, samples(method))
         assert len(represented) == 9

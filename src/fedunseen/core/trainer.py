@@ -131,19 +131,22 @@ class Trainer:
         def batch_of(plan: Plan, samples: Tensor, step: int) -> dict[str, Tensor]:
             keep = plan.weight[step] > 0  # alone, a short batch is simply short
             chosen = samples[torch.from_numpy(plan.index[step][keep]).to(samples.device)]
-            extras = {name: self._tensor(value[step][keep]) for name, value in plan.extras.items()}
-            return self._batch(chosen, self._tensor(plan.weight[step][keep]), extras)
+            drawn = plan.draws(step) if plan.draws else {}
+            extras = {name: value[step] for name, value in plan.extras.items()} | dict(drawn)
+            kept = {name: self._tensor(value[keep]) for name, value in extras.items()}
+            return self._batch(chosen, self._tensor(plan.weight[step][keep]), kept)
 
         samples = torch.from_numpy(task.samples).to(self.inputs.device)
         log = _Log()
         steps = 0
         for name, phases in self._turns():
             plan = task.plans[name]
-            run = [_Running(p, params, self.correct(_by_autograd(self.objective(p.loss)))) for p in phases]
-            for step in range(plan.steps):
-                batch = batch_of(plan, samples, step)
+            run = [_Running(p, params, self.correct(_by_autograd(self._objective(p)))) for p in phases]
+            for rows in _rows_of_turns(phases, plan.steps):
+                batches = {row: batch_of(plan, samples, row) for row in rows}
                 for running in run:
-                    for _ in range(running.phase.repeats):
+                    for row in _rows_of(running.phase, rows):
+                        batch = batches[row]
                         fixed = {k: v for k, v in params.items() if k not in running.group}
                         with self._precision():
                             grads, terms = running.gradient(running.group, Step(batch, context, task.extras, fixed))
@@ -171,30 +174,46 @@ class Trainer:
             steps = np.array([plan.steps for plan in plans])
             if (np.diff(steps) > 0).any():
                 raise ValueError("the plans of a round's phases must rank its clients alike")
+            if not steps.any():
+                continue
             total += steps
             width = max(_places(plan) for plan in plans)
             padded = _padded(plans, [task.samples for task in chosen], width)
             index, weight = (torch.from_numpy(array).to(device) for array in padded)
             more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
-            run = [_Running(p, params, self.correct(_by_transform(self.objective(p.loss)))) for p in phases]
-            for step in range(int(steps.max())):
+            run = [_Running(p, params, self.correct(_by_transform(self._objective(p)))) for p in phases]
+
+            def batch_of(
+                step: int,
+                plans: Sequence[Plan] = plans,
+                steps: NDArray[np.int64] = steps,
+                index: Tensor = index,
+                weight: Tensor = weight,
+                more: Params = more,
+            ) -> tuple[slice, dict[str, Tensor]]:
                 active = slice(0, int((steps > step).sum()))
                 extra = {k: value[step, active] for k, value in more.items()}
-                batch = self._batch(index[step, active], weight[step, active], extra)
+                drawn = [plan.draws(step) for plan in plans[active] if plan.draws]
+                for name in drawn[0] if drawn else ():
+                    extra[name] = self._tensor(np.stack([one[name] for one in drawn]))
+                return active, self._batch(index[step, active], weight[step, active], extra)
+
+            for rows in _rows_of_turns(phases, int(steps.max())):
+                batches = {row: batch_of(row) for row in rows}
                 for running in run:
-                    group = {k: v[active] for k, v in running.group.items()}
-                    fixed = {k: v[active] for k, v in params.items() if k not in running.group}
-                    seen = Step(
-                        batch,
-                        {k: v if context_dims[k] is None else v[active] for k, v in context.items()},
-                        {k: v if extras_dims[k] is None else v[active] for k, v in extras.items()},
-                        fixed,
-                    )
-                    dims = Step._make((dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0)))
-                    mapped = torch.func.vmap(running.gradient, in_dims=(0, dims))
-                    for _ in range(running.phase.repeats):
+                    for row in _rows_of(running.phase, rows):
+                        active, batch = batches[row]
+                        group = {k: v[active] for k, v in running.group.items()}
+                        fixed = {k: v[active] for k, v in params.items() if k not in running.group}
+                        seen = Step(
+                            batch,
+                            {k: v if context_dims[k] is None else v[active] for k, v in context.items()},
+                            {k: v if extras_dims[k] is None else v[active] for k, v in extras.items()},
+                            fixed,
+                        )
+                        dims = Step._make((dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0)))
                         with self._precision():
-                            grads, terms = mapped(group, seen)
+                            grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
                         running.apply(grads, active)
                         log.add(terms, active)
         results: list[LocalResult | None] = [None] * count
@@ -211,11 +230,15 @@ class Trainer:
             inputs = self.augment(inputs, extras.pop(AUGMENT))
         return {"inputs": inputs, "labels": self.labels[rows], "weights": weights, **extras}
 
+    def _objective(self, phase: Phase) -> Loss:
+        return self.objective(phase.loss) if phase.contrasted else phase.loss
+
     def _step_lengths(self, task: Task) -> dict[str, float]:
         lengths: dict[str, float] = {}
         for plan, phases in self._turns():
             for phase in phases:
-                length = phase.optimiser.step_length(task.plans[plan].steps * phase.repeats)
+                turns = _rows_of_turns(phases, task.plans[plan].steps)
+                length = phase.optimiser.step_length(sum(len(_rows_of(phase, rows)) for rows in turns))
                 for name in filter(phase.owns, task.params):
                     lengths[name] = lengths.get(name, 0.0) + length
         return lengths
@@ -308,6 +331,17 @@ def _logged(terms: Terms) -> Terms:
     return {name: term for name, term in terms.items() if name != "representation"}
 
 
+def _rows_of_turns(phases: Sequence[Phase], steps: int) -> list[range]:
+    """Cut a plan's rows into the turns of its phases: one row each, or as many as a phase with fresh batches takes."""
+    rows = max((phase.repeats for phase in phases if phase.fresh), default=1)
+    return [range(start, min(start + rows, steps)) for start in range(0, steps, rows)]
+
+
+def _rows_of(phase: Phase, turn: range) -> Sequence[int]:
+    """Return the rows that a phase takes in a turn, one for each of its steps."""
+    return turn[-phase.repeats :] if phase.fresh else [turn[-1]] * phase.repeats
+
+
 def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
     """Stack what differs between clients; leave alone what is the same object for all. Returns vmap's in_dims too."""
     values: Params = {}
@@ -321,7 +355,7 @@ def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
 
 def _places(plan: Plan) -> int:
     """Return how many places of the batches are needed: up to the last one that any step uses."""
-    if plan.extras:  # what was drawn for each place must stay in place
+    if plan.extras or plan.draws:  # what was drawn for each place must stay in place
         return int(plan.index.shape[1])
     used = np.flatnonzero((plan.weight > 0).any(0))
     return 1 + int(used[-1]) if len(used) else 0

@@ -24,7 +24,7 @@ class DataSettings(NamedSettings):
 
     features: tuple[Scaling, ...] = ()
     """Scalings of the features, in order, fitted on training samples only: `l2` (unit length), `centre`, `standard`
-    (zero mean, unit deviation), `min-max`."""
+    (zero mean, unit deviation), `min-max`, `x10` (ten times as long)."""
     semantics: tuple[Scaling, ...] = ()
     """The same scalings for the semantics, in order, fitted on seen classes only."""
 

@@ -274,8 +274,8 @@ def _pccd(settings: PartitionSettings, classes: list[int], seed: int) -> list[li
 def _uneven_sizes(settings: PartitionSettings, classes: int, seed: int) -> list[int]:
     """Return how many classes each client holds: the floor, and a random share of what is left over."""
     clients = settings.clients
-    # uneven: half of an even share is FZSL's eighth of all classes for its 4 clients
-    default = 2 if settings.counts == "dirichlet" else max(1, classes // (2 * clients))
+    # uneven: half of an even share, rounded up, is at least FZSL's eighth of all classes for its 4 clients
+    default = 2 if settings.counts == "dirichlet" else -(-classes // (2 * clients))
     floor = settings.floor if settings.floor is not None else default
     if floor * clients > classes:
         raise ExperimentError(

@@ -7,10 +7,12 @@ l2       x / ||x||; a row of zeros stays             nothing
 min-max  (x - min) / (max - min) per column          smallest, largest
 centre   x - mean per column                         mean
 standard (x - mean) / standard deviation per column  mean, standard deviation
+x10      10 x                                        nothing
 ======== =========================================== ==========================
 
 Rows that were not fitted may leave [0, 1] under min-max: they are not clipped. A column that is constant over
-the fitted rows becomes 0 under min-max and standard.
+the fitted rows becomes 0 under min-max and standard. A generator wants features
+that are about as long as its noise, the root of how many numbers that has: unit length times ten, say.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from fedunseen.data.class_space import ClassSpace
 
 __all__ = ["Scaler", "Scaling", "blocks", "fit_semantics"]
 
-Scaling = Literal["l2", "min-max", "centre", "standard"]
+Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
 
 BLOCK = 4 * 2**20  # numbers a block: 16 MiB in float32, 32 MiB in float64
 
@@ -102,6 +104,8 @@ class Scaler:
         elif step == "min-max":
             rows -= self.statistics[f"{i}.min"]
             rows /= self.statistics[f"{i}.range"]
+        elif step == "x10":
+            rows *= 10
         else:
             rows -= self.statistics[f"{i}.mean"]
             if step == "standard":

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.core.files import cache_folder, replacing
 from fedunseen.encoders.cache import files_digest, usable
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 
-__all__ = ["attribute_vectors", "class_prompts", "clean_class_name", "embed_texts"]
+__all__ = ["attribute_vectors", "class_prompts", "clean_class_name", "embed_classes", "embed_texts"]
 
 _AT_ONCE = 64  # texts
 _LONGEST = 512  # tokens, where a model does not say how many it takes
@@ -83,6 +83,52 @@ def class_prompts(names: Sequence[str], template: str = "a photo of a {}.") -> l
         ['a photo of a polar bear.']
     """
     return [template.replace("{}", clean_class_name(name)) for name in names]
+
+
+def embed_classes(
+    names: Sequence[str],
+    encoder: str,
+    prompt: str = "a photo of a {class}.",
+    attributes: Sequence[Sequence[str]] | None = None,
+) -> NDArray[np.float32]:
+    """Return what a text encoder makes of classes (FZSL section 3.3), of unit length.
+
+    Args:
+        names: of C classes; they are cleaned (:func:`clean_class_name`).
+        encoder: as :func:`embed_texts` takes it.
+        prompt: a sentence with ``{class}``; with ``{attribute}`` too, the mean over a class's ``attributes`` is taken.
+        attributes: for each class the names of the attributes that the prompt names.
+
+    Returns:
+        (C, d).
+
+    Raises:
+        ExperimentError: the prompt lacks ``{class}``.
+        DataError: a name has no word left once it is clean, or two are the same; and as :func:`embed_texts`.
+    """
+    if "{class}" not in prompt:
+        raise ExperimentError(f"method.prompt = {prompt!r} names no class: write {{class}} where its name belongs")
+    clean: dict[str, str] = {}
+    for name in names:
+        words = clean_class_name(name)
+        if not re.search(r"\w", words):
+            raise DataError(f"the class {name!r} has no word in its name for a text encoder: rename it")
+        if words in clean:
+            raise DataError(
+                f"the classes {clean[words]!r} and {name!r} are both {words!r} to a text encoder: rename one"
+            )
+        clean[words] = name
+    sentences = [prompt.replace("{class}", words) for words in clean]
+    if attributes is not None:
+        sentences = [
+            sentence.replace("{attribute}", _plain(own))
+            for sentence, chosen in zip(sentences, attributes, strict=True)
+            for own in chosen
+        ]
+    each = embed_texts(sentences, encoder)
+    vectors = each.reshape(len(names), -1, each.shape[1]).mean(axis=1)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(length, 1e-12), dtype=np.float32)
 
 
 def attribute_vectors(words: str, names: Sequence[str]) -> NDArray[np.float32]:

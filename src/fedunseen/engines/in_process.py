@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -68,7 +69,7 @@ class InProcess:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
         Raises:
-            FedUnseenError: a client's update is not finite.
+            FedUnseenError: a client's update or one of its losses is not finite.
         """
         works = []
         for client in clients:
@@ -76,9 +77,12 @@ class InProcess:
             works.append(Work(client, self.strategy.instruct(state, params, own, round), own))
         done = self.worker.round(works, round)
         for reply, own in done:
-            if not (finite(reply.update) and finite(own)):
+            whole = finite(reply.update) and finite(own)
+            lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]
+            if lost or not whole:
+                what = f"the loss {lost[0]!r}" if whole else "the update"
                 raise FedUnseenError(
-                    f"training diverged: the update of client {reply.client} in round {round + 1} is not finite; "
+                    f"training diverged: {what} of client {reply.client} in round {round + 1} is not finite; "
                     "lower method.lr or scale the features (data.features)"
                 )
         replies = [reply for reply, _ in done]

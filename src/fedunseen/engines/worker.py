@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, to_device
-from fedunseen.core.phases import Loss
+from fedunseen.core.phases import Loss, Plan
 from fedunseen.core.random import stream
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
@@ -19,6 +19,8 @@ from fedunseen.methods import Method
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 __all__ = ["Work", "Worker"]
+
+NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float32))  # of a phase that is through
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +70,7 @@ class Worker:
         self.phases = method.phases()
 
         def objective(loss: Loss) -> Loss:
-            return strategy.objective(loss, method.represent)
+            return strategy.objective(loss, method.contrast)
 
         def change(images: Tensor, draws: Tensor) -> Tensor:
             return augment(images, draws, augmentations)
@@ -90,25 +92,30 @@ class Worker:
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
         results: dict[int, LocalResult] = {}
-        for start in range(0, len(order), chunk):
-            part = order[start : start + chunk]
-            results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
+        # A client in its first round may have a phase that the others are through with.
+        for group in _alike(order, [tuple(sorted(n for n, p in task.plans.items() if p.steps)) for task in tasks]):
+            for start in range(0, len(group), chunk):
+                part = group[start : start + chunk]
+                results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
         return [self._finish(work, results[i]) for i, work in enumerate(works)]
 
     def _batched(self, tasks: Sequence[Task]) -> bool:
         if self.mode != "auto":
             return self.mode == "batched"
-        largest = max(int((plan.weight > 0).sum(1).max()) for task in tasks for plan in task.plans.values())
+        plans = [plan for task in tasks for plan in task.plans.values() if plan.steps]
+        largest = max(int((plan.weight > 0).sum(1).max()) for plan in plans)
         work = self.method.multiply_adds(tasks[0].params)
         return self.method.batched and batching_pays(len(tasks), largest, work, self.device)
 
     def _task(self, work: Work, round: int) -> Task:
         labels = self.host_labels[self.samples[work.client]]
-        names = [phase.name for phase in self.phases if phase.before_round] + [""]
+        before = {phase.name: phase.once and bool(work.client_state) for phase in self.phases if phase.before_round}
         epochs = self.strategy.settings.local_epochs
         plans = {
             name: self.method.plan(name, labels, epochs, stream(self.seed, f"batches {name}", round, work.client))
-            for name in names
+            if not done
+            else NOTHING
+            for name, done in {**before, "": False}.items()
         }
         if self.augments:
             for name, plan in plans.items():
@@ -118,9 +125,8 @@ class Worker:
                 plans[name] = replace(plan, extras={**plan.extras, AUGMENT: draws})
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
-        return Task(
-            instruction.params, self.samples[work.client], plans, context, instruction.extras | instruction.kept
-        )
+        params, extras = instruction.params | instruction.own, instruction.extras | instruction.kept
+        return Task(params, self.samples[work.client], plans, context, extras)
 
     def _solve(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
@@ -129,5 +135,13 @@ class Worker:
     def _finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
-        reply = Reply(work.client, update, classes, samples, result.terms, result.step_lengths)
-        return reply, client_state
+        lengths = {name: length for name, length in result.step_lengths.items() if name in update}
+        return Reply(work.client, update, classes, samples, result.terms, lengths), client_state
+
+
+def _alike(order: Sequence[int], kinds: Sequence[Hashable]) -> list[list[int]]:
+    """Group positions of the same kind, in the order given."""
+    groups: dict[Hashable, list[int]] = {}
+    for i in order:
+        groups.setdefault(kinds[i], []).append(i)
+    return list(groups.values())

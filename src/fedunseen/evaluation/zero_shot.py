@@ -42,6 +42,7 @@ class Answers:
         gap: (n,) score of the best seen class less that of the best unseen one; with factor gamma, the answer is the
             seen class where ``gap >= gamma``.
         unseen: (n,) bool, the sample's class is unseen.
+        zsl: (n,) the answer among the unseen classes alone: ``best_unseen``, unless the model has scores for that.
     """
 
     labels: NDArray[np.int64]
@@ -49,19 +50,26 @@ class Answers:
     best_unseen: NDArray[np.int64]
     gap: NDArray[np.float64]
     unseen: NDArray[np.bool_]
+    zsl: NDArray[np.int64]
 
     def generalised(self, factor: float = 0.0) -> NDArray[np.int64]:
         """Return (n,) the answers among all classes."""
         return np.where(self.gap >= factor, self.best_seen, self.best_unseen)
 
 
-def answer(scores: Iterable[Tensor], labels: NDArray[np.int64], space: ClassSpace) -> Answers:
+def answer(
+    scores: Iterable[Tensor],
+    labels: NDArray[np.int64],
+    space: ClassSpace,
+    unseen_scores: Iterable[Tensor] | None = None,
+) -> Answers:
     """Turn a model's scores of test samples, of seen and of unseen classes, into answers.
 
     Args:
         scores: (b, C) scores of all classes of the space, for one batch of samples after the other.
         labels: (n,) the samples' classes.
         space: says which classes are seen and unseen.
+        unseen_scores: likewise, of a model that chooses among the unseen classes by other scores.
     """
     seen, unseen = torch.from_numpy(space.seen), torch.from_numpy(space.unseen)
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -70,7 +78,11 @@ def answer(scores: Iterable[Tensor], labels: NDArray[np.int64], space: ClassSpac
         high_unseen, at_unseen = batch[:, unseen.to(batch.device)].float().max(1)
         parts.append((seen[at_seen.cpu()], unseen[at_unseen.cpu()], (high_seen - high_unseen).double().cpu()))
     best_seen, best_unseen, gap = (torch.cat(part).numpy() for part in zip(*parts, strict=True))
-    return Answers(labels, best_seen, best_unseen, gap, np.isin(labels, space.unseen))
+    zsl = best_unseen
+    if unseen_scores is not None:
+        best = [unseen[batch[:, unseen.to(batch.device)].max(1).indices.cpu()] for batch in unseen_scores]
+        zsl = torch.cat(best).numpy()
+    return Answers(labels, best_seen, best_unseen, gap, np.isin(labels, space.unseen), zsl)
 
 
 def harmonic_mean(unseen: float, seen: float) -> float:
@@ -88,7 +100,7 @@ def metrics(answers: Answers, factor: float = 0.0) -> Metrics:
     u, s = answers.unseen, ~answers.unseen
     right = answers.generalised(factor) == answers.labels
     unseen, seen = _per_class(right[u], answers.labels[u]), _per_class(right[s], answers.labels[s])
-    zsl = _per_class(answers.best_unseen[u] == answers.labels[u], answers.labels[u])
+    zsl = _per_class(answers.zsl[u] == answers.labels[u], answers.labels[u])
     return Metrics(zsl, unseen, seen, harmonic_mean(unseen, seen))
 
 

@@ -21,7 +21,9 @@ from fedunseen.evaluation import Answers, answer
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
-from fedunseen.methods import Method
+from fedunseen.methods import Candidates, Method
+from fedunseen.strategies import Strategy
+from fedunseen.strategies.selective import Selective, matches, travelling
 
 __all__ = ["Federation", "check_presence", "find_device"]
 
@@ -68,6 +70,9 @@ class Federation:
     feature_scaler: Scaler
     semantics: Tensor  # (C, attributes), scaled
     inputs: Tensor  # (N, d) scaled vectors, or (N, channels, height, width) maps or images; on the device
+    labels: Tensor  # (N,)
+    first: Params  # the parameters before round 0, of them those that travel
+    sizes: dict[str, int]  # how many numbers each parameter has, those that stay with the clients included
 
     @staticmethod
     def make(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Federation:
@@ -100,8 +105,15 @@ class Federation:
         labels = torch.from_numpy(benchmark.labels).to(device)
         semantics = torch.from_numpy(fit_semantics(space, data.semantics)(space.semantics)).to(device)
         settings = experiment.method
+        chosen = find("method", settings.name)
         backbone = make_backbone(experiment, inputs.shape[1:], benchmark.image_shape)
-        method: Method = find("method", settings.name)(settings, space, semantics, backbone)
+        if chosen.frozen and backbone.trained:
+            raise ExperimentError(
+                f"method.name = {settings.name!r} learns from features that stay what they are, but encoder.name = "
+                f"{experiment.encoder.name!r} is trained: name a frozen one, for example tflite, or none"
+            )
+        method: Method = chosen(settings, space, semantics, backbone)
+        method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)] if chosen.frozen else inputs[:0])
         engine = experiment.engine
         if engine.mode == "batched" and not method.batched:
             raise ExperimentError(
@@ -113,6 +125,9 @@ class Federation:
                 f"strategy.name = {experiment.strategy.name!r} needs clients that use SGD, and method.name = "
                 f"{settings.name!r} does not: choose another strategy, for example fedavg"
             )
+        initial = to_device(method.init(stream(experiment.run.seed, "initialisation")), device)
+        sizes = {name: value.numel() for name, value in initial.items()}
+        strategy, initial = _select(strategy, method, initial)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
@@ -127,6 +142,9 @@ class Federation:
             feature_scaler,
             semantics,
             inputs,
+            labels,
+            initial,
+            sizes,
         )
 
     @property
@@ -136,9 +154,7 @@ class Federation:
 
     def initial(self) -> tuple[Params, Params]:
         """Return the server's state and parameters before round 0."""
-        params = self.method.init(stream(self.experiment.run.seed, "initialisation"))
-        params = to_device(params, self.device)
-        return self.engine.strategy.init(params, len(self.partition.clients)), params
+        return self.engine.strategy.init(self.first, len(self.partition.clients)), self.first
 
     def participants(self, round: int) -> list[int]:
         """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
@@ -147,12 +163,31 @@ class Federation:
         rng = stream(self.experiment.run.seed, "participants", round)
         return sorted(int(client) for client in rng.choice(present, count, replace=False))
 
+    def complete(self, params: Params) -> Params:
+        """Add what the method's scores need to merged parameters: a generative method's classifiers.
+
+        Real training samples take part only where one place has all of them.
+        """
+        space = self.benchmark.space
+        real = None
+        if self.engine.strategy.pools and self.method.generates:
+            rows = torch.from_numpy(self.benchmark.train).to(self.device)
+            real = self.inputs[rows], self.labels[rows]
+        among = Candidates(space.names, self.semantics, space.seen, space.unseen)
+        return self.method.complete(params, among, self.experiment.run.seed, real)
+
     def answers(self, params: Params) -> Answers:
-        """Ask a model for the classes of the benchmark's test samples."""
+        """Ask a complete model for the classes of the benchmark's test samples."""
         rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
         with torch.no_grad():
             scores = (self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows))
-            return answer(scores, self.benchmark.labels[rows], self.benchmark.space)
+            among_unseen = self._unseen_scores(params, rows) if self.method.generates else None
+            return answer(scores, self.benchmark.labels[rows], self.benchmark.space, among_unseen)
+
+    def _unseen_scores(self, params: Params, rows: NDArray[np.int64]) -> Iterator[Tensor]:
+        for inputs in self.batches(rows):
+            found = self.method.unseen_scores(params, inputs, self.semantics)
+            yield self.method.scores(params, inputs, self.semantics) if found is None else found
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Give the inputs of samples, as many at once as memory well bears."""
@@ -163,10 +198,38 @@ class Federation:
             yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.device)]
 
     def models(self, params: Params, client_states: dict[int, Params]) -> Sequence[Params]:
-        """Return the models whose mean accuracy is the run's: the merged one, or every client's own."""
+        """Return the models whose mean accuracy is the run's, complete: the merged one, or every client's own."""
         if self.engine.strategy.merges:
-            return [params]
-        return [client_states[client] for client in sorted(client_states)]
+            return [self.complete(params)]
+        return [self.complete(client_states[client]) for client in sorted(client_states)]
+
+
+def _select(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:
+    """Wrap a strategy of which not all parameters travel; return it and those that do.
+
+    Raises:
+        ExperimentError: ``strategy.shared`` does not fit the method.
+    """
+    shared = strategy.settings.shared
+    if not strategy.merges:
+        if shared != ("*",):
+            raise ExperimentError(
+                f"strategy.shared has no effect with strategy.name = {strategy.settings.name!r}, where nothing "
+                "travels: leave it out"
+            )
+        return strategy, params
+    chosen = travelling(list(params), shared, method.private)
+    stays = {name: value for name, value in params.items() if name not in chosen}
+    needed = [name for name in stays if not matches(name, (*method.private, *method.training_only))]
+    if needed:
+        module = needed[0].split(".")[0]
+        raise ExperimentError(
+            f"strategy.shared keeps {needed[0]!r} with the clients, but the merged model of method.name = "
+            f"{method.settings.name!r} cannot score without it: add '{module}.*'"
+        )
+    if not stays:
+        return strategy, params
+    return Selective(strategy, stays), {name: params[name] for name in params if name in chosen}
 
 
 def round_half_up(value: float) -> int:

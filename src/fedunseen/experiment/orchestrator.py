@@ -36,6 +36,7 @@ from fedunseen.experiment.summary import observe_round, summary_tensors
 
 __all__ = ["Progress", "free_directory", "run"]
 
+SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # of every seed, or nearly so
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
 
@@ -224,6 +225,7 @@ def _train(
         checkpoint = None  # the model of the chosen round is lost: only training again makes it
     if checkpoint:
         done, state, client_states = checkpoint.rounds, checkpoint.state, checkpoint.client_states
+        _check_shapes(directory, checkpoint, params)
         params = {name: checkpoint.params[name] for name in order}
     directory.rewind(done)
     lines = directory.metrics()
@@ -233,7 +235,8 @@ def _train(
         started = time.perf_counter()
         result = federation.engine.round(current, state, params, client_states, federation.participants(current))
         client_states.update(result.client_states)
-        line = _measure(federation, current, result, client_states, choice.factor)
+        models = federation.models(result.params, client_states)
+        line = _measure(federation, current, result, models, client_states, choice.factor)
         state, params = result.state, result.params
         line["seconds"] = round(time.perf_counter() - started, 4)
         merit = _merit(line, experiment)
@@ -243,7 +246,7 @@ def _train(
         if observed:
             observe_round(federation, directory, current, result, kept)
         if kept:
-            write_tensors(directory.model_path, _model_tensors(federation, params, client_states))
+            write_tensors(directory.model_path, _model_tensors(federation, models, client_states))
         best = max(best, merit)
         directory.save_checkpoint(Checkpoint(current + 1, params, state, client_states))
         hear(stage, current + 1, rounds, line)
@@ -255,6 +258,7 @@ def _train(
     result_line |= {f"uncalibrated_{name}": line[f"uncalibrated_{name}"] for name in NAMES[1:]}
     return {
         **result_line,
+        **_traffic(federation, lines),
         "calibration_factor": line["calibration_factor"],
         "rounds": rounds,
         "selected_round": selected,
@@ -263,16 +267,49 @@ def _train(
     }
 
 
+def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Params) -> None:
+    """Refuse a checkpoint of another model: a text encoder, say, that has changed since."""
+    for name, value in params.items():
+        found = checkpoint.params.get(name)
+        if found is None or found.shape != value.shape:
+            shape = "none" if found is None else f"one of shape {tuple(found.shape)}"
+            raise RunDirectoryError(
+                f"{directory.checkpoints}: the parameter {name!r} has the shape {tuple(value.shape)} now, but the "
+                f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
+            )
+
+
+def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Say what travels: bytes of a client in a round, on average, and how many parameters of each module there are."""
+    parts = sum(len(line["participants"]) for line in lines)
+    found: dict[str, Any] = {
+        way: round(sum(line[way] for line in lines) / parts, 1) for way in ("bytes_down", "bytes_up")
+    }
+    modules: dict[str, int] = {}
+    for name, count in federation.sizes.items():
+        modules[name.split(".")[0]] = modules.get(name.split(".")[0], 0) + count
+    found["parameters"] = modules
+    travel = federation.first if federation.engine.strategy.merges else {}
+    found["parameters_shared"] = sum(value.numel() for value in travel.values())
+    if federation.method.generates:
+        pooled = federation.engine.strategy.pools
+        found["gzsl_head"] = (
+            "real seen and synthetic unseen features" if pooled else "synthetic features of all classes"
+        )
+    return found
+
+
 def _measure(
     federation: Federation,
     round: int,
     result: RoundResult,
+    models: Sequence[Params],
     client_states: dict[int, Params],
     factor: float | None,
 ) -> dict[str, Any]:
-    """Measure the merged model, and each client's own before merging; return the round's line of metrics."""
+    """Measure the run's models, and each client's own before merging; return the round's line of metrics."""
     experiment, replies = federation.experiment, result.replies
-    many = [federation.answers(model) for model in federation.models(result.params, client_states)]
+    many = [federation.answers(model) for model in models]
     factor = best_factor(many) if factor is None else factor
     line: dict[str, Any] = {"round": round + 1, **_mean_metrics(many, factor)}
     plain = _mean_metrics(many, 0.0)
@@ -283,12 +320,13 @@ def _measure(
     line["losses"] = {t: sum(w * r.terms[t] for w, r in zip(weights, replies, strict=True)) for t in terms}
     line["participants"] = [reply.client for reply in replies]
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
-    if experiment.evaluation.clients:
+    own_too = experiment.evaluation.clients
+    if own_too or (own_too is None and not federation.method.generates):
         own: list[Metrics] = []
         merges = federation.engine.strategy.merges
         for place, reply in enumerate(replies):
             model = result.models(place) if merges else client_states[reply.client]
-            own.append(metrics(federation.answers(model), factor))
+            own.append(metrics(federation.answers(federation.complete(model)), factor))
         line["clients"] = {name: [getattr(one, name) for one in own] for name in NAMES}
     return line
 
@@ -298,11 +336,12 @@ def _mean_metrics(many: Sequence[Answers], factor: float) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in each])) for name in NAMES}
 
 
-def _model_tensors(federation: Federation, params: Params, client_states: dict[int, Params]) -> Params:
+def _model_tensors(federation: Federation, models: Sequence[Params], client_states: dict[int, Params]) -> Params:
     """Return the merged model; where nothing merges, every client's, under ``client/K/``."""
     if federation.engine.strategy.merges:
-        return params
-    return {f"client/{k}/{name}": value for k, own in sorted(client_states.items()) for name, value in own.items()}
+        return models[0]
+    clients = zip(sorted(client_states), models, strict=True)
+    return {f"client/{k}/{name}": value for k, own in clients for name, value in own.items()}
 
 
 def _write_summary(federation: Federation, directory: RunDirectory, result: Mapping[str, Any]) -> None:
@@ -380,6 +419,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
             values = [result[name] for result in results]
             summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}
         summary |= {
+            **{name: results[0][name] for name in SAME if name in results[0]},
             "rounds": experiment.strategy.rounds,
             "selection": experiment.evaluation.selection,
             "seeds": list(range(first, first + experiment.run.seeds)),

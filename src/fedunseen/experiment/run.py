@@ -21,7 +21,7 @@ from fedunseen.experiment.directory import RunDirectory, load_params
 from fedunseen.experiment.encoding import as_images, make_backbone, make_encoder
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
-from fedunseen.methods import Method
+from fedunseen.methods import Candidates, Method
 
 __all__ = ["Prediction", "Run", "load_run"]
 
@@ -142,8 +142,17 @@ class Run:
         rows = self._read(inputs)
         scaled = torch.from_numpy(self._scaler(rows) if rows.ndim == 2 else rows)
         scaled_semantics = torch.from_numpy(fit_semantics(self.space, data.semantics)(semantics))
+        method, params = self._method, self.params
+        if method.generates and classes is not None:  # its classifiers know the run's classes only
+            ids = np.arange(len(names))
+            params = method.complete(
+                params, Candidates(names, scaled_semantics, ids[seen], ids[~seen]), self.manifest["seed"]
+            )
         with torch.no_grad():
-            blocks = [self._method.scores(self.params, part, scaled_semantics) for part in torch.split(scaled, _BLOCK)]
+            blocks = []
+            for part in torch.split(scaled, _BLOCK):
+                block = method.unseen_scores(params, part, scaled_semantics) if not seen[allowed].any() else None
+                blocks.append(method.scores(params, part, scaled_semantics) if block is None else block)
             scores = torch.cat(blocks).numpy()
         scores = scores - self.result["calibration_factor"] * seen
         kept = np.flatnonzero(allowed)

@@ -40,8 +40,9 @@ class EvaluationSettings(Settings):
     """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
     factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
-    clients: bool = True
-    """Measure every client's own model before merging, each round."""
+    clients: bool | None = None
+    """Measure every client's own model before merging, each round; by default for all methods but generative ones,
+    which would have to train classifiers for each."""
     theory: bool = True
     """Measure what DistZSL's theory promises on the reported round, and similarities on a few, for the report; only for
     methods that predict attributes under strategies that merge."""
@@ -250,10 +251,12 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
     if section not in SECTIONS:
         raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
     content = dict(sections.get(section, {}))
-    # Another name means other settings: those of the old choice that the new one does not have are left behind.
+    # Another name means other settings: those of the old choice that the new one does not have are left behind, and all
+    # of them where the two are of different kinds.
     if setting == "name" and section in NAMED and content.get("name") != value:
-        known = find(section, str(value)).Settings.model_fields
-        content = {k: v for k, v in content.items() if k in known}
+        old, new = (find(section, str(name)).Settings for name in (content.get("name", value), value))
+        alike = _family(old) is _family(new)  # the learning rate of another family's optimiser is another thing
+        content = {k: v for k, v in content.items() if alike and k in new.model_fields}
     first, dot, rest = setting.partition(".")
     if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
         table = content.get(first, {})
@@ -261,6 +264,12 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
     else:
         content[setting] = value
     sections[section] = content
+
+
+def _family(settings: type[BaseModel]) -> type[BaseModel]:
+    """Return the base that settings of one kind have in common: the last one before :class:`NamedSettings`."""
+    bases = settings.__mro__
+    return bases[max(0, bases.index(NamedSettings) - 1)] if NamedSettings in bases else settings
 
 
 def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:

@@ -19,6 +19,7 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation import theory
 from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.federation import Federation
+from fedunseen.methods import Candidates
 
 __all__ = ["observe_round", "summary_tensors"]
 
@@ -58,7 +59,10 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
         ``image_labels`` (m,), ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among
         the unseen; with ``evaluation.embedding`` the t-SNE of test samples of unseen classes (DistZSL, Fig. 6):
         ``embedding_labels`` (m,), ``embedding_model`` and ``embedding_inputs`` (m, 2), and the silhouettes of the
-        classes in what they picture, ``silhouettes`` (2,).
+        classes in what they picture, ``silhouettes`` (2,). Of a generative method instead the t-SNE of such samples and
+        of generated ones in one plane (FZSL, Fig. 5): ``generated_labels``, ``generated_kind`` (m,), 0 for a real and 1
+        for a generated one, ``generated_plane`` (m, 2), and ``generated_accuracy`` (unseen,), the ZSL accuracy of each
+        unseen class in percent.
     """
     benchmark, space = federation.benchmark, federation.benchmark.space
     classes = len(space.names)
@@ -71,7 +75,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
     answers = federation.answers(params)
     tensors |= {
         "labels": answers.labels,
-        "zsl_answers": answers.best_unseen,
+        "zsl_answers": answers.zsl,
         "gzsl_answers": answers.generalised(factor),
     }
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
@@ -84,7 +88,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
     if benchmark.images() is not None:
         tensors |= _images(federation, params)
     if federation.experiment.evaluation.embedding:
-        tensors |= _embedding(federation, params)
+        tensors |= (_generated if federation.method.generates else _embedding)(federation, params)
     return tensors
 
 
@@ -287,6 +291,36 @@ def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]
         found[f"embedding_{name}"] = _plane(points, seed)
     found["silhouettes"] = np.array([silhouette_score(points, labels) for points in spaces.values()])
     return found
+
+
+def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+    """Lay out real test samples of unseen classes and as many generated ones in one plane."""
+    method, space = federation.method, federation.benchmark.space
+    rows = _spread(federation, _EMBEDDED // 2)
+    labels = federation.benchmark.labels[rows]
+    among = Candidates(space.names, federation.semantics, space.seen, space.unseen)
+    made = []
+    with torch.no_grad():
+        for c in np.unique(labels).tolist():
+            count = int((labels == c).sum())
+            made.append(method.generated(params, among, c, count, federation.experiment.run.seed))
+    real = _outputs(federation, params, rows, "represent")
+    points = np.concatenate([real, torch.cat(made).double().cpu().numpy()])  # rows are class by class too
+    if len(rows) < 5 or not np.isfinite(points).all() or points.std(axis=0).max() < 1e-12:
+        return {}  # what has collapsed to one point has no picture, and crashes scikit-learn's t-SNE
+    answers = federation.answers(params)
+    of_class = [answers.labels == c for c in space.unseen]
+    right = [
+        100 * float((answers.zsl[own] == c).mean()) if own.any() else np.nan
+        for own, c in zip(of_class, space.unseen, strict=True)
+    ]
+    seed = int(stream(federation.experiment.run.seed, "t-SNE").integers(2**31))
+    return {
+        "generated_labels": np.concatenate([labels, labels]),
+        "generated_kind": np.repeat(np.array([0, 1]), len(rows)),
+        "generated_plane": _plane(points, seed),
+        "generated_accuracy": np.array(right, dtype=np.float32),
+    }
 
 
 def _flat(inputs: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Methods, one file each: what a client learns and how a class is scored."""
 
-from fedunseen.methods.base import Method, MethodSettings
+from fedunseen.methods.base import Candidates, Method, MethodSettings
 
-__all__ = ["METHODS", "Method", "MethodSettings"]
+__all__ = ["METHODS", "Candidates", "Method", "MethodSettings"]
 
 METHODS = {
     "fedzsl": "fedunseen.methods.fedzsl:FedZSL",
@@ -11,6 +11,9 @@ METHODS = {
     "gem": "fedunseen.methods.gem:GEM",
     "msdn": "fedunseen.methods.msdn:MSDN",
     "svip": "fedunseen.methods.svip:SVIP",
+    "clswgan": "fedunseen.methods.clswgan:CLSWGAN",
+    "vaegan": "fedunseen.methods.vaegan:VAEGAN",
+    "free": "fedunseen.methods.free:FREE",
     "classifier": "fedunseen.methods.classifier:Classifier",
     "eszsl": "fedunseen.methods.eszsl:ESZSL",
 }

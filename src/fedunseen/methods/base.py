@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -12,12 +13,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import SGD, Context, Phase, Plan, epochs_plan
+from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, epochs_plan
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone, Output
 
-__all__ = ["Method", "MethodSettings", "class_mask"]
+__all__ = ["Candidates", "Method", "MethodSettings", "class_mask"]
 
 
 class MethodSettings(NamedSettings):
@@ -33,6 +34,22 @@ class MethodSettings(NamedSettings):
     """Samples a step (B)."""
 
 
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The classes that a model chooses among.
+
+    Attributes:
+        names: of all C classes.
+        semantics: (C, attributes), scaled.
+        seen, unseen: ids of the classes that training knows and of those that it does not. A class may be neither.
+    """
+
+    names: Sequence[str]
+    semantics: Tensor
+    seen: NDArray[np.int64]
+    unseen: NDArray[np.int64]
+
+
 class Method:
     """Base of all methods: subclass, and register the class under its name (``fedunseen.methods`` entry points).
 
@@ -46,6 +63,11 @@ class Method:
         trained: has phases; otherwise :meth:`solve` gives its parameters in closed form.
         predicts_attributes: has :meth:`attributes`.
         reconstructs: has :meth:`reconstruct`.
+        generates: makes features of classes from their semantics, and recognises them by a classifier trained on those
+            (:meth:`complete`).
+        frozen: works on features that training does not change, so that no encoder can be trained with it.
+        private: patterns of parameters that never travel: a client trains them on its own classes, for itself.
+        training_only: patterns of parameters that scoring does without, so that they may stay with the clients.
         batched: its losses and its backbone are pure, so that the clients of a round can train as one batch.
         width: the length of a feature vector, or the channels of a map.
     """
@@ -55,6 +77,10 @@ class Method:
     zero_shot: ClassVar[bool] = True
     trained: ClassVar[bool] = True
     predicts_attributes: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+    frozen: ClassVar[bool] = False
+    private: ClassVar[tuple[str, ...]] = ()
+    training_only: ClassVar[tuple[str, ...]] = ()
     reconstructs: bool = False
     batched: bool = True
 
@@ -94,8 +120,36 @@ class Method:
         """Score classes: inputs (n, d) and class semantics (C, attributes) to (n, C); the highest is the answer."""
         raise TypeError(f"{type(self).__name__} must say how it scores classes")
 
+    def unseen_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
+        """Return (n, C) by which the best among the unseen classes is found, where that is not :meth:`scores`."""
+        return None
+
+    def complete(
+        self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
+    ) -> Params:
+        """Return what :meth:`scores` needs beside the merged parameters, added to them. Here: nothing.
+
+        Args:
+            params: the merged ones; what earlier calls have added is replaced.
+            among: the classes to choose among.
+            seed: the run's.
+            real: training samples (n, ...) and their labels (n,), where one place has all of them.
+        """
+        return params
+
+    def check_inputs(self, inputs: Tensor) -> None:
+        """Refuse training inputs (n, ...) that the method cannot learn from.
+
+        Raises:
+            ExperimentError: says which setting to change.
+        """
+
+    def contrast(self, params: Params, batch: Batch, context: Context) -> Tensor:
+        """Return (B, d) what a strategy contrasts between models on a batch."""
+        return self.represent(params, batch["inputs"])
+
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return what a strategy contrasts and a figure shows (n, d).
+        """Return what a figure shows of samples, and what a strategy contrasts (n, d).
 
         These are the features, or where training does not change them the predicted attributes.
         """
@@ -116,13 +170,17 @@ class Method:
         """Return visual features (n, d) made from attributes (n, attributes): h in the papers."""
         raise TypeError(f"{type(self).__name__} reconstructs no features")
 
+    def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
+        """Return ``count`` generated samples of class ``c``, as :meth:`represent` gives real ones."""
+        raise TypeError(f"{type(self).__name__} generates no features")
+
     def multiply_adds(self, params: Params) -> int:
         """Return the multiplications that one sample takes: the backbone's, and one for each other parameter."""
         heads = sum(value.numel() for name, value in params.items() if not name.startswith("f."))
         features = sum(value.numel() for name, value in params.items() if name.startswith("f."))
         return heads + (self.backbone.multiply_adds() or features)
 
-    def optimiser(self) -> SGD:
+    def optimiser(self) -> Optimiser:
         """Return the optimiser that the settings name."""
         s = self.settings
         return SGD(s.lr, s.momentum, s.weight_decay)

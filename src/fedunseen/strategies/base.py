@@ -38,6 +38,9 @@ class StrategySettings(NamedSettings):
     """Step of the server along the merged update, eta in Eq. 2."""
     update_scale: float = Field(1.0, gt=0)
     """Factor on every client's update, beta in Algorithm 1, line 26."""
+    shared: tuple[str, ...] = Field(("*",), min_length=1)
+    """Patterns of the parameters that travel; all others stay with their client. `["generator.*"]` with a generative
+    method is FZSL's selective module aggregation (its Eqs. 4 and 5)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +51,13 @@ class Instruction:
         params: the parameters to start from.
         extras: whatever else its loss or gradient function needs from the server.
         kept: likewise from the client's own state: it does not travel.
+        own: parameters to start from that are the client's own: they do not travel either.
     """
 
     params: Params
     extras: Params = field(default_factory=dict)
     kept: Params = field(default_factory=dict)
+    own: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +95,9 @@ class Strategy:
     """
 
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
-    merges: ClassVar[bool] = True
-    pools: ClassVar[bool] = False
-    needs_sgd: ClassVar[bool] = False
+    merges: bool = True
+    pools: bool = False
+    needs_sgd: bool = False
 
     def __init__(self, settings: StrategySettings) -> None:
         self.settings = settings

@@ -3,8 +3,8 @@
 A client's features are drawn to those of the global model and away from those of its own model of the round before.
 
 MOON contrasts the output of a projection head. A zero-shot model has none, and DistZSL does not say what it takes;
-here it is what the method's ``represent`` gives: the visual features where training changes them, otherwise the
-predicted attributes.
+here it is what the method's ``contrast`` gives: the visual features where training changes them, otherwise the
+predicted attributes, and of a generative method what it generates.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Moon(Strategy):
             value, terms = loss(params, batch, context)
             own = terms.get("representation")
             if own is None:
-                own = represent(params, batch["inputs"])
-            everybody = represent(within("global/", context), batch["inputs"])
-            previous = represent(within("previous/", context), batch["inputs"])
+                own = represent(params, batch, context)
+            everybody = represent(within("global/", context), batch, context)
+            previous = represent(within("previous/", context), batch, context)
             term = context["known"] * contrast(own, everybody, previous, batch["weights"], self.temperature)
             total = value + self.mu * term
             return total, {**terms, "loss": total, "contrast": term}

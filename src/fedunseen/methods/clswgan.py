@@ -1,0 +1,112 @@
+"""f-CLSWGAN (Xian et al. 2018, "Feature generating networks for zero-shot learning"): FZSL's base (its section 3.2).
+
+A Wasserstein critic and a generator, both with one hidden layer, and a softmax on the client's own seen classes, frozen
+once it is trained, that asks for features which can be told apart (FZSL Eq. 1's classification loss, beta).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.losses import semantic_cross_entropy
+from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
+from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init, wasserstein
+from fedunseen.methods.networks import linear
+
+__all__ = ["CLSWGAN", "CLSWGANSettings"]
+
+_BATCH = 100  # of the seen-class softmax, as in the official code
+
+
+class CLSWGANSettings(GenerativeSettings):
+    """Settings of f-CLSWGAN."""
+
+    name: Literal["clswgan"] = "clswgan"
+    beta: float = Field(0.01, ge=0)
+    """Weight of the classification loss of generated features; 0 leaves the softmax out."""
+    softmax_lr: float = Field(1e-3, gt=0)
+    """Learning rate of the softmax on the client's seen classes (Adam)."""
+    softmax_epochs: int = Field(50, ge=1)
+    """Passes that this softmax is trained for, once, before the client's first round."""
+
+
+class CLSWGAN(Generative):
+    """Phases: ``softmax`` (once), ``critic`` (several fresh batches), ``generator``."""
+
+    Settings: ClassVar[type[NamedSettings]] = CLSWGANSettings
+    private: ClassVar[tuple[str, ...]] = ("softmax.*",)
+    training_only: ClassVar[tuple[str, ...]] = ("critic.*",)
+
+    def __init__(self, settings: CLSWGANSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.config = settings
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw generator, critic and, with ``beta``, the softmax."""
+        params = self.generator_init(rng)
+        params |= critic_init(self.width, self.attribute_count, self.hidden, rng)
+        if self.config.beta:
+            params |= linear_layer("softmax", self.width, len(self.space.names), rng)
+        return params
+
+    def phases(self) -> Sequence[Phase]:
+        """Train the softmax before the first round, then critic and generator in turns."""
+        softmax = Phase(
+            "softmax", self.softmax_loss, self.adam(self.config.softmax_lr), ("softmax.*",),
+            before_round=True, once=True, contrasted=False,
+        )  # fmt: skip
+        turns = (
+            Phase(
+                "critic", self.critic_loss, self.adam(), ("critic.*",),
+                repeats=self.config.critic_steps, fresh=True, contrasted=False,
+            ),
+            Phase("generator", self.generator_loss, self.adam(), ("generator.*",)),
+        )  # fmt: skip
+        return (softmax, *turns) if self.config.beta else turns
+
+    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+        """Plan passes for the softmax, turns of ``critic_steps`` batches for the others."""
+        if phase == "softmax":
+            return epochs_plan(len(labels), _BATCH, self.config.softmax_epochs, rng)
+        shapes: dict[str, tuple[int, ...]] = {"critic.mix": ()}
+        for who in ("critic", "generator"):
+            shapes |= {f"{who}.noise": (self.noise,)} | (
+                {f"{who}.text": (self.text.shape[1],)} if self.text.shape[1] else {}
+            )
+        return self.turns_plan(labels, epochs, rng, self.config.critic_steps, shapes, ("critic.mix",))
+
+    def softmax_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Cross-entropy among the classes that the client holds."""
+        logits = linear(params, "softmax", self.features(params, batch["inputs"]))
+        loss = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["held"])
+        return loss, {"softmax": loss}
+
+    def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Wasserstein loss with gradient penalty."""
+        real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
+        fake = self.generate(params, self.told(batch, context, "critic"))
+        distance, penalty = wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
+        loss = distance + self.config.penalty * penalty
+        return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
+
+    def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Deceive the critic, and be told apart by the softmax."""
+        fake = self.generate(params, self.told(batch, context, "generator"))
+        loss = -weighted_mean(critic(params, fake, self.described(batch, context)), batch["weights"])
+        terms = {"generator": loss}
+        if self.config.beta:
+            logits = linear(params, "softmax", fake)
+            told_apart = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["held"])
+            loss = loss + self.config.beta * told_apart
+            terms |= {"generator": loss, "classification": told_apart}
+        return loss, {**terms, "representation": fake}

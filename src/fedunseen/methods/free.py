@@ -1,0 +1,195 @@
+"""FREE (Chen et al. 2021, "Feature refinement for generalized zero-shot learning"): f-VAEGAN with refined features.
+
+A small network predicts attributes of real and of generated features; its hidden layer and its prediction, beside the
+feature itself, are what the classifiers see. It learns by SAMC, a margin loss around learnt class centres, and by the
+semantic cycle: attributes of features should be those that these were made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, weighted_mean
+from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.generative import normal_layer
+from fedunseen.methods.networks import linear
+from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
+
+__all__ = ["FREE", "FREESettings", "margin_loss", "semantic_cycle"]
+
+
+class FREESettings(VAEGANSettings):
+    """Settings of FREE; those of the refinement are as for AWA2 in the official code."""
+
+    name: Literal["free"] = "free"  # type: ignore[assignment]
+    critic_steps: int = Field(1, ge=1)
+    """Steps of the critic for each of the generator, on batches of their own."""
+    passes: int = Field(2, ge=1)
+    """Passes over the data that count as one epoch (`loop` in the official code)."""
+    refine_lr: float = Field(1e-4, gt=0)
+    """Learning rate of the refining network and the centres (Adam)."""
+    margin: float = Field(50.0, ge=0)
+    """Delta of SAMC."""
+    balance: float = Field(0.5, ge=0, le=1)
+    """Weight of the distance to the own centre in SAMC, against that to another's."""
+    center: float = Field(0.5, ge=0)
+    """Weight of SAMC."""
+    cycle: float = Field(0.001, ge=0)
+    """Weight of the semantic cycle."""
+    contrast: Literal["nearest", "random"] = "nearest"
+    """The other centre of SAMC: the nearest wrong one (AWA, aPY), or any of the client's classes, perhaps the own one
+    (CUB, FLO, SUN)."""
+
+
+class FREE(VAEGAN):
+    """Phases: ``critic``, ``generator`` (with the encoder), ``refine``.
+
+    Parameters beside f-VAEGAN's: ``refine.0`` (hidden, d), ``refine.1`` (2 attributes, hidden), ``centres.all``
+    (C, attributes).
+    """
+
+    Settings: ClassVar[type[NamedSettings]] = FREESettings
+    training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*", "centres.*")
+
+    def __init__(self, settings: FREESettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.refining = settings
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw f-VAEGAN, the refining network and the centres, N(0, 1)."""
+        hidden, attributes = self.hidden, self.attribute_count
+        params = super().init(rng)
+        params |= normal_layer("refine.0", self.width, hidden, rng) | normal_layer(
+            "refine.1", hidden, 2 * attributes, rng
+        )
+        centres = rng.standard_normal((len(self.space.names), attributes), dtype=np.float32)
+        return params | {"centres.all": torch.from_numpy(centres)}
+
+    def phases(self) -> Sequence[Phase]:
+        """f-VAEGAN's in turns with the refinement."""
+        refine = Phase(
+            "refine", self.refine_loss, self.adam(self.refining.refine_lr), ("refine.*", "centres.*"), contrasted=False
+        )
+        return (*super().phases(), refine)
+
+    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+        """Plan turns of ``critic_steps`` batches, ``passes`` times the samples an epoch."""
+        uniform = ("critic.mix", "refine.other")
+        passes = epochs * self.refining.passes
+        return self.turns_plan(labels, passes, rng, self.refining.critic_steps, self.draw_shapes(), uniform)
+
+    def draw_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Add what the refinement draws."""
+        attributes = (self.attribute_count,)
+        more: dict[str, tuple[int, ...]] = {
+            "refine.noise": attributes, "generator.refine": attributes, "refine.other": ()
+        }  # fmt: skip
+        return super().draw_shapes() | more
+
+    def client_context(self, classes: NDArray[np.int64]) -> Context:
+        """Add (C,) ``peers``: the client's classes, over and over, and how many they are."""
+        peers = torch.from_numpy(np.resize(classes, len(self.space.names)))
+        return super().client_context(classes) | {"peers": peers, "peer_count": torch.tensor(float(len(classes)))}
+
+    def predict(self, params: Params, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the hidden layer (B, hidden), and mean and deviation (B, attributes) of the predicted attributes."""
+        hidden = F.leaky_relu(linear(params, "refine.0", features), 0.2)
+        mean, spread = linear(params, "refine.1", hidden).tensor_split(2, dim=-1)
+        return hidden, mean, torch.sigmoid(spread)
+
+    def cycle(self, params: Params, features: Tensor, batch: Batch, context: Context, noise: str) -> Tensor:
+        """Return the mean semantic cycle loss of features, their attributes drawn with ``noise``."""
+        _, mean, spread = self.predict(params, features)
+        predicted = torch.sigmoid(mean + spread * batch[noise])
+        return weighted_mean(semantic_cycle(predicted, context["semantics"][batch["labels"]]), batch["weights"])
+
+    def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """f-VAEGAN's, and the semantic cycle of the generated features."""
+        loss, terms = super().generator_loss(params, batch, context)
+        cycle = self.cycle(params, terms["representation"], batch, context, "generator.refine")
+        loss = loss + self.refining.cycle * cycle
+        return loss, {**terms, "generator": loss, "generated cycle": cycle}
+
+    def refine_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """SAMC and the semantic cycle of real features."""
+        features, labels = self.features(params, batch["inputs"]), batch["labels"]
+        _, mean, _ = self.predict(params, features)
+        other = None
+        if self.refining.contrast == "random":
+            place = (batch["refine.other"] * context["peer_count"]).long()
+            other = context["peers"][place.clamp_max(len(self.space.names) - 1)]
+        s = self.refining
+        samc = margin_loss(mean, params["centres.all"], labels, context["held"], s.margin, s.balance, other)
+        samc = weighted_mean(samc, batch["weights"])
+        cycle = self.cycle(params, features, batch, context, "refine.noise")
+        loss = s.center * samc + s.cycle * cycle
+        return loss, {"refine": loss, "samc": samc, "real cycle": cycle}
+
+    def refine(self, params: Params, features: Tensor) -> Tensor:
+        """Return (n, d + hidden + attributes): the feature, the hidden layer, the predicted attributes' means."""
+        hidden, mean, _ = self.predict(params, features)
+        refined: Tensor = torch.cat([features, hidden, torch.sigmoid(mean)], dim=-1)
+        return refined
+
+
+def semantic_cycle(predicted: Tensor, attributes: Tensor) -> Tensor:
+    r"""Return (B,) :math:`\sum_k \frac{r_k^2}{\|r\|_2} |r_k|` with r = predicted - attributes, both (B, a).
+
+    Example:
+        >>> semantic_cycle(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))  # (27 + 64) / 5
+        tensor([18.2000])
+    """
+    r = predicted - attributes
+    length: Tensor = torch.linalg.vector_norm(r, dim=-1)
+    return (r.abs() ** 3).sum(-1) / length.clamp_min(1e-12)
+
+
+def margin_loss(
+    means: Tensor,
+    centres: Tensor,
+    labels: Tensor,
+    held: Tensor,
+    margin: float,
+    balance: float,
+    other: Tensor | None = None,
+) -> Tensor:
+    r"""SAMC: :math:`\max(0, \Delta + g\,\|\mu - c_y\|^2 - (1 - g)\,\|\mu - c_{y'}\|^2)`.
+
+    Args:
+        means: (B, a) mu.
+        centres: (C, a).
+        labels: (B,) y.
+        held: (C,) bool, the classes among which y' is sought.
+        margin: Delta.
+        balance: g in [0, 1].
+        other: (B,) y'; by default the nearest wrong centre. A client with one class has none, and its term is left out.
+
+    Returns:
+        (B,).
+
+    Example:
+        >>> centres = torch.tensor([[0.0], [1.0], [5.0]])
+        >>> margin_loss(torch.tensor([[0.5]]), centres, torch.tensor([0]), torch.tensor([True, False, True]), 20.0, 0.5)
+        tensor([10.])
+    """
+    squared = ((means.unsqueeze(-2) - centres) ** 2).sum(-1)
+    own = squared.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    if other is not None:
+        wrong = squared.gather(-1, other.unsqueeze(-1)).squeeze(-1)
+        return F.relu(margin + balance * own - (1 - balance) * wrong)
+    classes = torch.arange(len(centres), device=centres.device)
+    open_ = held & (classes != labels.unsqueeze(-1))
+    wrong = squared.masked_fill(~open_, torch.inf).amin(-1)
+    wrong = torch.where(open_.any(-1), wrong, torch.zeros_like(wrong))
+    return F.relu(margin + balance * own - (1 - balance) * wrong)

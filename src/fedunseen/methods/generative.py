@@ -1,0 +1,434 @@
+"""What generative zero-shot methods share: a conditional generator, text knowledge, a classifier on what is generated.
+
+FZSL (Sun et al. 2024) trains feature generators at the clients. The merged one makes features of classes that nobody
+has, from their semantics, and an ordinary softmax classifier learns on those (section 3.2). Its semantic knowledge
+augmentation (section 3.3, Eq. 6) adds a noisy text embedding of the class's name to what the generator is told.
+
+Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), where FZSL is silent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of, weighted_mean
+from fedunseen.core.random import stream
+from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.encoders.text import embed_classes
+from fedunseen.methods.base import Candidates, Method
+from fedunseen.methods.networks import linear
+
+__all__ = ["Generative", "GenerativeSettings", "normal_layer", "softmax_head"]
+
+_KEPT = 2**30  # bytes of synthetic features held in memory; more go to a temporary file
+_AT_ONCE = 2**24  # numbers of a layer's outputs while features are generated
+_ABSENT = -100.0  # the bias of a class that a classifier does not know
+
+
+class GenerativeSettings(NamedSettings):
+    """Settings that every generative method has. The presets of the papers' benchmarks set what their codes do."""
+
+    hidden: PositiveInt | None = None
+    """Width of the hidden layer of generator and critic; by default twice the features', but 4096 at most, as in the
+    papers on features of 2048 numbers."""
+    noise: PositiveInt | None = None
+    """Numbers of noise that the generator is given; by default as many as there are attributes."""
+    output: Literal["relu", "sigmoid", "linear"] = "relu"
+    """Last activation of the generator: has to fit the features (`linear` where some are negative)."""
+    lr: float = Field(1e-3, gt=0)
+    """Learning rate of the clients' Adam, whose state starts anew each round."""
+    betas: tuple[float, float] = (0.5, 0.999)
+    """Decay rates of the clients' Adam."""
+    condition_scale: float | None = Field(None, gt=0)
+    """Factor on the attributes that generator and critic are given, and on the generator's text; the papers have none
+    (1). By default such that a class's attributes, and its text, are on average as long as the noise, sqrt(noise):
+    shorter, they drown in it, and take many more rounds to be learnt."""
+    batch_size: int = Field(64, ge=1)
+    """Samples a step (B)."""
+    critic_steps: int = Field(5, ge=1)
+    """Steps of the critic for each of the generator, on batches of their own."""
+    penalty: float = Field(10.0, ge=0)
+    """Weight of the gradient penalty, lambda."""
+    synthetic: PositiveInt = 100
+    """Features generated for each unseen class, on which the classifier for ZSL is trained (M)."""
+    synthetic_gzsl: PositiveInt | None = None
+    """Features generated for each class for the generalised classifier; by default as many as for ZSL."""
+    head_lr: float = Field(1e-2, gt=0)
+    """Learning rate of the classifiers on generated features (Adam)."""
+    head_weight_decay: float = Field(1e-3, ge=0)
+    """Weight decay of the classifiers on generated features; the papers have none."""
+    head_epochs: int = Field(25, ge=1)
+    """Passes over the generated features; a batch has as many as a class has features."""
+    text: str = ""
+    """Text encoder of the class names (semantic knowledge augmentation): `minilm`, a hub name or a folder; empty: none.
+    The generator is given the embedding beside the attributes, the critic is not."""
+    text_noise: float = Field(0.1, ge=0)
+    """Standard deviation of the Gaussian noise on each number of a text embedding of unit length, drawn anew for every
+    sample (gamma of FZSL)."""
+    prompt: str = "a photo of a {class}."
+    """What is said of a class; with `{attribute}` in it, it is said for the class's strongest attributes, and the
+    embeddings' mean is taken (attribute-level augmentation)."""
+    text_attributes: PositiveInt = 5
+    """How many attributes are named where the prompt names one: those in which the class is most above the others."""
+
+
+class Generative(Method):
+    """A two-layer generator G([noise; text; attributes]) and what becomes of its features.
+
+    Parameters: ``generator.0`` (hidden, noise + text + attributes), ``generator.1`` (d, hidden).
+
+    A model is complete (:meth:`complete`) with two linear classifiers: ``zsl`` on synthetic features of the unseen
+    classes, ``gzsl`` on features of all classes, the seen ones real where one place has them and synthetic otherwise.
+    """
+
+    Settings: ClassVar[type[NamedSettings]] = GenerativeSettings
+    generates = True
+    frozen = True
+
+    def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        self.options, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
+        self.settings = settings  # type: ignore[assignment]
+        self.width, self.batched = backbone.shape[0], type(self).batched and backbone.batched
+        self.attribute_count = semantics.shape[1]
+        self.noise = settings.noise or self.attribute_count
+        self.hidden = settings.hidden or min(4096, 2 * self.width)
+        length = torch.linalg.vector_norm(semantics[torch.from_numpy(space.seen)].double(), dim=1).mean()
+        self.condition_scale = settings.condition_scale or self.noise**0.5 / float(length)
+        self.text_scale = settings.condition_scale or self.noise**0.5
+        self.text = self._text(space.names, semantics)
+
+    def _text(self, names: Sequence[str], semantics: Tensor) -> Tensor:
+        """Return (C, t) text embeddings of unit length; t is 0 without an encoder."""
+        s = self.options
+        if not s.text:
+            return torch.zeros(len(names), 0)
+        strongest = None
+        if "{attribute}" in s.prompt:
+            own = self.semantics.double().cpu()
+            above = (semantics.double().cpu() - own.mean(0)) / own.std(0).clamp_min(1e-12)
+            top = above.topk(min(s.text_attributes, self.attribute_count), dim=1).indices
+            strongest = [[self.space.attribute_names[i] for i in row] for row in top.tolist()]
+        return torch.from_numpy(embed_classes(names, s.text, s.prompt, strongest))
+
+    def generator_init(self, rng: np.random.Generator) -> Params:
+        """Draw the generator: N(0, 0.02), biases 0."""
+        told = self.noise + self.text.shape[1] + self.attribute_count
+        return normal_layer("generator.0", told, self.hidden, rng) | normal_layer(
+            "generator.1", self.hidden, self.width, rng
+        )
+
+    def adam(self, lr: float | None = None) -> Adam:
+        """Return the clients' optimiser."""
+        return Adam(lr or self.options.lr, self.options.betas)
+
+    def context(self) -> Context:
+        """Semantics (C, attributes) and text embeddings (C, t)."""
+        return {"semantics": self.semantics, "text": self.text}
+
+    def client_context(self, classes: NDArray[np.int64]) -> Context:
+        """Say which classes the client holds: (C,) bool."""
+        held = torch.zeros(len(self.space.names), dtype=torch.bool)
+        held[torch.from_numpy(classes)] = True
+        return {"held": held}
+
+    def check_inputs(self, inputs: Tensor) -> None:
+        """Refuse features that a sigmoid cannot make, warn of those that a ReLU cannot."""
+        low, high = float(inputs.min()), float(inputs.max())
+        if self.options.output == "sigmoid" and not (low >= 0 and high <= 1):
+            raise ExperimentError(
+                f"method.output = 'sigmoid' makes features in [0, 1], but the training features lie in [{low:.3g}, "
+                f"{high:.3g}]: set data.features = ['min-max'], or method.output = 'linear'"
+            )
+        if self.options.output == "relu" and low < 0:
+            share = 100 * float((inputs < 0).float().mean())
+            warnings.warn(
+                f"{share:.0f} % of the features are negative, which method.output = 'relu' cannot generate: "
+                "set method.output = 'linear', or data.features = ['min-max']",
+                stacklevel=2,
+            )
+
+    # Training
+
+    def turns_plan(
+        self,
+        labels: NDArray[np.int64],
+        epochs: int,
+        rng: np.random.Generator,
+        rows: int,
+        shapes: Mapping[str, tuple[int, ...]],
+        uniform: Sequence[str],
+    ) -> Plan:
+        """Plan turns of ``rows`` batches each, as many an epoch as batches make up the samples.
+
+        As in the official code of f-CLSWGAN every batch is drawn at random, not a part of a pass.
+
+        Args:
+            labels: (n,) of the client's samples.
+            epochs: E.
+            rng: the plan's.
+            rows: batches a turn: the critic's steps.
+            shapes: what is drawn beside them, as :func:`fedunseen.core.phases.draws_of` takes it.
+            uniform: likewise.
+        """
+        samples, batch = len(labels), self.options.batch_size
+        steps, taken = epochs * -(-samples // batch) * rows, min(samples, batch)
+        index = np.zeros((steps, batch), dtype=np.int64)
+        weight = np.zeros((steps, batch), dtype=np.float32)
+        weight[:, :taken] = 1.0
+        for row in index:
+            row[:taken] = rng.choice(samples, taken, replace=False)
+        return Plan(index, weight, draws=draws_of(rng, batch, shapes, uniform))
+
+    def told(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
+        """Return (B, noise + text + attributes) what the generator is given (Eq. 6), from the draws of a phase.
+
+        ``noise`` (B, noise), if given, stands for the draw ``<phase>.noise``.
+        """
+        labels = batch["labels"]
+        text, parts = context["text"], [batch[f"{phase}.noise"] if noise is None else noise]
+        if text.shape[1]:
+            parts.append(self.text_scale * (text[labels] + self.options.text_noise * batch[f"{phase}.text"]))
+        return torch.cat([*parts, self.described(batch, context)], dim=-1)
+
+    def described(self, batch: Batch, context: Context) -> Tensor:
+        """Return (B, attributes) of the batch's classes, as generator and critic are given them."""
+        return self.condition_scale * context["semantics"][batch["labels"]]
+
+    def generate(self, params: Params, told: Tensor) -> Tensor:
+        """Return features (B, d) of what the generator is told."""
+        made = linear(params, "generator.1", F.leaky_relu(linear(params, "generator.0", told), 0.2))
+        match self.options.output:
+            case "relu":
+                return torch.relu(made)
+            case "sigmoid":
+                return torch.sigmoid(made)
+        return made
+
+    def contrast(self, params: Params, batch: Batch, context: Context) -> Tensor:
+        """Return what the generator makes of the batch's classes."""
+        return self.generate(params, self.told(batch, context, "generator"))
+
+    # Recognition
+
+    def refine(self, params: Params, features: Tensor) -> Tensor:
+        """Return (n, D) what the classifiers see of features (n, d): the features."""
+        return features
+
+    def represent(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return what the classifiers see."""
+        return self.refine(params, self.features(params, inputs))
+
+    def synthesise(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
+        """Generate ``count`` features (count, d) of class ``c``; more begin with the same ones."""
+        device = params["generator.0.weight"].device
+        text = self.text if among.names is self.space.names else self._text(among.names, among.semantics)
+        drawn = stream(seed, "synthesis", c).standard_normal((count, self.noise + text.shape[1]), dtype=np.float32)
+        noise = torch.from_numpy(drawn).to(device)
+        said = self.text_scale * (text[c].to(device) + self.options.text_noise * noise[:, self.noise :])
+        described = self.condition_scale * among.semantics[c].to(device).expand(count, -1)
+        told = torch.cat([noise[:, : self.noise], said, described], dim=1)
+        rows = max(1, _AT_ONCE // self.hidden)
+        return torch.cat([self.generate(params, part) for part in torch.split(told, rows)])
+
+    def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
+        """Return what the classifiers see of ``count`` generated features of class ``c``."""
+        return self.refine(params, self.synthesise(params, among, c, count, seed))
+
+    def complete(
+        self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
+    ) -> Params:
+        """Add the classifiers ``zsl`` and ``gzsl``, trained on generated features.
+
+        Raises:
+            ExperimentError: the text encoder gives vectors of another width than when the generator was trained.
+        """
+        wide = params["generator.0.weight"].shape[1] - self.noise - self.attribute_count
+        if wide != self.text.shape[1]:
+            raise ExperimentError(
+                f"method.text = {self.options.text!r} gives {self.text.shape[1]} numbers a class, but the generator "
+                f"was trained with {wide}: restore the encoder that it was trained with"
+            )
+        part, s = np.union1d(among.seen, among.unseen), self.options
+        made = among.unseen if real else part
+        with torch.no_grad():
+            heads = self._head("zsl", params, among, among.unseen, s.synthetic, seed, None)
+            heads |= self._head("gzsl", params, among, made, s.synthetic_gzsl or s.synthetic, seed, real)
+        return params | heads
+
+    def _head(
+        self,
+        name: str,
+        params: Params,
+        among: Candidates,
+        made: NDArray[np.int64],
+        count: int,
+        seed: int,
+        real: tuple[Tensor, Tensor] | None,
+    ) -> Params:
+        """Train the classifier ``name`` on ``count`` features of each class in ``made``, and on real ones."""
+        device = params["generator.0.weight"].device
+        known = made if real is None else np.union1d(made, real[1].cpu().numpy())
+        if not len(known):
+            known = np.array([0])  # nobody asks
+        place = torch.full((len(among.names),), -1, dtype=torch.int64)
+        place[torch.from_numpy(known)] = torch.arange(len(known))
+        own = 0 if real is None else len(real[1])
+        width = self.refine(params, torch.zeros(1, self.width, device=device)).shape[1]
+        total = len(made) * count + own
+        labels = torch.cat([place[torch.from_numpy(made)].repeat_interleave(count), *_places(place, real)])
+        with tempfile.TemporaryDirectory() as folder:
+            features = _room(total, width, Path(folder), device)
+            for i, c in enumerate(made.tolist()):
+                block = self.generated(params, among, c, count, seed)
+                features[i * count : (i + 1) * count] = block.to(features.device)
+            if real is not None:
+                rows = max(1, _AT_ONCE // self.hidden)
+                for start in range(0, own, rows):
+                    block = self.refine(params, self.features(params, real[0][start : start + rows]))
+                    at = len(made) * count + start
+                    features[at : at + len(block)] = block.to(features.device)
+            weight, bias = softmax_head(
+                features, labels.to(features.device), len(known), self.options.head_lr, self.options.head_epochs,
+                count, stream(seed, f"classifier {name}"), device, self.options.head_weight_decay,
+            )  # fmt: skip
+        whole = torch.zeros(len(among.names), width, device=device)
+        level = torch.full((len(among.names),), _ABSENT, device=device)
+        whole[torch.from_numpy(known)], level[torch.from_numpy(known)] = weight, bias
+        return {f"{name}.weight": whole, f"{name}.bias": level}
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return (n, C) log-odds by the classifier of all classes; the model has to be complete."""
+        return linear(params, "gzsl", self.represent(params, inputs))
+
+    def unseen_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return (n, C) log-odds by the classifier of the unseen classes; the others' are low."""
+        return linear(params, "zsl", self.represent(params, inputs))
+
+
+def normal_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
+    """Draw a linear layer as f-CLSWGAN does: weight (out, in) from N(0, 0.02), bias (out,) 0."""
+    weight = 0.02 * rng.standard_normal((width_out, width_in), dtype=np.float32)
+    return {f"{name}.weight": torch.from_numpy(weight), f"{name}.bias": torch.zeros(width_out)}
+
+
+def softmax_head(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    lr: float,
+    epochs: int,
+    batch: int,
+    rng: np.random.Generator,
+    device: torch.device,
+    weight_decay: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Train a linear softmax classifier with Adam (0.5, 0.999); call it without gradients.
+
+    Args:
+        features: (n, d), perhaps a file's.
+        labels: (n,) in 0..classes - 1.
+        classes: how many.
+        lr: Adam's.
+        epochs: passes, each in a new order.
+        batch: samples a step.
+        rng: draws the first weights and the orders.
+        device: where to compute.
+        weight_decay: Adam's.
+
+    Returns:
+        weight (classes, d) and bias (classes,).
+
+    Example:
+        >>> x, y = torch.eye(2).repeat(50, 1), torch.arange(2).repeat(50)
+        >>> weight, bias = softmax_head(x, y, 2, 0.1, 20, 10, np.random.default_rng(0), torch.device("cpu"))
+        >>> (x[:2] @ weight.T + bias).argmax(1).tolist()
+        [0, 1]
+    """
+    layer = linear_layer("head", features.shape[1], classes, rng)
+    weight, bias = (layer[f"head.{kind}"].to(device) for kind in ("weight", "bias"))
+    adam = Adam(lr, (0.5, 0.999), weight_decay=weight_decay)
+    state, step = adam.init({"weight": weight, "bias": bias}), 0
+    for _ in range(epochs):
+        order = torch.from_numpy(rng.permutation(len(features))).to(features.device)
+        for rows in torch.split(order, batch):
+            x, y = features[rows].to(device), labels[rows].to(device)
+            off = torch.softmax(F.linear(x, weight, bias), dim=1)  # less the one-hot labels: the gradient of the logits
+            off[torch.arange(len(y), device=device), y] -= 1.0
+            off /= len(y)
+            step += 1
+            adam.update([weight, bias], [off.T @ x, off.sum(0)], state, step)
+    return weight, bias
+
+
+def _room(rows: int, width: int, folder: Path, device: torch.device) -> Tensor:
+    """Return room for features (rows, width): in memory, or if that is too much in a file."""
+    if 4 * rows * width <= _KEPT:
+        return torch.empty(rows, width, device=device)
+    return torch.from_file(str(folder / "features"), shared=True, size=rows * width).view(rows, width)
+
+
+def _places(place: Tensor, real: tuple[Tensor, Tensor] | None) -> list[Tensor]:
+    return [] if real is None else [place[real[1].cpu()]]
+
+
+def critic_init(width: int, attributes: int, hidden: int, rng: np.random.Generator) -> Params:
+    """Draw a critic D([x; a]): N(0, 0.02), biases 0."""
+    return normal_layer("critic.0", width + attributes, hidden, rng) | normal_layer("critic.1", hidden, 1, rng)
+
+
+def critic(params: Params, features: Tensor, attributes: Tensor) -> Tensor:
+    """Return (B,) the critic's values."""
+    hidden = linear(params, "critic.0", torch.cat([features, attributes], dim=-1))
+    return linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1)
+
+
+def wasserstein(
+    params: Params, real: Tensor, fake: Tensor, attributes: Tensor, mix: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return the two parts of a critic's loss (Gulrajani et al. 2017).
+
+    :math:`E\,D(\tilde x, a) - E\,D(x, a)` and :math:`E\,(\|\nabla_{\hat x} D(\hat x, a)\|_2 - 1)^2`.
+
+    The critic has one hidden layer of leaky ReLUs, so that its gradient by the features is
+    :math:`W_x^T (w_2 \odot s(\hat h))` with the slopes s of 1 and 0.2, and the pre-activation :math:`\hat h` of
+    :math:`\hat x = u x + (1 - u) \tilde x` is interpolated likewise. Differentiating this once more is exact and takes
+    no second backward pass.
+
+    Args:
+        params: ``critic.0`` and ``critic.1``.
+        real: (B, d).
+        fake: (B, d).
+        attributes: (B, a).
+        mix: (B,) u in [0, 1].
+        weights: (B,) 0 drops a sample.
+
+    Returns:
+        Two scalars.
+    """
+    both = torch.cat([torch.cat([real, fake], dim=0), torch.cat([attributes, attributes], dim=0)], dim=-1)
+    hidden = linear(params, "critic.0", both)
+    values = linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1)
+    at_real, at_fake = values.tensor_split(2)
+    of_real, of_fake = hidden.tensor_split(2)
+    u = mix.unsqueeze(-1)
+    between = u * of_real + (1 - u) * of_fake
+    slopes = torch.where(between > 0, 1.0, 0.2) * params["critic.1.weight"]
+    # All of W, not its columns of features alone: a slice of the weights would cost its gradient a pass over memory.
+    gradient = (slopes @ params["critic.0.weight"])[..., : real.shape[-1]]
+    length = torch.linalg.vector_norm(gradient.to(torch.promote_types(gradient.dtype, torch.float32)), dim=-1)
+    return weighted_mean(at_fake - at_real, weights), weighted_mean((length - 1.0) ** 2, weights)

@@ -1,0 +1,171 @@
+"""f-VAEGAN (Xian et al. 2019, the inductive part of "f-VAEGAN-D2").
+
+A variational autoencoder whose decoder is the generator of a Wasserstein GAN. Sizes and losses follow the code of
+TF-VAEGAN without its feedback, which FREE builds on too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import SGD, Batch, Context, Phase, Plan, Terms, weighted_mean
+from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.generative import (
+    Generative,
+    GenerativeSettings,
+    critic,
+    critic_init,
+    normal_layer,
+    wasserstein,
+)
+from fedunseen.methods.networks import linear
+
+__all__ = ["VAEGAN", "VAEGANSettings", "reconstruction"]
+
+
+class VAEGANSettings(GenerativeSettings):
+    """Settings of f-VAEGAN."""
+
+    name: Literal["vaegan"] = "vaegan"
+    output: Literal["relu", "sigmoid", "linear"] = "sigmoid"
+    """Last activation of the generator: `sigmoid` is trained by binary cross-entropy and needs features in [0, 1];
+    the others by half the squared error."""
+    gamma: float = Field(10.0, ge=0)
+    """Weight of the adversarial losses (gamma_D = gamma_G)."""
+    encoded_noise: bool = True
+    """Features for the critic are decoded from the encoder's posterior; otherwise from noise alone."""
+    adaptive_penalty: bool = False
+    """Let the penalty's weight grow by a tenth after a turn whose squared deviation is above 1.05, and shrink likewise
+    below 1.001, as the code of TF-VAEGAN does; the papers keep it fixed."""
+
+
+class VAEGAN(Generative):
+    """Phases: ``critic`` (several fresh batches), perhaps ``penalty``, ``generator`` (with the encoder).
+
+    The generator is the decoder. Parameters beside it: ``encoder.0`` (hidden, d + attributes), ``encoder.1`` (2 z,
+    hidden), ``encoder.mean`` and ``encoder.logvar`` (z, 2 z), ``critic.0``, ``critic.1``.
+    """
+
+    Settings: ClassVar[type[NamedSettings]] = VAEGANSettings
+    training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*")
+
+    def __init__(self, settings: VAEGANSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.autoencoder = settings
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw generator, encoder and critic."""
+        z, hidden = self.noise, self.hidden
+        params = self.generator_init(rng)
+        params |= normal_layer("encoder.0", self.width + self.attribute_count, hidden, rng)
+        params |= normal_layer("encoder.1", hidden, 2 * z, rng)
+        params |= normal_layer("encoder.mean", 2 * z, z, rng) | normal_layer("encoder.logvar", 2 * z, z, rng)
+        params |= critic_init(self.width, self.attribute_count, hidden, rng)
+        if self.autoencoder.adaptive_penalty:
+            params["critic.penalty"] = torch.zeros(())  # how many tenths it has grown by, in logarithms
+        return params
+
+    def phases(self) -> Sequence[Phase]:
+        """Critic, then the penalty's weight, then encoder and generator, in turns."""
+        critic_phase = Phase(
+            "critic", self.critic_loss, self.adam(), ("critic.[01].*",),
+            repeats=self.autoencoder.critic_steps, fresh=True, contrasted=False,
+        )  # fmt: skip
+        penalty = Phase("penalty", self.penalty_loss, SGD(1.0), ("critic.penalty",), contrasted=False)
+        generator = Phase("generator", self.generator_loss, self.adam(), ("generator.*", "encoder.*"))
+        return (critic_phase, penalty, generator) if self.autoencoder.adaptive_penalty else (critic_phase, generator)
+
+    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+        """Plan turns of ``critic_steps`` batches."""
+        return self.turns_plan(labels, epochs, rng, self.autoencoder.critic_steps, self.draw_shapes(), ("critic.mix",))
+
+    def draw_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return what is drawn for each sample beside its place."""
+        shapes: dict[str, tuple[int, ...]] = {"critic.mix": ()}
+        for who in ("critic", "generator"):
+            shapes[f"{who}.noise"] = (self.noise,)
+            if self.text.shape[1]:
+                shapes[f"{who}.text"] = (self.text.shape[1],)
+        return shapes
+
+    def encode(self, params: Params, features: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and logarithm of the variance (B, z) of the posterior."""
+        hidden = torch.cat([features, attributes], dim=-1)
+        for layer in ("encoder.0", "encoder.1"):
+            hidden = F.leaky_relu(linear(params, layer, hidden), 0.2)
+        return linear(params, "encoder.mean", hidden), linear(params, "encoder.logvar", hidden)
+
+    def fake(self, params: Params, batch: Batch, context: Context, phase: str) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return generated features, reconstructed ones where ``phase`` needs them, and the posterior's divergence."""
+        real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
+        if phase == "critic" and not self.autoencoder.encoded_noise:
+            return self.generate(params, self.told(batch, context, phase)), None, torch.zeros(())
+        mean, logvar = self.encode(params, real, attributes)
+        noise = mean + torch.exp(0.5 * logvar) * batch[f"{phase}.noise"]
+        decoded = self.generate(params, self.told(batch, context, phase, noise))
+        divergence = 0.5 * (mean**2 + torch.exp(logvar) - 1.0 - logvar).sum(-1)
+        if self.autoencoder.encoded_noise:
+            return decoded, decoded, divergence
+        return self.generate(params, self.told(batch, context, phase)), decoded, divergence
+
+    def deviations(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Tensor]:
+        """Return the two parts of the critic's loss."""
+        real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
+        fake, _, _ = self.fake(params, batch, context, "critic")
+        return wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
+
+    def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Gamma times the Wasserstein loss with gradient penalty."""
+        distance, penalty = self.deviations(params, batch, context)
+        weight = self.autoencoder.penalty * torch.ones_like(penalty)
+        if "critic.penalty" in params:
+            weight = weight * 1.1 ** params["critic.penalty"]
+        loss = self.autoencoder.gamma * (distance + weight * penalty)
+        return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
+
+    def penalty_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Return a loss whose gradient step of 1 is the rule: one tenth up, down or none."""
+        _, penalty = self.deviations(params, batch, context)
+        up, down = (penalty > 1.05).to(penalty.dtype), (penalty < 1.001).to(penalty.dtype)
+        return -params["critic.penalty"] * (up - down).detach(), {}
+
+    def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Return the negative variational bound less gamma times the critic's value."""
+        fake, decoded, divergence = self.fake(params, batch, context, "generator")
+        assert decoded is not None  # only the critic's phase goes without
+        real, weights = self.features(params, batch["inputs"]), batch["weights"]
+        error = weighted_mean(reconstruction(decoded, real, self.autoencoder.output), weights)
+        divergence = weighted_mean(divergence, weights)
+        value = weighted_mean(critic(params, fake, self.described(batch, context)), weights)
+        loss = error + divergence - self.autoencoder.gamma * value
+        terms = {"generator": loss, "reconstruction": error, "divergence": divergence}
+        return loss, {**terms, "representation": fake}
+
+
+def reconstruction(made: Tensor, real: Tensor, output: str) -> Tensor:
+    """Return (B,) the negative log-likelihood of features, but for a constant.
+
+    Binary cross-entropy, summed over features, where a sigmoid made them; otherwise half the squared error.
+
+    Example:
+        >>> reconstruction(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]), "sigmoid")  # 2 log 2
+        tensor([1.3863])
+        >>> reconstruction(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 0.0]]), "linear")
+        tensor([2.5000])
+    """
+    made = made.to(torch.promote_types(made.dtype, torch.float32))
+    if output == "sigmoid":
+        eps = 1e-12  # as in TF-VAEGAN's code: a saturated sigmoid would give an infinite loss
+        return -(real * torch.log(made + eps) + (1 - real) * torch.log(1 - made + eps)).sum(-1)
+    return 0.5 * ((made - real) ** 2).sum(-1)

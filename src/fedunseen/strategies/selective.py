@@ -1,0 +1,131 @@
+"""Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some parameters travel.
+
+The others stay with their client across rounds: FZSL's discriminators, or a classifier that a client trains on its own
+classes. It wraps any strategy, which then sees nothing but what travels.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.phases import GradientFunction, Loss, Represent, Step, Terms
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Reply, Strategy
+
+__all__ = ["Selective", "matches", "travelling"]
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Say whether a parameter's name matches one of the patterns (``fnmatch``).
+
+    Example:
+        >>> matches("generator.0.weight", ["encoder.*", "generator.*"])
+        True
+    """
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[str] = ()) -> set[str]:
+    """Return the parameters that travel.
+
+    Args:
+        names: of all parameters.
+        shared: patterns of those that travel (``strategy.shared``).
+        private: patterns of those that never do, whatever ``shared`` says.
+
+    Raises:
+        ExperimentError: a pattern matches no parameter that may travel, or patterns other than "*" match them all.
+
+    Example:
+        >>> sorted(travelling(["g.weight", "d.weight", "c.weight"], ["g.*"], ["c.*"]))
+        ['g.weight']
+    """
+    free = [name for name in names if not matches(name, private)]
+    modules = ", ".join(sorted({name.split(".")[0] for name in free}))
+    for pattern in shared:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in free):
+            raise ExperimentError(
+                f"strategy.shared: {pattern!r} matches no parameter that could travel: "
+                f"write a module and a star, for example {free[0].split('.')[0] + '.*'!r} (there are: {modules})"
+            )
+    chosen = {name for name in free if matches(name, shared)}
+    if len(chosen) == len(free) and "*" not in shared:
+        raise ExperimentError(
+            f"strategy.shared: {list(shared)} matches every parameter, so that nothing stays with the clients: "
+            f"leave it out, or name fewer modules (there are: {modules})"
+        )
+    return chosen
+
+
+class Selective(Strategy):
+    """Another strategy, for some of the parameters.
+
+    Args:
+        inner: the strategy that what travels is subject to.
+        initial: the other parameters of round 0. Every party draws them from the run's seed by itself.
+    """
+
+    def __init__(self, inner: Strategy, initial: Params) -> None:
+        super().__init__(inner.settings)
+        self.inner, self.initial = inner, initial
+        self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return the inner strategy's state; ``params`` are those that travel."""
+        return self.inner.init(params, clients)
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Add the client's own parameters to what the inner strategy sends (Eq. 5)."""
+        told = self.inner.instruct(state, params, within("inner/", client_state), round)
+        return replace(told, own=within("own/", client_state) or self.initial)
+
+    def objective(self, loss: Loss, represent: Represent) -> Loss:
+        """As the inner strategy."""
+        return self.inner.objective(loss, represent)
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """Correct the gradient by what travels as the inner strategy does, and leave that by the rest as it is.
+
+        Where the inner strategy asks for gradients more than once, the rest follows the last one.
+        """
+
+        def split(params: Params, step: Step) -> tuple[Params, Terms]:
+            kept = {name: value for name, value in params.items() if name in self.initial}
+            if len(kept) == len(params):
+                return gradient(params, step)
+            of_kept: Params = {}
+
+            def of_shared(shared: Params, step: Step) -> tuple[Params, Terms]:
+                grads, terms = gradient({**shared, **kept}, step)
+                of_kept.update({name: grads[name] for name in kept})
+                return {name: grads[name] for name in shared}, terms
+
+            shared = {name: value for name, value in params.items() if name not in self.initial}
+            grads, terms = self.inner.correct(of_shared)(shared, step)
+            return {**grads, **of_kept}, terms
+
+        return split
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Send the inner strategy's update, and keep the rest."""
+        sent = LocalResult(
+            {name: result.params[name] for name in instruction.params},
+            result.terms,
+            result.steps,
+            {name: length for name, length in result.step_lengths.items() if name in instruction.params},
+        )
+        update, inner = self.inner.finish(instruction, sent, within("inner/", client_state))
+        own = {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
+        return update, under("inner/", inner) | under("own/", own)
+
+    def local_model(self, start: Params, update: Params) -> Params:
+        """Return what travels of the model that a client ended with."""
+        return self.inner.local_model(start, update)
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Merge as the inner strategy does (Eq. 4)."""
+        return self.inner.merge(state, params, replies, round)

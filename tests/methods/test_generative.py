@@ -1,0 +1,427 @@
+"""Generators, critics and classifiers against plain loops, closed forms and autograd."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.phases import Adam
+from fedunseen.core.trainer import Task, Trainer
+from fedunseen.encoders import Backbone
+from fedunseen.methods import Candidates, generative
+from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
+from fedunseen.methods.free import FREE, FREESettings, margin_loss, semantic_cycle
+from fedunseen.methods.generative import softmax_head, wasserstein
+from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings, reconstruction
+
+WIDTH = 7
+
+
+def make(kind, settings, space, **more):
+    told = settings(hidden=11, **more)
+    return kind(told, space, torch.from_numpy(space.semantics), Backbone((WIDTH,)))
+
+
+def double(params):
+    return {name: value.double() for name, value in params.items()}
+
+
+def samples(space, count=40, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, count)
+    return torch.from_numpy(np.abs(rng.normal(size=(count, WIDTH)))), torch.from_numpy(labels)
+
+
+class Loop:
+    """f-CLSWGAN as one writes it down in plain PyTorch: modules, optimisers, the penalty by double backward."""
+
+    def __init__(self, method, params, held):
+        hidden, told = method.hidden, params["generator.0.weight"].shape[1]
+        self.method, self.held = method, held
+        last = {"relu": nn.ReLU(), "sigmoid": nn.Sigmoid(), "linear": nn.Identity()}[method.options.output]
+        self.networks = {
+            "generator": nn.Sequential(nn.Linear(told, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, WIDTH), last),
+            "critic": nn.Sequential(
+                nn.Linear(WIDTH + method.attribute_count, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1)
+            ),
+        }
+        self.softmax = nn.Linear(WIDTH, len(method.space.names)).double()
+        with torch.no_grad():
+            for name, network in self.networks.items():
+                network.double()
+                for layer, place in ((0, 0), (1, 2)):
+                    for kind in ("weight", "bias"):
+                        getattr(network[place], kind).copy_(params[f"{name}.{layer}.{kind}"])
+            for kind in ("weight", "bias"):
+                getattr(self.softmax, kind).copy_(params[f"softmax.{kind}"])
+
+    def adam(self, network):
+        s = self.method.config
+        return torch.optim.Adam(network.parameters(), lr=s.lr, betas=s.betas)
+
+    def run(self, plans, inputs, labels):
+        method, s = self.method, self.method.config
+        generator, critic = self.networks["generator"], self.networks["critic"]
+        optimiser = torch.optim.Adam(self.softmax.parameters(), lr=s.softmax_lr, betas=s.betas)
+        for row in range(plans["softmax"].steps):
+            rows = plans["softmax"].index[row][plans["softmax"].weight[row] > 0]
+            logits = self.softmax(inputs[rows]).masked_fill(~self.held, -torch.inf)
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(logits, labels[rows]).backward()
+            optimiser.step()
+        of_critic, of_generator = self.adam(critic), self.adam(generator)
+        plan = plans[""]
+        for row in range(plan.steps):
+            rows = plan.index[row][plan.weight[row] > 0]
+            real, y = inputs[rows], labels[rows]
+            a = method.condition_scale * method.semantics[y]
+            drawn = {k: torch.from_numpy(v).double()[: len(rows)] for k, v in plan.draws(row).items()}
+
+            def told(who, a=a, y=y, drawn=drawn):
+                text = None
+                if f"{who}.text" in drawn:
+                    text = method.text_scale * (method.text[y] + s.text_noise * drawn[f"{who}.text"])
+                return torch.cat([part for part in (drawn[f"{who}.noise"], text, a) if part is not None], 1)
+
+            fake = generator(told("critic")).detach()
+            u = drawn["critic.mix"].unsqueeze(1)
+            between = (u * real + (1 - u) * fake).requires_grad_()
+            (slope,) = torch.autograd.grad(critic(torch.cat([between, a], 1)).sum(), between, create_graph=True)
+            penalty = ((slope.norm(dim=1) - 1) ** 2).mean()
+            loss = critic(torch.cat([fake, a], 1)).mean() - critic(torch.cat([real, a], 1)).mean()
+            of_critic.zero_grad()
+            (loss + s.penalty * penalty).backward()
+            of_critic.step()
+            if (row + 1) % s.critic_steps == 0:
+                fake = generator(told("generator"))
+                logits = self.softmax(fake).masked_fill(~self.held, -torch.inf)
+                loss = -critic(torch.cat([fake, a], 1)).mean() + s.beta * nn.functional.cross_entropy(logits, y)
+                of_generator.zero_grad()
+                loss.backward()
+                of_generator.step()
+
+    def params(self):
+        found = {
+            f"{name}.{layer}.{kind}": getattr(network[place], kind).detach()
+            for name, network in self.networks.items()
+            for layer, place in ((0, 0), (1, 2))
+            for kind in ("weight", "bias")
+        }
+        return found | {f"softmax.{kind}": getattr(self.softmax, kind).detach() for kind in ("weight", "bias")}
+
+
+@pytest.mark.parametrize("more", [{}, {"output": "linear", "text": "minilm", "noise": 3}, {"beta": 0.5}])
+def test_clswgan_is_the_plain_loop_with_its_double_backward(space, more):
+    method = make(CLSWGAN, CLSWGANSettings, space, lr=0.01, batch_size=16, softmax_epochs=2, **more)
+    inputs, labels = samples(space)
+    held = method.client_context(np.unique(labels))["held"]
+    params = double(method.init(np.random.default_rng(5)))
+    plans = {name: method.plan(name, labels.numpy(), 2, np.random.default_rng(6)) for name in ("softmax", "")}
+    context = {"semantics": method.semantics, "text": method.text.double()}
+    trainer = Trainer(method.phases(), inputs, labels, context, lambda gradient: gradient)
+    task = Task(params, np.arange(len(labels)), plans, {"held": held}, {})
+    ours = trainer.one(task)
+    loop = Loop(method, params, held)
+    loop.run(plans, inputs, labels)
+    for name, value in loop.params().items():
+        torch.testing.assert_close(ours.params[name], value, rtol=1e-5, atol=1e-6)  # Adam magnifies the smallest
+        # The bias of the critic's values cancels out of its loss.
+        assert name == "critic.1.bias" or not torch.equal(value, params[name])
+    assert set(ours.terms) == {"softmax", "critic", "wasserstein", "penalty", "generator", "classification"}
+    batched = trainer.together([task])[0]
+    torch.testing.assert_close(batched.params, ours.params, rtol=1e-5, atol=1e-6)
+
+
+def test_a_turn_is_critic_steps_on_fresh_batches_and_one_of_the_generator(space):
+    method = make(CLSWGAN, CLSWGANSettings, space, batch_size=16, critic_steps=3)
+    plan = method.plan("", np.zeros(40, dtype=np.int64), 2, np.random.default_rng(0))
+    assert plan.index.shape == (2 * 3 * 3, 16)  # 40 samples are three batches
+    assert all(len(set(row)) == 16 for row in plan.index.tolist())  # no sample twice in a batch
+    assert len({tuple(row) for row in plan.index.tolist()}) == 18
+    few = method.plan("", np.zeros(5, dtype=np.int64), 1, np.random.default_rng(0))
+    assert few.weight.sum(1).tolist() == [5, 5, 5]
+
+
+def test_draws_depend_on_the_step_alone(space):
+    method = make(CLSWGAN, CLSWGANSettings, space)
+    plan = method.plan("", np.zeros(70, dtype=np.int64), 1, np.random.default_rng(0))
+    third, again = plan.draws(3), (plan.draws(0), plan.draws(3))[1]
+    assert all(np.array_equal(third[name], again[name]) for name in third)
+    other = np.stack([plan.draws(step)["critic.noise"] for step in range(plan.steps)])
+    assert len(np.unique(other)) > other.size - 20  # hardly a number comes twice
+    assert abs(other.mean()) < 0.02
+    assert abs(other.std() - 1) < 0.02
+    mix = np.concatenate([plan.draws(step)["critic.mix"] for step in range(plan.steps)])
+    assert 0 <= mix.min() < 0.05
+    assert 0.95 < mix.max() < 1
+    assert not np.array_equal(third["critic.noise"], third["generator.noise"])
+
+
+def test_the_penalty_agrees_with_autograd_and_with_finite_differences():
+    torch.manual_seed(0)
+    params = {"critic.0.weight": (13, 9), "critic.0.bias": (13,), "critic.1.weight": (1, 13), "critic.1.bias": (1,)}
+    params = {name: torch.randn(shape, dtype=torch.float64, requires_grad=True) for name, shape in params.items()}
+    real, fake, a = torch.randn(6, 5).double(), torch.randn(6, 5).double(), torch.randn(6, 4).double()
+    mix, weights = torch.rand(6).double(), torch.tensor([1, 1, 0, 1, 1, 1]).double()
+
+    def penalty(*values):
+        named = dict(zip(params, values, strict=True))
+        return wasserstein(named, real, fake, a, mix, weights)[1]
+
+    between = (mix[:, None] * real + (1 - mix[:, None]) * fake).requires_grad_()
+    hidden = torch.cat([between, a], 1) @ params["critic.0.weight"].T + params["critic.0.bias"]
+    values = nn.functional.leaky_relu(hidden, 0.2) @ params["critic.1.weight"].T
+    (slope,) = torch.autograd.grad(values.sum(), between)
+    expected = ((slope.norm(dim=1) - 1) ** 2)[weights > 0].mean()
+    torch.testing.assert_close(penalty(*params.values()), expected)
+    assert torch.autograd.gradcheck(penalty, tuple(params.values()), atol=1e-6)
+
+
+def test_the_adaptive_penalty_grows_and_shrinks_by_a_tenth(space):
+    method = make(VAEGAN, VAEGANSettings, space, output="linear", adaptive_penalty=True, lr=1e-9, batch_size=8)
+    inputs, labels = samples(space, 16)
+    context = {"semantics": method.semantics, "text": method.text.double()}
+    for size, tenths in ((1e-3, -2), (3e4, 2)):  # hardly any slope: (0 - 1)^2 = 1; a steep one
+        params = double(method.init(np.random.default_rng(5)))
+        params["critic.1.weight"] *= size
+        plan = method.plan("", labels.numpy(), 1, np.random.default_rng(6))  # two turns
+        trainer = Trainer(method.phases(), inputs, labels, context, lambda gradient: gradient)
+        found = trainer.one(Task(params, np.arange(16), {"": plan}, method.client_context(np.arange(4)), {}))
+        assert float(found.params["critic.penalty"]) == tenths
+
+
+@pytest.mark.parametrize("encoded", [True, False])
+def test_the_autoencoders_loss_is_the_variational_bound_less_the_critics_value(space, encoded):
+    method = make(VAEGAN, VAEGANSettings, space, encoded_noise=encoded, condition_scale=2.0)
+    params = double(method.init(np.random.default_rng(0)))
+    inputs, labels = torch.rand(5, WIDTH).double(), torch.tensor([0, 1, 2, 3, 0])
+    rng = np.random.default_rng(1)
+    drawn = {f"{w}.noise": torch.from_numpy(rng.normal(size=(5, method.noise))) for w in ("critic", "generator")}
+    batch = {"inputs": inputs, "labels": labels, "weights": torch.ones(5).double(), **drawn}
+    context = {"semantics": method.semantics, "text": method.text.double()}
+    loss, terms = method.generator_loss(params, batch, context)
+    a = 2.0 * method.semantics[labels]
+    mean, logvar = method.encode(params, inputs, a)
+    posterior = torch.distributions.Normal(mean, torch.exp(logvar / 2))
+    divergence = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1).mean()
+    decoded = method.generate(params, torch.cat([mean + torch.exp(logvar / 2) * drawn["generator.noise"], a], 1))
+    error = nn.functional.binary_cross_entropy(decoded, inputs, reduction="none").sum(1).mean()
+    judged = decoded if encoded else method.generate(params, torch.cat([drawn["generator.noise"], a], 1))
+    value = generative.critic(params, judged, a).mean()
+    torch.testing.assert_close(loss, error + divergence - 10.0 * value)
+    torch.testing.assert_close(terms["reconstruction"], error)
+
+
+def test_half_the_squared_error_is_a_gaussians_likelihood():
+    made, real = torch.randn(4, 6), torch.randn(4, 6)
+    normal = torch.distributions.Normal(made, 1.0)
+    offset = 6 * 0.5 * np.log(2 * np.pi)
+    torch.testing.assert_close(reconstruction(made, real, "linear"), -normal.log_prob(real).sum(1) - offset)
+
+
+def test_the_margin_loss_against_a_slow_loop():
+    rng = np.random.default_rng(0)
+    means, centres, labels = rng.normal(size=(9, 4)), rng.normal(size=(6, 4)), rng.integers(0, 4, 9)
+    held, other = np.array([1, 1, 1, 1, 0, 0], dtype=bool), rng.integers(0, 4, 9)
+    for chosen in (None, other):
+        expected = []
+        for i in range(9):
+            d = ((means[i] - centres) ** 2).sum(1)
+            wrong = min(d[c] for c in range(6) if held[c] and c != labels[i]) if chosen is None else d[chosen[i]]
+            expected.append(max(0.0, 3.0 + 0.8 * d[labels[i]] - 0.2 * wrong))
+        tensors = [torch.from_numpy(x) for x in (means, centres, labels, held)]
+        found = margin_loss(*tensors, 3.0, 0.8, None if chosen is None else torch.from_numpy(chosen))
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+def test_a_client_with_one_class_has_no_wrong_centre():
+    means = torch.randn(3, 4, requires_grad=True)
+    held = torch.tensor([False, True, False])
+    loss = margin_loss(means, torch.randn(3, 4), torch.tensor([1, 1, 1]), held, 2.0, 0.5).sum()
+    loss.backward()
+    assert bool(torch.isfinite(means.grad).all())
+
+
+def test_the_semantic_cycle_of_the_very_attributes_is_nothing_and_has_a_gradient():
+    a = torch.rand(2, 5, requires_grad=True)
+    loss = semantic_cycle(a, a.detach().clone())
+    loss.sum().backward()
+    assert loss.tolist() == [0, 0]
+    assert bool(torch.isfinite(a.grad).all())
+
+
+def test_random_wrong_centres_are_the_clients_own(space):
+    method = make(FREE, FREESettings, space, output="linear", contrast="random")
+    context = method.client_context(np.array([1, 4]))
+    place = (torch.tensor([0.0, 0.49, 0.5, 0.999]) * context["peer_count"]).long()
+    assert context["peers"][place].tolist() == [1, 1, 4, 4]
+
+
+def test_the_classifier_reaches_what_scikit_learn_reaches():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 600)
+    x = rng.normal(size=(3, 5))[y] + 0.8 * rng.normal(size=(600, 5))
+    known = LogisticRegression(C=np.inf).fit(x, y)
+    weight, bias = softmax_head(
+        torch.from_numpy(x).float(),
+        torch.from_numpy(y),
+        3,
+        0.05,
+        150,
+        50,
+        np.random.default_rng(1),
+        torch.device("cpu"),
+    )
+    ours = torch.log_softmax(torch.from_numpy(x).float() @ weight.T + bias, 1).numpy()
+    theirs = np.log(known.predict_proba(x))
+    rows = np.arange(600)
+    assert -ours[rows, y].mean() < -theirs[rows, y].mean() + 0.01
+
+
+def among(method, space):
+    return Candidates(space.names, method.semantics.float(), space.seen, space.unseen)
+
+
+def test_a_complete_model_tells_generated_features_apart(space):
+    method = make(CLSWGAN, CLSWGANSettings, space, synthetic=60, synthetic_gzsl=40, head_epochs=60, condition_scale=8)
+    params = method.init(np.random.default_rng(0))
+    params["generator.1.weight"] *= 20
+    params["generator.0.weight"] *= 10
+    whole = method.complete(params, among(method, space), 3)
+    assert set(whole) - set(params) == {"zsl.weight", "zsl.bias", "gzsl.weight", "gzsl.bias"}
+    fresh = torch.cat([method.generated(params, among(method, space), c, 50, 99) for c in (5, 6)])
+    right = torch.tensor([5] * 50 + [6] * 50)
+    zsl = method.unseen_scores(whole, fresh, method.semantics)
+    assert float((zsl.argmax(1) == right).float().mean()) > 0.9
+    assert float((method.scores(whole, fresh, method.semantics)[:, :7].argmax(1) == right).float().mean()) > 0.6
+    # Class 7 is neither seen nor unseen: nothing is ever taken for it.
+    assert int(method.scores(whole, fresh, method.semantics).argmax(1).max()) < 7
+    assert set(zsl.argmax(1).tolist()) <= {5, 6}
+
+
+def test_more_features_begin_with_the_same_ones(space):
+    method = make(CLSWGAN, CLSWGANSettings, space)
+    params = method.init(np.random.default_rng(0))
+    few, many = (method.synthesise(params, among(method, space), 5, count, 1) for count in (4, 9))
+    torch.testing.assert_close(many[:4], few)
+
+
+@pytest.mark.parametrize("kind", [(CLSWGAN, CLSWGANSettings), (FREE, FREESettings)])
+def test_features_that_do_not_fit_in_memory_give_the_same_classifiers(space, monkeypatch, kind):
+    method = make(*kind, space, output="linear", synthetic=20, head_epochs=2)
+    params = method.init(np.random.default_rng(0))
+    within = method.complete(params, among(method, space), 3)
+    monkeypatch.setattr(generative, "_KEPT", 1)
+    torch.testing.assert_close(method.complete(params, among(method, space), 3), within, rtol=0, atol=0)
+
+
+def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeypatch):
+    method = make(CLSWGAN, CLSWGANSettings, space, synthetic=8, head_epochs=1)
+    params, asked = method.init(np.random.default_rng(0)), []
+    whole = CLSWGAN.synthesise
+
+    def synthesise(self, params, among, c, count, seed):
+        asked.append(c)
+        return whole(self, params, among, c, count, seed)
+
+    monkeypatch.setattr(CLSWGAN, "synthesise", synthesise)
+    inputs, labels = samples(space)
+    method.complete(params, among(method, space), 3, (inputs.float(), labels))
+    assert asked == [5, 6, 5, 6]
+    asked.clear()
+    method.complete(params, among(method, space), 3)
+    assert asked == [5, 6, 0, 1, 2, 3, 4, 5, 6]
+
+
+def test_text_is_given_to_the_generator_alone(space):
+    method = make(CLSWGAN, CLSWGANSettings, space, text="minilm")
+    params = method.init(np.random.default_rng(0))
+    assert method.text.shape == (8, 384)
+    torch.testing.assert_close(method.text.norm(dim=1), torch.ones(8))
+    assert params["generator.0.weight"].shape == (11, 30 + 384 + 30)
+    assert params["critic.0.weight"].shape == (11, WIDTH + 30)
+    labels = torch.tensor([5, 5, 6])
+    batch = {"labels": labels, "g.noise": torch.zeros(3, 30), "g.text": torch.randn(3, 384)}
+    told = method.told(batch, {"semantics": method.semantics, "text": method.text}, "g")
+    said = 30**0.5 * (method.text[labels] + 0.1 * batch["g.text"])
+    torch.testing.assert_close(told[:, 30:-30].float(), said)
+    torch.testing.assert_close(told[:, -30:], method.condition_scale * method.semantics[labels])
+
+
+def test_a_prompt_may_name_the_strongest_attributes(space):
+    class_level = make(CLSWGAN, CLSWGANSettings, space, text="minilm")
+    fine = make(
+        CLSWGAN, CLSWGANSettings, space, text="minilm", prompt="a photo of a {attribute} {class}.", text_attributes=2
+    )
+    assert fine.text.shape == class_level.text.shape
+    assert 0.3 < float((fine.text * class_level.text).sum(1).mean()) < 0.99
+    above = (space.semantics - space.semantics.mean(0)) / space.semantics.std(0, ddof=1)
+    best = np.argsort(-above[2])[:2]
+    from fedunseen.encoders.text import embed_texts
+
+    expected = embed_texts([f"a photo of a attribute {i} class 2." for i in best], "minilm").mean(0)
+    np.testing.assert_allclose(fine.text[2].numpy(), expected / np.linalg.norm(expected), atol=1e-5)
+
+
+def test_attributes_are_as_long_as_the_noise(space):
+    method = make(CLSWGAN, CLSWGANSettings, space, noise=16)
+    lengths = method.condition_scale * np.linalg.norm(space.semantics[space.seen], axis=1)
+    assert lengths.mean() == pytest.approx(4.0)
+    assert make(CLSWGAN, CLSWGANSettings, space, condition_scale=1.5).condition_scale == 1.5
+
+
+def test_an_encoder_of_another_width_is_told_apart(space):
+    method = make(CLSWGAN, CLSWGANSettings, space)
+    params = make(CLSWGAN, CLSWGANSettings, space, text="minilm").init(np.random.default_rng(0))
+    with pytest.raises(ExperimentError, match=r"gives 0 numbers a class, but the generator was trained with 384"):
+        method.complete(params, among(method, space), 0)
+
+
+def test_names_that_say_nothing_to_a_text_encoder(space):
+    from dataclasses import replace
+
+    names = list(space.names)
+    for wrong, sentence in (
+        ({2: "007."}, "the class '007.' has no word in its name for a text encoder: rename it"),
+        ({2: "001.polar_bear", 5: "polar+bear"},
+         "the classes '001.polar_bear' and 'polar+bear' are both 'polar bear' to a text encoder: rename one"),
+    ):  # fmt: skip
+        changed = [wrong.get(i, name) for i, name in enumerate(names)]
+        with pytest.raises(DataError) as error:
+            make(CLSWGAN, CLSWGANSettings, replace(space, names=changed), text="minilm")
+        assert str(error.value) == sentence
+    with pytest.raises(ExperimentError, match="names no class"):
+        make(CLSWGAN, CLSWGANSettings, space, text="minilm", prompt="a photo.")
+
+
+def test_features_that_the_generator_cannot_make(space):
+    negative = torch.tensor([[-1.0, 1.0, 2.0, 3.0]])
+    with pytest.raises(ExperimentError, match=r"lie in \[-1, 3\]: set data.features = \['min-max'\]"):
+        make(VAEGAN, VAEGANSettings, space).check_inputs(negative)
+    with pytest.warns(UserWarning, match="25 % of the features are negative"):
+        make(CLSWGAN, CLSWGANSettings, space).check_inputs(negative)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(CLSWGAN, CLSWGANSettings, space, output="linear").check_inputs(negative)
+        make(CLSWGAN, CLSWGANSettings, space).check_inputs(negative.abs())
+
+
+def test_fused_adam_is_pytorchs():
+    torch.manual_seed(0)
+    mine = [torch.randn(5, 3).double(), torch.randn(()).double()]
+    theirs = [value.clone().requires_grad_() for value in mine]
+    reference = torch.optim.Adam(theirs, lr=0.01, betas=(0.5, 0.999), weight_decay=0.1)
+    adam = Adam(0.01, (0.5, 0.999), weight_decay=0.1)
+    state = adam.init({str(i): value for i, value in enumerate(mine)})
+    for step in range(1, 6):
+        grads = [torch.randn(3, 5).double().T, torch.randn(()).double()]  # one not contiguous
+        for value, grad in zip(theirs, grads, strict=True):
+            value.grad = grad.clone()
+        reference.step()
+        adam.update(mine, grads, state, step)
+    torch.testing.assert_close(mine, [value.detach() for value in theirs])

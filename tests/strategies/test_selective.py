@@ -1,0 +1,103 @@
+"""Selective sharing: what travels, what stays, and the strategies that it wraps."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.phases import Step
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.strategies.fedgloss import FedGloSS
+from fedunseen.strategies.fedprox import FedProx, FedProxSettings
+from fedunseen.strategies.selective import Selective, travelling
+
+NAMES = ["generator.0.weight", "generator.0.bias", "critic.0.weight", "softmax.weight"]
+
+
+def test_patterns_choose_what_travels():
+    assert travelling(NAMES, ["generator.*"]) == set(NAMES[:2])
+    assert travelling(NAMES, ["*.weight"], ["softmax.*"]) == {NAMES[0], NAMES[2]}
+    assert travelling(NAMES, ["*"], ["softmax.*"]) == set(NAMES[:3])
+    assert travelling(NAMES, ["*"]) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("shared", "private", "sentence"),
+    [
+        (["generater.*"], [], "strategy.shared: 'generater.*' matches no parameter that could travel: write a module "
+         "and a star, for example 'generator.*' (there are: critic, generator, softmax)"),
+        (["generator.*", "softmax.*"], ["softmax.*"], "strategy.shared: 'softmax.*' matches no parameter that could "
+         "travel: write a module and a star, for example 'generator.*' (there are: critic, generator)"),
+        (["generator.*", "critic.*"], ["softmax.*"], "strategy.shared: ['generator.*', 'critic.*'] matches every "
+         "parameter, so that nothing stays with the clients: leave it out, or name fewer modules (there are: critic, "
+         "generator)"),
+    ],
+)  # fmt: skip
+def test_patterns_that_choose_nothing_or_everything_are_refused(shared, private, sentence):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}$"):
+        travelling(NAMES, shared, private)
+
+
+def test_what_stays_starts_from_the_seed_and_then_from_itself():
+    own = {"critic.w": torch.tensor([3.0])}
+    strategy = Selective(FedAvg(FedAvgSettings()), own)
+    sent = {"generator.w": torch.tensor([1.0])}
+    first = strategy.instruct({}, sent, {}, 0)
+    assert first.params is sent
+    assert first.own == own
+    trained = {"generator.w": torch.tensor([1.5]), "critic.w": torch.tensor([7.0])}
+    update, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
+    assert update == {"generator.w": torch.tensor([0.5])}
+    trained["critic.w"] += 1  # what is kept is a copy: results may be views of a whole round
+    assert strategy.instruct({}, sent, state, 1).own == {"critic.w": torch.tensor([7.0])}
+
+
+def gradients(seen):
+    def gradient(params, step):
+        seen.append(dict(params))
+        return {name: torch.full_like(value, len(seen)) for name, value in params.items()}, {}
+
+    return gradient
+
+
+def test_the_inner_strategy_corrects_what_travels_alone():
+    strategy = Selective(FedProx(FedProxSettings(mu=2.0)), {"critic.w": torch.zeros(2)})
+    params = {"generator.w": torch.tensor([1.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
+    step = Step({}, {}, {"global/generator.w": torch.zeros(2)}, {})
+    grads, _ = strategy.correct(gradients([]))(params, step)
+    assert grads["generator.w"].tolist() == [1 + 2 * 1, 1 + 2 * 4]
+    assert grads["critic.w"].tolist() == [1, 1]
+    only = {"critic.w": params["critic.w"]}  # a phase of its own
+    assert strategy.correct(gradients([]))(only, step)[0]["critic.w"].tolist() == [1, 1]
+
+
+def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
+    inner = FedGloSS(FedGloSS.Settings(rho=0.5, dual=False))
+    strategy = Selective(inner, {"critic.w": torch.zeros(2)})
+    params = {"generator.w": torch.tensor([3.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
+    told = strategy.instruct(strategy.init({"generator.w": torch.zeros(2)}, 2), params, {}, 0)
+    seen = []
+    grads, _ = strategy.correct(gradients(seen))(params, Step({}, {}, told.extras | told.kept, {}))
+    assert len(seen) == 2
+    assert grads["critic.w"].tolist() == [2, 2]
+    assert not torch.equal(seen[1]["generator.w"], params["generator.w"])  # the sharpness step
+    assert torch.equal(seen[1]["critic.w"], params["critic.w"])
+
+
+def test_the_inner_strategys_memory_is_kept_apart():
+    from fedunseen.strategies.moon import Moon, MoonSettings
+
+    strategy = Selective(Moon(MoonSettings()), {"critic.w": torch.zeros(1)})
+    sent = {"generator.w": torch.tensor([1.0])}
+    first = strategy.instruct({}, sent, {}, 0)
+    trained = {"generator.w": torch.tensor([2.0]), "critic.w": torch.tensor([9.0])}
+    _, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
+    second = strategy.instruct({}, sent, state, 1)
+    assert float(first.kept["known"]) == 0
+    assert float(second.kept["known"]) == 1
+    assert second.kept["previous/generator.w"].tolist() == [2.0]
+    assert "previous/critic.w" not in second.kept
+    assert np.isclose(float(second.own["critic.w"]), 9.0)
