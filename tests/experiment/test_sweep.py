@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -239,7 +240,7 @@ def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused)
          "for example { method = { kl = 1 } }"),
         (SMALL + "[data_sets]\nbirds = 1", "data_sets.birds: input should be a table, not 1"),
         (SMALL + "[data_sets.birds.methods.fedzls]\nlr = 1", "birds: methods: unknown method 'fedzls': did you mean "
-         "'fedzsl'? (known: apn, classifier, distzsl, eszsl, fedzsl, gem, msdn, svip)"),
+         "'fedzsl'? (known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, msdn, svip, vaegan)"),
         (SMALL + "[data_sets.birds]\nfixed = 1", "data_sets: birds: write a table of settings"),
         (SMALL + '"more" = { lr = 1 }', "axes: losses: more: lr: write settings as section.key = value"),
         ('only = [{ lr = "0.1" }]\n' + SMALL, "only[0]: lr: unknown value '0.1': did you mean '0.5'? (known: 0.05, "
@@ -249,6 +250,8 @@ def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused)
          "(known: losses, lr)"),
         (SMALL + '[table]\ncolumns = ["lr"]\ntables = ["lr"]', "table: the axis 'lr' is in tables and in columns: "
          "leave one out"),
+        (SMALL + '[[figures]]\nmetrics = ["bytes_up"]', "figures: metrics: bytes_up has no curve by round: name an "
+         "axis as x, or leave it out"),
         (SMALL + '[[figures]]\nx = "lrs"', "figures: x: unknown axis 'lrs': did you mean 'lr'? (known: losses, lr)"),
         (SMALL + PAPER.replace('"losses", "lr"', '"lr"'), "paper.axes: name each of the axes once: lr, losses"),
         (SMALL + PAPER.replace('"0.5" =', '"0.4" ='), "paper.figures: + con: lr: unknown value '0.4': did you mean "
@@ -298,17 +301,76 @@ def test_every_cell_of_every_shipped_sweep_is_read(name):
         sweep = read_sweep(name, data)
         assert sweep.cells
         assert [cell.refused for cell in sweep.cells if cell.refused] == []
-        assert all(cell.experiment.run.seeds == (1 if name == "digit-pairs-grid" else 3) for cell in sweep.cells)
+        seeds = 1 if name in ("digit-pairs-grid", "fzsl-fig7") else 3
+        assert all(cell.experiment.run.seeds == seeds for cell in sweep.cells)
         assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
         assert len({json.dumps(cell.experiment.to_dict()) for cell in sweep.cells}) == len(sweep.cells)
 
 
-def test_the_tables_and_figures_of_both_papers_are_there():
+def test_the_tables_and_figures_of_the_papers_are_there():
     distzsl = [f"distzsl-{what}" for what in ("table1", "table2", "table3", "fig8", "fig9", "fig10", "fig11")]
     fedzsl = [f"fedzsl-{what}" for what in ("table1", "table2", *(f"fig{n}" for n in (3, 4, 5, 9, 12, 13, 14)))]
-    assert sorted([*distzsl, *fedzsl, "digit-pairs-grid"]) == sweep_names()
-    for name in distzsl + fedzsl:
-        assert re.match(r"# (DistZSL|FedZSL), (Table|Tables|Fig\.) ", sweep_text(name))
+    fzsl = [f"fzsl-{what}" for what in (*(f"table{n}" for n in range(1, 7)), *(f"fig6{n}" for n in "abcd"), "fig7")]
+    assert sorted([*distzsl, *fedzsl, *fzsl, "fzsl-noise", "digit-pairs-grid"]) == sweep_names()
+    for name in distzsl + fedzsl + fzsl:
+        assert re.match(r"# (DistZSL|FedZSL|FZSL), (Table|Tables|Fig\.) ", sweep_text(name))
+
+
+def printed(name, columns=("AWA2", "AWA1", "APY", "CUB", "SUN")):
+    """Return the paper's ZSL accuracies: row -> a number for each data set."""
+    found = {}
+    for cell in read_sweep(name).cells:
+        row = " / ".join(value for axis, value in cell.values.items() if axis != "data")
+        found.setdefault(row, {})[cell.values["data"]] = cell.paper.get("zsl")
+    return {row: [line.get(one) for one in columns] for row, line in found.items()}
+
+
+def test_what_fzsl_prints_in_several_tables_is_the_same_everywhere():
+    """A wrong digit would show: the baseline, SMA and both kinds of text stand in up to five of its tables."""
+    one, two, three, four, six = (printed(f"fzsl-table{n}") for n in (1, 2, 3, 4, 6))
+    assert one["CLSWGAN + FedAvg"] == two["FedAvg"] == four["FedAvg"] == six["even / FedAvg"]
+    assert two["+ SMA"] == three["none"] == four["+ SMA"]
+    assert one["ours (LM)"] == two["+ SMA + SKA (LM)"] == three["RoBERTa"]
+    assert one["ours (VLM)"] == two["+ SMA + SKA (VLM)"] == three["CLIP"] == four["ours (VLM)"]
+    assert one["ours (VLM)"] == six["even / ours (VLM)"]
+    assert one["centralised CLSWGAN"] == four["centralised"]
+    some = ("AWA2", "CUB", "SUN")
+    five, shorter = printed("fzsl-table5", some), printed("fzsl-table1", some)
+    for theirs, ours in (("FedAvg", "CLSWGAN + FedAvg"), ("ours (LM)", "ours (LM)"), ("ours (VLM)", "ours (VLM)")):
+        assert five[f"ResNet-101 / {theirs}"] == shorter[ours]
+    # section 4.1: "improves the baseline by 9% with SKA(VLM) and by 4% with SKA(LM) on average"
+    for row, gain in (("ours (VLM)", 9), ("ours (LM)", 4)):
+        assert round(np.mean(np.subtract(one[row], one["CLSWGAN + FedAvg"]))) == gain
+    assert six["uneven / FedAvg"] == [63.0, 58.7, 35.3, 55.8, 59.7]
+    assert three["DeFILIP, by attribute"] == [None, None, None, 59.8, 65.6]
+
+
+def test_the_clients_of_fzsl_s_table_4_give_its_averages_but_for_cub():
+    clients = [[49.0, 47.8, 23.2, 42.4, 50.6], [37.1, 38.7, 22.8, 40.5, 52.1],
+               [40.2, 41.1, 34.3, 40.2, 49.8], [53.0, 51.9, 26.3, 40.2, 50.4]]  # fmt: skip
+    off = np.abs(np.mean(clients, axis=0) - printed("fzsl-table4")["each client alone"])
+    assert (off < 0.051).tolist() == [True, True, True, False, True]
+    assert printed("fzsl-table4")["each client alone"][3] < np.min(clients, axis=0)[3]
+
+
+def test_fzsl_s_cells_say_what_travels_and_what_the_generator_is_told():
+    cells = {cell.key: cell.experiment for cell in read_sweep("fzsl-table1").cells}
+    assert cells["CUB / CLSWGAN + FedAvg"].strategy.shared == ("*",)
+    assert cells["CUB / ours (VLM)"].strategy.shared == ("generator.*",)
+    assert cells["CUB / ours (LM)"].method.text == "roberta-base"
+    assert (cells["CUB / FL-FREE"].method.margin, cells["AWA1 / FL-FREE"].method.balance) == (200.0, 0.1)
+    assert (cells["SUN / FL-FREE"].method.batch_size, cells["SUN / FL-VAEGAN"].method.lr) == (512, 1e-3)
+    assert (cells["SUN / FL-FREE"].method.lr, cells["SUN / ours (VLM)"].method.synthetic) == (2e-4, 400)
+    for key, experiment in cells.items():
+        assert (experiment.strategy.rounds, experiment.strategy.local_epochs) == (100, 1)
+        assert (experiment.partition.clients, experiment.strategy.weights) == (4, "uniform")
+        one_to_one = ("min-max",) if experiment.method.name in ("vaegan", "free") else ("l2",)
+        assert experiment.data.features == one_to_one, key
+    # what is at hand runs without any download
+    for name in ("table1", "table2", "table3", "table4", "table6", "fig6a", "fig7", "noise"):
+        for cell in read_sweep(f"fzsl-{name}", ["AWA1_LAMPERT", "CIFAR100_MBV2", "digit-pairs"]).cells:
+            assert cell.experiment.method.text in ("", "minilm")
+            assert cell.experiment.encoder.name == "none"
 
 
 def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
@@ -370,6 +432,32 @@ def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
     assert (lines[1]["seeds"], lines[1]["selection"], lines[1]["run"]) == ("2", "last", "cells/0.05--+-con")
     assert lines[2]["problem"] == 'it, "broke"'
     assert lines[1]["command"] == f"fedunseen sweep {tmp_path / 'small.toml'} --only lr=0.05 --only 'losses=+ con'"
+
+
+def test_what_travels_is_read_from_runs_that_say_it(write, tmp_path):
+    sweep, out = read_sweep(write()), tmp_path / "out"
+    names = ("parameters_shared", "bytes_down", "bytes_up")
+    run(sweep.cells[0].experiment, tmp_path / "made")
+    for cell, said in zip(sweep.cells[:3], ("whole", "by seed", "not"), strict=True):
+        folder = out / "cells" / cell.folder
+        shutil.copytree(tmp_path / "made", folder)
+        for path in (folder / "result.json", *folder.glob("seed-*/result.json")):
+            seed = path.parent.name.partition("-")[2]
+            result = {key: value for key, value in json.loads(path.read_text()).items() if key not in names}
+            if said == "whole" and path.parent == folder:
+                result |= {"parameters_shared": 5, "bytes_down": 1.5, "bytes_up": 2.5}
+            if said == "by seed" and path.parent != folder:
+                result |= {"parameters_shared": 7, "bytes_down": 10 + int(seed), "bytes_up": 20.0}
+            path.write_text(json.dumps(result))
+    found = rows(sweep, out)
+    assert [row.status for row in found] == ["done", "done", "done", "not run"]
+    assert [found[0].mean.get(name) for name in names] == [5.0, 1.5, 2.5]
+    assert [found[1].mean.get(name) for name in names] == [7.0, 10.5, 20.0]
+    assert [found[2].mean.get(name) for name in names] == [None] * 3
+    write_csv(sweep, found, out / "results.csv")
+    with open(out / "results.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["bytes_down"] for line in lines] == ["1.5", "10.5", "", ""]
 
 
 def test_shipped_files_are_in_the_package():

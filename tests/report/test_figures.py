@@ -9,7 +9,9 @@ from PIL import Image
 from fedunseen.report.figures import (
     Curve,
     Frame,
+    coverage_map,
     embedding_map,
+    generated_map,
     histogram,
     image_source,
     line_chart,
@@ -38,6 +40,16 @@ def test_a_line_goes_through_its_values():
     np.testing.assert_allclose(across, (x - 1) / 4, atol=1e-4)
     up = (frame.height - frame.bottom - drawn[:, 1]) / (frame.height - frame.bottom - frame.top)
     np.testing.assert_allclose(up, y / 100, atol=1e-4)
+
+
+def test_values_below_zero_lie_within_the_frame():
+    y = np.array([2.0, -6.0, -1.0])
+    drawing = line_chart([Curve(y, "critic", "orange"), Curve(-y / 3, "b", low=y)], "Losses", np.arange(1.0, 4.0))
+    frame = Frame((1.0, 3.0), (-6.0 * 1.05, 2.0 * 1.05), height=240, top=34)
+    drawn = np.array(points(re.search(r'class="line" stroke="var\(--orange\)" d="(.*?)"', drawing)[1]))
+    np.testing.assert_allclose(drawn[:, 1], [frame.py(value) for value in y], atol=0.02)
+    assert (drawn[:, 1] <= frame.height - frame.bottom).all()
+    assert re.findall(r">(-\d+)</text>", drawing) == ["-6", "-4", "-2"]
 
 
 def test_gaps_are_left_where_nothing_was_measured():
@@ -176,3 +188,72 @@ def test_a_small_map_says_its_words():
     drawing = small_map(np.eye(3), "round 5", "agreement 0.91")
     assert 'aria-label="round 5, agreement 0.91: 3 by 3 classes"' in drawing
     assert ">agreement 0.91</text>" in drawing
+
+
+def apart(points):
+    return np.linalg.norm(points[:, None] - points[None], axis=2)[np.triu_indices(len(points), 1)]
+
+
+def test_generated_are_circles_and_real_ones_crosses_in_the_colour_of_their_class_and_in_one_plane():
+    rng = np.random.default_rng(0)
+    plane, labels = rng.normal(size=(60, 2)) * [1.0, 4.0], np.repeat([0, 1, 2], 20)
+    generated = np.arange(60) % 2 == 0
+    drawing = generated_map(plane, labels, generated, ["a", "<b>", "c"], "t")
+    paths = re.findall(r'class="(\w+)" style="--hue:(\d+)" d="(.*?)"><title>(.*?)</title>', drawing)
+    assert [(kind, said) for kind, _, _, said in paths] == [
+        (kind, f"{name}, {kind}") for name in ("a", "&lt;b&gt;", "c") for kind in ("generated", "real")
+    ]
+    hues = [shade for _, shade, _, _ in paths]
+    assert hues[::2] == hues[1::2]
+    assert len(set(hues)) == 3
+    drawn = np.zeros((60, 2))
+    for place, (kind, _, path, _) in enumerate(paths):
+        mine = (labels == place // 2) & (generated == (kind == "generated"))
+        mark = r"M([\d.]+) ([\d.]+)m-2.6 0a" if kind == "generated" else r"M([\d.]+) ([\d.]+)m-3-3l"
+        drawn[mine] = [tuple(map(float, pair)) for pair in re.findall(mark, path)]
+    ratio = apart(drawn) / apart(plane)
+    assert ratio.std() / ratio.mean() < 0.02  # one plane for both, no distance changed
+    named = re.findall(r'class="where"[^>]*x="([\d.]+)" y="([\d.]+)">(.*?)<', drawing)
+    assert [name for _, _, name in named] == ["a", "&lt;b&gt;", "c"]
+    means = np.array([drawn[(labels == c) & ~generated].mean(axis=0) for c in range(3)])
+    np.testing.assert_allclose([[float(x), float(y)] for x, y, _ in named], means + np.array([0, 13 * 0.35]), atol=0.2)
+    assert "30 generated and 30 real samples of 3 classes" in drawing
+
+
+def test_a_class_without_real_samples_is_named_where_it_is_generated():
+    drawing = generated_map(
+        np.array([[0.0, 0.0], [4.0, 1.0], [2.0, 3.0]]),
+        np.array([0, 0, 1]),
+        np.array([True, True, False]),
+        ["a", "b"],
+        "t",
+    )
+    assert drawing.count('class="generated"') == drawing.count('class="real"') == 1
+    assert len(re.findall('class="where"', drawing)) == 2
+    assert "nan" not in drawing
+
+
+def cells(drawing):
+    """Return the grey levels of the masks of a raster, by colour."""
+    found = {}
+    for name, source in re.findall(r'<mask id="(\w+)".*?href="data:image/png;base64,(.*?)"', drawing):
+        colour = re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1]
+        found[colour] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
+    return found
+
+
+def test_the_map_of_attributes_shows_values_on_one_scale_and_brackets_groups():
+    cover = np.array([[4.0, 1.0, -2.0], [0.0, 2.0, 0.0]])
+    drawing = coverage_map(cover, ["big", "<old>", "new"], [("size", 1), ("", 2)], ["client 0", "client 1"])
+    np.testing.assert_allclose(cells(drawing)["blue"], [[1.0, 0.25, 0.0], [0.0, 0.5, 0.0]], atol=0.003)
+    np.testing.assert_allclose(cells(drawing)["orange"], [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0]], atol=0.003)
+    brackets = re.findall(r'd="M([\d.]+) [\d.]+v5h([\d.]+)v-5"><title>(.*?)</title>', drawing)
+    assert [said for _, _, said in brackets] == ["size: 1", "no group: 2"]
+    starts, widths = (np.array([float(one[i]) for one in brackets]) for i in (0, 1))
+    assert widths[1] + 2 == pytest.approx(2 * (widths[0] + 2), abs=0.05)  # as wide as their columns
+    assert starts[1] - starts[0] == pytest.approx(widths[0] + 2, abs=0.05)
+    assert "&lt;old&gt;" in drawing
+    assert "2 clients and 3 attributes in 2 groups" in drawing
+    plain = coverage_map(np.zeros((1, 400)), [], [], ["client 0"])
+    assert "nan" not in plain
+    assert "bracket" not in plain

@@ -5,12 +5,16 @@ import pytest
 
 from fedunseen.report.statistics import (
     agreement,
+    attribute_cover,
+    attribute_order,
     band,
     clients_band,
     confusion,
     curve,
     holding_order,
     leaf_order,
+    mean_cosine,
+    mean_jaccard,
     per_class,
     row_scaled,
 )
@@ -98,3 +102,48 @@ def test_row_scaled_takes_out_level_and_length_of_every_row():
     np.testing.assert_allclose(row_scaled(other), row_scaled(values))
     assert np.abs(row_scaled(values)).max(axis=1) == pytest.approx(np.ones(6))
     assert (row_scaled(values).argmax(axis=1) == values.argmax(axis=1)).all()
+
+
+def slow_pairs(rows, measure):
+    values = [measure(rows[i], rows[j]) for i in range(len(rows)) for j in range(i)]
+    return sum(values) / len(values)
+
+
+def test_overlap_in_classes_is_the_mean_jaccard_index_of_all_pairs():
+    rng = np.random.default_rng(0)
+    held = rng.random((7, 20)) < 0.3
+    sets = [set(np.flatnonzero(row).tolist()) for row in held]
+    assert mean_jaccard(held) == pytest.approx(slow_pairs(sets, lambda a, b: len(a & b) / len(a | b)))
+    assert mean_jaccard(np.kron(np.eye(4), np.ones((1, 3))).astype(bool)) == 0.0  # disjoint classes
+    assert mean_jaccard(np.ones((3, 5), dtype=bool)) == 1.0
+    assert math.isnan(mean_jaccard(held[:1]))
+
+
+def test_overlap_in_attributes_is_the_mean_cosine_of_all_pairs():
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(6, 9))
+    cosine = lambda a, b: float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))  # noqa: E731
+    assert mean_cosine(rows) == pytest.approx(slow_pairs(rows, cosine))
+    assert mean_cosine(rows * rng.uniform(0.1, 5, (6, 1))) == pytest.approx(mean_cosine(rows))
+    assert mean_cosine(np.vstack([rows, np.zeros(9)])) == pytest.approx(mean_cosine(rows))  # it has no direction
+    assert mean_cosine(np.array([[1.0, 2.0], [-1.0, -2.0]])) == pytest.approx(-1.0)
+    assert math.isnan(mean_cosine(rows[:1]))
+
+
+def test_an_attribute_is_covered_by_its_sum_over_the_held_classes():
+    rng = np.random.default_rng(2)
+    held, semantics = rng.random((3, 8)) < 0.5, rng.normal(size=(8, 5))
+    found = attribute_cover(held, semantics)
+    for k in range(3):
+        for a in range(5):
+            assert found[k, a] == pytest.approx(sum(semantics[c, a] for c in range(8) if held[k, c]))
+
+
+def test_attributes_stand_group_by_group_and_each_once():
+    groups = {"b": (4, 1), "none": (), "a": (0,)}
+    order, sizes = attribute_order(groups, 7)
+    assert order.tolist() == [4, 1, 0, 2, 3, 5, 6]
+    assert sizes == [("b", 2), ("a", 1), ("", 4)]
+    assert attribute_order({}, 3)[0].tolist() == [0, 1, 2]
+    assert attribute_order({}, 3)[1] == []
+    assert attribute_order({"all": (1, 0)}, 2)[1] == [("all", 2)]

@@ -251,3 +251,31 @@ def test_runs_of_different_length_share_a_chart(made):
     titles = page.charts[2]["titles"]
     assert "fedavg" in titles[1]
     assert "fedavg 33" not in titles[3]  # the mean of the seeds ends where one of them does
+
+
+def test_what_travels_stands_in_tables_and_bars(made):
+    table = 'metrics = ["zsl", "parameters_shared", "bytes_up"]\n[[figures]]\nx = "kl"\nlines = ["strategy"]\n'
+    table += 'metrics = ["parameters_shared", "bytes_up"]\nonly = { data = "digits" }'
+    sweep, found, out = made(table)
+    told = []
+    for i, row in enumerate(found):
+        measured = {} if i == 1 else {"parameters_shared": 1_000_000.0 * (i + 1), "bytes_up": 4_000_000.0 * (i + 1)}
+        told.append(Row(**{**vars(row), "mean": {**row.mean, **measured}}))
+    page = Page(write_sweep_report(sweep, told, out).read_text("utf-8"))
+    head, *body = page.tables[0]
+    assert [text for text, _ in head][2:] == ["ZSL", "paper, birds", "parameters that travel", "up"]
+    assert [line[-2][0] for line in body] == ["1,000,000", "–", *(f"{n},000,000" for n in (3, 4, 5, 6))]  # noqa: RUF001
+    assert [line[-1][0] for line in body] == ["4 MB", "–", *(f"{4 * n} MB" for n in (3, 4, 5, 6))]  # noqa: RUF001
+    assert [line[-1][1] for line in body if line[-1][1]] == [[4e6 * n] for n in (1, 3, 4, 5, 6)]
+    text = (out / "results.html").read_text("utf-8")
+    assert "Down: bytes that the server sends to a client in a round" in text
+    chart = re.search(r'<svg[^>]*aria-label="Parameters that travel over kl".*?</svg>', text, re.DOTALL)[0]
+    bars = re.findall(r'width="([\d.]+)" height="14"><title>(.*?)</title>', chart)
+    assert [said for _, said in bars] == [
+        "fedavg 0.0: 1,000,000", "fedavg 1.0: 3,000,000", "local 1.0: 4,000,000", "fedavg 3.0: 5,000,000",
+        "local 3.0: 6,000,000",
+    ]  # fmt: skip
+    lengths = np.array([float(width) for width, _ in bars])
+    np.testing.assert_allclose(lengths / lengths[0], [1, 3, 4, 5, 6], rtol=2e-3)
+    assert re.findall(r'<text class="tick"[^>]*>([\d.]+)</text>', chart) == ["1", "3", "4", "5", "6"]
+    assert "| 4 MB |" in (out / "results.md").read_text("utf-8")

@@ -21,9 +21,12 @@ __all__ = [
     "Curve",
     "Frame",
     "confusion_map",
+    "coverage_map",
     "embedding_map",
+    "generated_map",
     "histogram",
     "holdings_map",
+    "hue",
     "image_source",
     "line_chart",
     "raster",
@@ -173,7 +176,8 @@ def line_chart(
         curves: what to draw; the first one is in front and carries the mark.
         title: says what is on the y axis.
         x: (T,) common x values.
-        top: upper end of the y axis, which starts at 0; by default what the data need.
+        top: upper end of the y axis, which starts at 0, or below where there are values below; by default what the data
+            need.
         x_label: says what is on the x axis.
         unit: written behind the y axis' numbers.
         level: a name and a value to draw as a dotted horizontal line.
@@ -183,9 +187,11 @@ def line_chart(
     if top is None:
         tops = [np.nanmax(values, initial=0.0) for c in curves for values in (c.y, c.high) if values is not None]
         top = max([*map(float, tops), 1e-9]) * 1.05
+    lows = [np.nanmin(values, initial=0.0) for c in curves for values in (c.y, c.low) if values is not None]
+    bottom = min([*map(float, lows), 0.0]) * 1.05
     rows = _legend(curves) if legend else []
     height = 34 + 17 * (1 + max((row for row, _, _ in rows), default=-1)) if rows else 34
-    frame = Frame((float(x[0]), float(x[-1])), (0.0, top), height=206 + height, top=height)
+    frame = Frame((float(x[0]), float(x[-1])), (bottom, top), height=206 + height, top=height)
     whole = [t for t in ticks(*frame.x, about=5) if t == round(t)] or [float(x[0])]
     if x[0] not in whole and len(whole) > 1 and (whole[0] - x[0]) * 2 > whole[1] - whole[0]:
         whole.insert(0, float(x[0]))
@@ -209,7 +215,8 @@ def line_chart(
         out += _mark(frame, x, curves[0], mark, unit)
     for row, offset, curve in rows:
         y = 29 + 17 * row
-        out.append(f'<path class="line" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>')
+        dash = " dashed" if curve.dashed else ""
+        out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>')
         out.append(text(frame.left + offset + 21, y + 4, curve.label))
     if len(x) <= _HOVERED:
         out += _hovers(frame, x, curves, x_label, unit)
@@ -380,6 +387,34 @@ def value_chart(curves: Sequence[Curve], title: str, values: Sequence[str], x_la
     return svg(out, frame.width, frame.height, f"{title} over {x_label}: {', '.join(best)}")
 
 
+def hue(place: int) -> int:
+    """Return the hue of the class at a place of a list, in degrees.
+
+    Neighbours in the list get hues that are far apart: steps of the golden angle.
+    """
+    return round(place * 137.508 % 360)
+
+
+def _plane(points: Floats, title: str, width: int = 420) -> tuple[Floats, Frame, list[str]]:
+    """Return points (n, 2) of which only distances mean something, turned to lie as flat as possible, their frame, and
+    what is drawn below them.
+    """  # noqa: D205
+    centred = points - points.mean(axis=0)
+    points = centred @ np.linalg.svd(centred, full_matrices=False)[2].T
+    low, high = points.min(axis=0), points.max(axis=0)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-9)
+    half = np.array([half[0], max(half[1], half[0] * 0.4)]) * 1.08
+    wide = width - 8
+    tall = round(wide * float(half[1] / half[0]))
+    frame = Frame(
+        (middle[0] - half[0], middle[0] + half[0]), (middle[1] - half[1], middle[1] + half[1]),
+        width=width, height=tall + 34, left=4, right=4, top=28, bottom=6,
+    )  # fmt: skip
+    out = [text(0, 14, title, "title")]
+    out.append(f'<rect class="cells" x="{frame.left}" y="{frame.top}" width="{wide}" height="{tall}"/>')
+    return points, frame, out
+
+
 def embedding_map(points: Floats, labels: NDArray[np.int64], names: Sequence[str], title: str) -> str:
     """Draw samples in the plane, coloured by class, with each class's name at its mean.
 
@@ -389,30 +424,53 @@ def embedding_map(points: Floats, labels: NDArray[np.int64], names: Sequence[str
         names: what is written at the class means.
         title: above it.
     """
-    # Only distances mean something: turned to lie as flat as possible, the picture fills its frame best.
-    centred = points - points.mean(axis=0)
-    points = centred @ np.linalg.svd(centred, full_matrices=False)[2].T
-    low, high = points.min(axis=0), points.max(axis=0)
-    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-9)
-    half = np.array([half[0], max(half[1], half[0] * 0.4)]) * 1.08
-    tall = round(412 * float(half[1] / half[0]))
-    frame = Frame(
-        (middle[0] - half[0], middle[0] + half[0]), (middle[1] - half[1], middle[1] + half[1]),
-        height=tall + 34, left=4, right=4, top=28, bottom=6,
-    )  # fmt: skip
-    out = [text(0, 14, title, "title")]
-    out.append(f'<rect class="cells" x="{frame.left}" y="{frame.top}" width="412" height="{tall}"/>')
+    points, frame, out = _plane(points, title)
     classes = np.unique(labels).tolist()
     for place, c in enumerate(classes):
-        # Neighbours in the list of classes get hues that are far apart: steps of the golden angle.
         marks = "".join(f"M{frame.px(a):g} {frame.py(b):g}h0" for a, b in points[labels == c].tolist())
-        hue = round(place * 137.508 % 360)
-        out.append(f'<path class="dots" style="--hue:{hue}" d="{marks}"><title>{escape(names[c])}</title></path>')
+        out.append(
+            f'<path class="dots" style="--hue:{hue(place)}" d="{marks}"><title>{escape(names[c])}</title></path>'
+        )
     size = 12.0 if len(classes) <= 30 else 10.0
     for c in classes:
         x, y = points[labels == c].mean(axis=0).tolist()
         out.append(text(frame.px(x), frame.py(y) + size * 0.35, _cut(names[c]), "where", size))
     return svg(out, frame.width, frame.height, f"{title}: {len(points)} samples of {len(classes)} classes")
+
+
+def generated_map(
+    points: Floats, labels: NDArray[np.int64], generated: NDArray[np.bool_], names: Sequence[str], title: str
+) -> str:
+    """Draw generated and real samples in one plane: circles and crosses, coloured by class (FZSL, Fig. 5).
+
+    Args:
+        points: (n, 2).
+        labels: (n,) positions in ``names``.
+        generated: (n,) whether the sample is generated.
+        names: what is written at the mean of each class's real samples, or of the generated ones if there is none.
+        title: above it.
+    """
+    points, frame, out = _plane(points, title, 760)
+    classes = np.unique(labels).tolist()
+    for place, c in enumerate(classes):
+        for made, kind in ((True, "generated"), (False, "real")):
+            own = points[(labels == c) & (generated == made)].tolist()
+            if not own:
+                continue
+            step = "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0" if made else "m-3-3l6 6m0-6l-6 6"
+            marks = "".join(f"M{frame.px(a):g} {frame.py(b):g}{step}" for a, b in own)
+            out.append(
+                f'<path class="{kind}" style="--hue:{hue(place)}" d="{marks}">'
+                f"<title>{escape(names[c])}, {kind}</title></path>"
+            )
+    size = 13.0 if len(classes) <= 30 else 10.0
+    for c in classes:
+        mine = labels == c
+        real = mine & ~generated
+        x, y = points[real if real.any() else mine].mean(axis=0).tolist()
+        out.append(text(frame.px(x), frame.py(y) + size * 0.35, _cut(names[c]), "where", size))
+    words = f"{title}: {int(generated.sum())} generated and {int((~generated).sum())} real samples"
+    return svg(out, frame.width, frame.height, f"{words} of {len(classes)} classes", "map")
 
 
 def small_map(values: Floats, title: str, words: str) -> str:
@@ -520,6 +578,53 @@ def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idl
         out.append(text(x + w if "end" in css else x, top + tall + drop, words, f"tick {css}"))
     words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
     return svg(out, left + wide + 106, top + tall + (48 if idle else 32), words, "map")
+
+
+def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str, int]], clients: Sequence[str]) -> str:
+    """Draw who covers how much of which attribute (FZSL, Fig. 3 b).
+
+    Args:
+        cover: (K, a) sums of attributes; columns in the order to draw, group by group.
+        names: (a,) of the columns, or none.
+        groups: name and number of columns of each group, in order; one without a name is what belongs to none.
+        clients: (K,) names of the rows.
+    """
+    rows, columns = cover.shape
+    left, wide = 74, 700
+    across = wide / columns
+    down = min(max(380 / rows, 2.5), 22)
+    label = min(11.0, across * 0.98)
+    named = label >= 6.5 and len(names) > 0
+    top = 12 + (_tallest(names) * label * 0.6 if named else 0)
+    tall = rows * down
+    out = [raster(cover / max(float(np.abs(cover).max(initial=0.0)), 1e-12), left, top, wide, tall)]
+    out.append(_gaps(rows, columns, left, top, (across, down)))
+    every = max(1, math.ceil(12 / down))
+    for i in range(0, rows, every):
+        out.append(text(left - 8, top + (i + 0.5) * down + 4, clients[i], "tick end"))
+    if named:
+        for j, name in enumerate(names):
+            out.append(_upright(name, left + (j + 0.7) * across, top - 5, label, "tick"))
+    start = 0
+    for name, number in groups:
+        x, w = left + start * across, number * across
+        start += number
+        words = name or "no group"
+        bracket = f"M{x + 1:.2f} {top + tall + 5:.2f}v5h{max(w - 2, 0):.2f}v-5"
+        out.append(f'<path class="bracket held" d="{bracket}"><title>{escape(words)}: {number}</title></path>')
+        if 6.6 * len(words) <= w:
+            out.append(text(x + w / 2, top + tall + 25, words, "tick mid"))
+        elif rows and w >= 13:  # too narrow to lie down
+            out.append(_downright(words, x + w / 2 + 4, top + tall + 16))
+    standing = [name or "no group" for name, n in groups if 6.6 * len(name or "no group") > n * across >= 13]
+    below = 16 + max(32 if groups else 8, _tallest(standing) * 6.4 + 8 if standing else 0)
+    words = f"{rows} clients and {columns} attributes" + (f" in {len(groups)} groups" if groups else "")
+    return svg(out, left + wide + 106, top + tall + below - 8, words, "map")
+
+
+def _downright(name: str, x: float, y: float) -> str:
+    """Return words that end below a place, read from the bottom up."""
+    return f'<g transform="translate({x:.1f} {y:.1f}) rotate(-90)">{text(0, 0, _cut(name), "tick end")}</g>'
 
 
 def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool_], title: str) -> str:

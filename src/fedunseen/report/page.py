@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, reproduce, statistics
 from fedunseen.report.figures import Curve
+from fedunseen.report.sharing import coverage_section, travel_section
 from fedunseen.report.theory import theory_section
 
 if TYPE_CHECKING:
@@ -82,13 +84,16 @@ def _context(run: Run) -> dict[str, Any]:
         "curves": _curves(first, facts),
         "losses": _losses(first),
         "holdings": _holdings(facts),
+        "coverage": coverage_section(tensors["client_counts"], run.space, _clients(facts)),
         "classes": _classes(facts) if "labels" in tensors else None,
         "similarity": _similarity(facts),
         "learnt": _learnt(facts),
         "embedding": _embedding(facts) if "embedding_model" in tensors else None,
+        "generated": _generated(facts) if "generated_plane" in tensors else None,
         "theory": _theory(facts),
         "images": _images(facts) if "images" in tensors else None,
         "chosen": _chosen(first),
+        "travel": _travel(facts),
         "technical": _technical(run, first),
     }
 
@@ -193,6 +198,8 @@ def _choice(run: Run, first: Run) -> dict[str, Any]:
         words += f" The calibration factor {evaluation['factor']:g} was given in the experiment."
     elif not calibrated:
         words += " The generalised accuracies are not calibrated."
+    if "gzsl_head" in result:  # of methods that generate features
+        words += f" U and S are those of a classifier trained on {result['gzsl_head']}."
     return {"words": words, "label": label, "honest": honest, "calibrated": calibrated}
 
 
@@ -250,7 +257,9 @@ def _losses(run: Run) -> str | None:
             del losses["loss"]
     if not losses:
         return None
-    curves = [Curve(y, term, LOSSES[i % len(LOSSES)]) for i, (term, y) in enumerate(losses.items())]
+    curves = [
+        Curve(y, term, LOSSES[i % len(LOSSES)], dashed=i >= len(LOSSES)) for i, (term, y) in enumerate(losses.items())
+    ]
     return figures.line_chart(curves, "Losses by term, mean of clients", _axis(lines), legend=True)
 
 
@@ -282,11 +291,17 @@ def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
     return {"rows": rows, "charts": charts, "count": len(rows)}
 
 
+def _clients(facts: Facts) -> list[str]:
+    """Return what the rows of the maps of clients are called."""
+    rows = len(facts.tensors["client_counts"])
+    return ["all data"] if facts.pools and rows == 1 else [f"client {k}" for k in range(rows)]
+
+
 def _holdings(facts: Facts) -> dict[str, Any]:
     """Draw and list who holds which classes."""
     counts = facts.tensors["client_counts"]
     order, held, idle = statistics.holding_order(counts, facts.unseen)
-    clients = ["all data"] if facts.pools and len(counts) == 1 else [f"client {k}" for k in range(len(counts))]
+    clients = _clients(facts)
     listed = []
     for client, row in zip(clients, counts, strict=True):
         own = facts.of_classes(np.flatnonzero(row))
@@ -400,8 +415,7 @@ def _embedding(facts: Facts) -> dict[str, Any]:
     tensors, labels = facts.tensors, facts.tensors["embedding_labels"]
     classes, positions = np.unique(labels, return_inverse=True)
     names = facts.of_classes(classes)
-    numbered = len(classes) > 50 or float(np.mean([len(name) for name in names])) > 4  # longer ones hide each other
-    written = [str(i + 1) for i in range(len(names))] if numbered else names
+    numbered, written = _labelled(names)
     before, after = float(tensors["silhouettes"][1]), float(tensors["silhouettes"][0])
     charts = [
         figures.embedding_map(tensors[f"embedding_{name}"].astype(np.float64), positions, written, title)
@@ -414,6 +428,61 @@ def _embedding(facts: Facts) -> dict[str, Any]:
         "samples": len(labels),
         "numbered": list(enumerate(names, 1)) if numbered else [],
     }
+
+
+def _labelled(names: Sequence[str]) -> tuple[bool, list[str]]:
+    """Return what is written at the classes of a picture: names, or numbers where names would hide each other."""
+    numbered = len(names) > 50 or float(np.mean([len(name) for name in names])) > 4
+    return numbered, [str(i + 1) for i in range(len(names))] if numbered else list(names)
+
+
+def _generated(facts: Facts) -> dict[str, Any]:
+    """Draw generated and real features of the unseen classes in one plane (FZSL, Fig. 5)."""
+    tensors = facts.tensors
+    labels, made = tensors["generated_labels"].astype(np.int64), tensors["generated_kind"] == 1
+    classes, positions = np.unique(labels, return_inverse=True)
+    names = facts.of_classes(classes)
+    numbered, written = _labelled(names)
+    accuracies = dict(zip(facts.unseen.tolist(), tensors["generated_accuracy"].astype(np.float64), strict=True))
+    own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
+    plane = tensors["generated_plane"].astype(np.float64)
+    return {
+        "chart": figures.generated_map(plane, positions, made, written, "Generated and real features"),
+        "made": int(made.sum()),
+        "real": int((~made).sum()),
+        "numbered": numbered,
+        "classes": [
+            {
+                "name": name,
+                "number": i + 1 if numbered else None,
+                "hue": figures.hue(i),
+                "accuracy": None if np.isnan(accuracy) else accuracy,
+            }
+            for i, (name, accuracy) in enumerate(zip(names, own, strict=True))
+        ],
+    }
+
+
+def _parameter_sizes(path: Path) -> dict[str, int]:
+    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return {}
+
+
+def _travel(facts: Facts) -> dict[str, Any] | None:
+    """Return what travels between clients and server, and what stays."""
+    from fedunseen.experiment.registry import find
+
+    run = facts.run
+    tree = run.manifest["experiment"]
+    strategy, method = (find(room, tree[room]["name"]) for room in ("strategy", "method"))
+    sizes = _parameter_sizes(run.path / "model.safetensors")
+    return travel_section(tree, run.result, run.metrics, sizes, strategy, method.private)
 
 
 def _theory(facts: Facts) -> dict[str, Any] | None:
@@ -519,7 +588,6 @@ def _technical(run: Run, first: Run) -> dict[str, Any]:
     """Return what is needed to make the run again, and what it cost."""
     tree, lines = run.manifest["experiment"], first.metrics
     again, whole = reproduce.command(tree)
-    down, up = (statistics.curve(lines, name) for name in ("bytes_down", "bytes_up"))
     return {
         "command": again,
         "whole": whole,
@@ -529,21 +597,4 @@ def _technical(run: Run, first: Run) -> dict[str, Any]:
         "created": run.manifest["created"],
         "seconds": run.result["seconds"],
         "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
-        "down": _bytes(float(np.nanmean(down))) if lines else None,
-        "up": _bytes(float(np.nanmean(up))) if lines else None,
-        "total": _bytes(float(np.nansum(down) + np.nansum(up))) if lines else None,
     }
-
-
-def _bytes(count: float) -> str:
-    """Write a number of bytes for people.
-
-    Example:
-        >>> _bytes(1526560), _bytes(0)
-        ('1.53 MB', '0 B')
-    """
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} GB" if count < 1000 else f"{count:,.0f} GB"

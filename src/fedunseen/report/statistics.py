@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 __all__ = [
     "Band",
     "agreement",
+    "attribute_cover",
+    "attribute_order",
     "band",
     "clients_band",
     "confusion",
     "curve",
     "holding_order",
     "leaf_order",
+    "mean_cosine",
+    "mean_jaccard",
     "per_class",
     "row_scaled",
 ]
@@ -182,3 +186,69 @@ def holding_order(counts: Ids, unseen: Ids) -> tuple[Ids, int, int]:
     idle = np.setdiff1d(np.flatnonzero(counts.sum(axis=0) == 0), unseen)
     rest = np.setdiff1d(unseen, held)
     return np.concatenate([held, idle, rest]).astype(np.int64), len(held), len(idle)
+
+
+def attribute_cover(held: NDArray[np.bool_], semantics: Floats) -> Floats:
+    """Return (K, a) how much of each attribute a client covers: its sum over the client's classes (FZSL, Fig. 3 b).
+
+    Args:
+        held: (K, C) whether the client holds the class.
+        semantics: (C, a) continuous attributes, as they are.
+
+    Example:
+        >>> attribute_cover(np.array([[True, True], [False, True]]), np.array([[1.0, 0.0], [0.5, -2.0]]))
+        array([[ 1.5, -2. ],
+               [ 0.5, -2. ]])
+    """
+    return np.asarray(held.astype(np.float64) @ semantics)
+
+
+def attribute_order(groups: Mapping[str, Sequence[int]], attributes: int) -> tuple[Ids, list[tuple[str, int]]]:
+    """Order attributes by their groups, in the order of the groups; those without one go last, under no name.
+
+    Returns:
+        (a,) the order, and of each group its name and how many of its attributes there are; none without groups.
+
+    Example:
+        >>> attribute_order({"coat": (3, 0), "size": (2,)}, 5)
+        (array([3, 0, 2, 1, 4]), [('coat', 2), ('size', 1), ('', 2)])
+    """
+    grouped = [column for columns in groups.values() for column in columns]
+    rest = [column for column in range(attributes) if column not in set(grouped)]
+    sizes = [(name, len(columns)) for name, columns in groups.items() if len(columns)]
+    if sizes and rest:
+        sizes.append(("", len(rest)))
+    return np.array([*grouped, *rest], dtype=np.int64), sizes
+
+
+def mean_jaccard(held: NDArray[np.bool_]) -> float:
+    """Return the mean over pairs of rows (K, C) of what both hold over what either holds; NaN for a single row.
+
+    Example:
+        >>> mean_jaccard(np.array([[True, True, False], [False, True, True]]))
+        0.3333333333333333
+    """
+    ones = held.astype(np.float64)
+    both = ones @ ones.T
+    sizes = ones.sum(axis=1)
+    either = sizes[:, None] + sizes[None] - both
+    with np.errstate(invalid="ignore"):
+        return _mean_of_pairs(both / either)
+
+
+def mean_cosine(rows: Floats) -> float:
+    """Return the mean over pairs of rows (K, a) of their cosine; NaN for a single row, rows of zeros left out.
+
+    Example:
+        >>> mean_cosine(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]]))
+        0.3333333333333333
+    """
+    lengths = np.linalg.norm(rows, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return _mean_of_pairs((rows @ rows.T) / np.outer(lengths, lengths))
+
+
+def _mean_of_pairs(values: Floats) -> float:
+    pairs = values[np.triu_indices(len(values), 1)]
+    pairs = pairs[np.isfinite(pairs)]
+    return float(pairs.mean()) if len(pairs) else float("nan")

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
+from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve, Frame
 from fedunseen.report.page import NUMBERS, TITLES
+from fedunseen.report.sharing import written_bytes
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
@@ -26,7 +28,18 @@ __all__ = ["SweepTable", "sweep_tables", "write_sweep_report"]
 
 Floats = NDArray[np.float64]
 
-SHORT = {name: short for name, short, _ in NUMBERS}
+SHORT = {
+    **{name: short for name, short, _ in NUMBERS},
+    "parameters_shared": "parameters that travel",
+    "bytes_down": "down",
+    "bytes_up": "up",
+}
+MEASURED = {
+    **TITLES,
+    "parameters_shared": "Parameters that travel",
+    "bytes_down": "Bytes down, per client and round",
+    "bytes_up": "Bytes up, per client and round",
+}
 COLOURS = ("blue", "orange", "green", "purple", "sky", "yellow", "wrong", "grey")
 SELECTIONS = {
     "validation": "Round and calibration were chosen on validation classes; no test sample took part in the choice.",
@@ -37,7 +50,10 @@ SELECTIONS = {
 
 
 class Number(NamedTuple):
-    """A cell's accuracy in percent: ours (None if there is none), its deviation over the seeds, and the paper's."""
+    """A cell's accuracy in percent: ours (None if there is none), its deviation over the seeds, and the paper's.
+
+    Or what travels, without a deviation: parameters, or bytes of a client in a round.
+    """
 
     metric: str
     mean: float | None
@@ -47,14 +63,24 @@ class Number(NamedTuple):
     @property
     def ours(self) -> str:
         """Write ours for people."""
-        if self.mean is None:
-            return "–"  # noqa: RUF001 - as in the run's report
-        return f"{self.mean:.1f}" + ("" if self.sd is None else f" ± {self.sd:.1f}")
+        return self.value + ("" if self.sd is None else f" ± {self.sd:.1f}")
+
+    @property
+    def value(self) -> str:
+        """Write ours without its deviation."""
+        return "–" if self.mean is None else _written(self.metric, self.mean)  # noqa: RUF001 - as in the run's report
 
     @property
     def printed(self) -> str:
         """Write the paper's for people."""
         return "" if self.paper is None else f"{self.paper:.1f}"
+
+
+def _written(metric: str, value: float) -> str:
+    """Write an accuracy without its unit, or what travels with it."""
+    if metric.startswith("bytes_"):
+        return written_bytes(value)
+    return f"{value:,.0f}" if metric in MEASURES else f"{value:.1f}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +128,9 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
         "sweep": sweep,
         "tables": tables,
         "charts": [chart for figure in sweep.file.figures for chart in _charts(sweep, figure, rows, out)],
-        "selections": _selections(rows),
+        "what": _what(sweep),
+        "accuracies": _shows_accuracies(sweep),
+        "selections": _selections(rows) if _shows_accuracies(sweep) else [],
         "counts": _counts(rows),
         "seeds": max((row.seeds for row in rows), default=1),
         "commands": [(row.cell.key, cell_command(sweep, row.cell), row.run, row.status) for row in rows],
@@ -189,6 +217,8 @@ def _caption(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
     said: list[str] = []
     data = list(dict.fromkeys(row.cell.values["data"] for row in rows if "data" in row.cell.values))
     said += [f"{one}: {sweep.notes[one]}." for one in data if one in sweep.notes]
+    if any(name.startswith("bytes_") for name in sweep.file.table.metrics):
+        said.append("Down: bytes that the server sends to a client in a round; up: bytes that the client sends back.")
     if sweep.file.paper is not None and any(row.cell.paper for row in rows):
         said.append(f"“paper” is what {sweep.file.paper.source} prints.")
         for one in data:
@@ -199,6 +229,21 @@ def _caption(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
                     "compared with ours."
                 )
     return tuple(said)
+
+
+def _shows_accuracies(sweep: Sweep) -> bool:
+    return any(name not in MEASURES for name in sweep.file.table.metrics)
+
+
+def _what(sweep: Sweep) -> str:
+    """Say what the numbers are."""
+    travels = any(name in MEASURES for name in sweep.file.table.metrics)
+    accuracies = _shows_accuracies(sweep)
+    said = ["Per-class top-1 accuracies in percent"] if accuracies else []
+    said += (
+        ["parameters and bytes that travel" if accuracies else "Parameters and bytes that travel"] if travels else []
+    )
+    return ", ".join(said)
 
 
 def _selections(rows: Iterable[Row]) -> list[str]:
@@ -216,7 +261,7 @@ def _markdown(sweep: Sweep, tables: Sequence[SweepTable], rows: Sequence[Row]) -
     """Write the tables as Markdown."""
     seeds = max((row.seeds for row in rows), default=1)
     spread = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
-    words = " ".join([f"Per-class top-1 accuracies in percent{spread}.", *_selections(rows)])
+    words = " ".join([f"{_what(sweep)}{spread}.", *(_selections(rows) if _shows_accuracies(sweep) else [])])
     text = [f"# {sweep.file.title}", words, f"    {sweep.command}"]
     for table in tables:
         if table.title:
@@ -258,8 +303,12 @@ def _charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
         lines = _grouped(done, figure.lines)
         charts = []
         for metric in figure.metrics:
+            if not any(metric in row.mean or metric not in MEASURES for row in done):
+                continue  # runs of an older version do not say what travels
             if figure.x == "round":
                 charts.append(_rounds(lines, figure, metric, out))
+            elif metric in MEASURES:
+                charts.append(_bars(lines, figure.x, sweep.axes[figure.x], metric))
             else:
                 charts.append(_over_axis(lines, figure.x, sweep.axes[figure.x], metric))
         legend = [(" · ".join(line), _colour(i)) for i, line in enumerate(lines)] if figure.lines else []
@@ -269,7 +318,7 @@ def _charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
                 "charts": charts,
                 "axes": " · ".join(figure.lines),
                 "legend": legend,
-                "caption": _band_words(figure, done),
+                "caption": _band_words(figure, done) if set(figure.metrics) - set(MEASURES) else "",
             }
         )
     return found
@@ -384,3 +433,34 @@ def _over_axis(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values
                 f"<title>{escape(said.strip())}</title></circle>"
             )
     return figures.svg(out, frame.width, frame.height, f"{TITLES[metric]} over {axis}")
+
+
+def _bars(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values: Sequence[str], metric: str) -> str:
+    """Draw what travels as bars, in groups by the values of an axis (FZSL, Fig. 7), where runs say it."""
+    known = [[row for row in rows if metric in row.mean] for rows in lines.values()]
+    used = [value for value in values if any(row.cell.values[axis] == value for rows in known for row in rows)]
+    top = max((row.mean[metric] for rows in known for row in rows), default=0.0) * 1.12 or 1.0
+    units = (1e9, "GB", "billions"), (1e6, "MB", "millions"), (1e3, "kB", "thousands"), (0.0, "", "")
+    least, of_bytes, of_numbers = next(one for one in units if top > one[0])
+    scale, unit = least or 1.0, of_bytes if metric.startswith("bytes_") else of_numbers
+    # A name a bar, from the left: these names are longer than what fits below an upright bar.
+    group, height = 16 * len(known) + 12, 14
+    left = 16 + 6.6 * max((len(value) for value in used), default=0)
+    tall = 34 + group * len(used)
+    out = [figures.text(0, 14, MEASURED[metric] + (f", in {unit}" if unit else ""), "title")]
+    wide = 420 - left - 52
+    for place, value in enumerate(used):
+        y = 28 + place * group
+        out.append(figures.text(left - 8, y + (group - 12) / 2 + 4, value, "tick end"))
+        for i, (label, rows) in enumerate(zip(lines, known, strict=True)):
+            for row in rows:
+                if row.cell.values[axis] != value:
+                    continue
+                x, number = wide * row.mean[metric] / top, row.mean[metric]
+                said = " ".join([*label, value]) + f": {_written(metric, number)}"
+                out.append(
+                    f'<rect class="filled" fill="var(--{_colour(i)})" x="{left:g}" y="{y + 16 * i:g}" '
+                    f'width="{x:.2f}" height="{height}"><title>{escape(said)}</title></rect>'
+                )
+                out.append(figures.text(left + x + 6, y + 16 * i + 11, f"{number / scale:.3g}", "tick"))
+    return figures.svg(out, 420, tall, f"{MEASURED[metric]} over {axis}")

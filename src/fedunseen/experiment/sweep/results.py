@@ -9,11 +9,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.experiment.directory import RunDirectory
-from fedunseen.experiment.sweep.schema import METRICS, Cell, Sweep
+from fedunseen.experiment.sweep.schema import MEASURES, METRICS, Cell, Sweep
 
 __all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
 
@@ -26,7 +27,8 @@ class Row:
         cell: which.
         status: ``done``, ``failed``, ``refused`` (its combination makes no sense) or ``not run``.
         problem: the sentence that says why it failed or is refused.
-        mean, sd: metric -> percent, over the seeds; ``sd`` (n - 1 in the denominator) is empty for one seed.
+        mean, sd: metric -> percent, over the seeds; ``sd`` (n - 1 in the denominator) is empty for one seed. In
+            ``mean`` also, where the run says it: the parameters that travel, and bytes of a client in a round.
         seeds: how many.
         selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
         run: the run directory, relative to the sweep's.
@@ -67,7 +69,7 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         status, problem = "refused", cell.refused
     elif result is not None:
         status = "done"
-        mean = {name: float(result[name]) for name in METRICS}
+        mean = {name: float(result[name]) for name in METRICS} | _travelling(directory.path, result)
         sd = {name: float(result[f"{name}_sd"]) for name in METRICS if f"{name}_sd" in result}
         seconds = float(result["seconds"])
     elif record.exists():
@@ -76,6 +78,17 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
     seeds = cell.experiment.run.seeds if cell.experiment else 0
     selection = cell.experiment.evaluation.selection if cell.experiment else ""
     return Row(cell, status, problem, mean, sd, seeds, selection, place, seconds)
+
+
+def _travelling(path: Path, result: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a run says of what travels, the mean over its seeds; runs of older versions say nothing."""
+    each = [result]
+    if any(name not in result for name in MEASURES):
+        found = [RunDirectory(path / f"seed-{seed}").result() for seed in result.get("seeds", [])]
+        each = [one for one in found if one is not None] or each
+    return {
+        name: sum(float(one[name]) for one in each) / len(each) for name in MEASURES if all(name in one for one in each)
+    }
 
 
 def cell_command(sweep: Sweep, cell: Cell) -> str:
@@ -87,12 +100,14 @@ def cell_command(sweep: Sweep, cell: Cell) -> str:
 def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
     """Write one line a cell: its values, its numbers, the paper's, and where the run is."""
     names = [column for name in METRICS for column in (name, f"{name}_sd", f"{name}_paper")]
-    header = [*sweep.axes, "status", *names, "paper_data", "seeds", "selection", "run", "problem", "command", "seconds"]
+    last = ["paper_data", "seeds", "selection", "run", "problem", "command", "seconds"]
+    header = [*sweep.axes, "status", *names, *MEASURES, *last]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     for one in rows:
         numbers = [values.get(name, "") for name in METRICS for values in (one.mean, one.sd, one.cell.paper)]
+        numbers += [one.mean.get(name, "") for name in MEASURES]
         beside = sweep.beside.get(one.cell.values.get("data", ""), "") if one.cell.paper else ""
         writer.writerow(
             [

@@ -29,6 +29,7 @@ from fedunseen.experiment.registry import names
 from fedunseen.experiment.schema import Experiment
 
 __all__ = [
+    "MEASURES",
     "METRICS",
     "Cell",
     "Figure",
@@ -45,8 +46,11 @@ __all__ = [
 ]
 
 Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
+Measure = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "parameters_shared", "bytes_down", "bytes_up"]
 EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
 METRICS: tuple[Metric, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
+"""What a run may be shown by beside its accuracies: parameters that travel, and bytes of a client in a round."""
 
 Bundle = dict[str, Any]
 Choice = Mapping[str, str | Sequence[str]]
@@ -60,8 +64,8 @@ class Table(Settings):
     """Axes that have a table for each of their values; unset: the data sets."""
     columns: list[str] = Field(default_factory=list)
     """Axes whose values stand beside each other; all others have a row for each of their values."""
-    metrics: list[Metric] = Field(default_factory=lambda: list(METRICS))
-    """What is shown of each run."""
+    metrics: list[Measure] = Field(default_factory=lambda: list[Measure](METRICS))
+    """What is shown of each run: accuracies, and what travels (`parameters_shared`, `bytes_down`, `bytes_up`)."""
 
 
 class Figure(Settings):
@@ -73,8 +77,8 @@ class Figure(Settings):
     """``round``, or an axis."""
     lines: list[str] = Field(default_factory=list)
     """Axes that have a line for each of their values; the others have charts of their own."""
-    metrics: list[Metric] = Field(default_factory=lambda: [METRICS[0], METRICS[3]])
-    """A chart each."""
+    metrics: list[Measure] = Field(default_factory=lambda: list[Measure]((METRICS[0], METRICS[3])))
+    """A chart each; what travels is only drawn over an axis."""
     band: Literal["seeds", "clients", "none"] = "seeds"
     """What is shaded: one standard deviation over the seeds, or over the clients' own models before merging."""
     only: dict[str, str | list[str]] = Field(default_factory=dict)
@@ -489,6 +493,10 @@ def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str)
     for figure in file.figures:
         asked += [("figures: x", figure.x)] if figure.x != "round" else []
         asked += [("figures: lines", axis) for axis in figure.lines]
+        if figure.x == "round" and (without := [name for name in figure.metrics if name in MEASURES]):
+            raise ExperimentError(
+                f"{place}: figures: metrics: {without[0]} has no curve by round: name an axis as x, or leave it out"
+            )
         _check_choice(figure.only, axes, f"{place}: figures: only")
     for where, axis in asked:
         if axis not in axes:

@@ -1,0 +1,171 @@
+"""What clients have in common, and what travels between them and the server (FZSL, Figs. 3 and 7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.report import figures, statistics
+from fedunseen.strategies.selective import matches
+
+if TYPE_CHECKING:
+    from fedunseen.data import ClassSpace
+    from fedunseen.strategies import Strategy
+
+__all__ = ["Module", "coverage_section", "modules", "traffic", "travel_section", "written_bytes"]
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+EVERYTHING = ("*",)
+
+
+@dataclass(frozen=True)
+class Module:
+    """The parameters whose names begin alike.
+
+    Attributes:
+        name: the first part of their names.
+        parameters: how many numbers they are.
+        shared: how many of those travel.
+    """
+
+    name: str
+    parameters: int
+    shared: int
+
+    @property
+    def words(self) -> str:
+        """Say whether it travels."""
+        if 0 < self.shared < self.parameters:
+            return f"{100 * self.shared / self.parameters:.3g} % of it travels"
+        return "travels" if self.shared else "stays"
+
+
+def modules(
+    sizes: Mapping[str, int], model: Mapping[str, int], shared: Sequence[str], private: Sequence[str] = ()
+) -> list[Module]:
+    """Say of each module how much of it travels.
+
+    Args:
+        sizes: module -> how many numbers its parameters are.
+        model: parameter of the merged model -> how many numbers it is. What stays with the clients may be missing.
+        shared: patterns of the parameters that travel.
+        private: patterns of those that never do.
+
+    Example:
+        >>> [one.words for one in modules({"g": 6, "d": 4}, {"g.weight": 4, "g.bias": 2}, ["g.*"])]
+        ['travels', 'stays']
+    """
+    travels: dict[str, int] = {}
+    for name, size in model.items():
+        if matches(name, shared) and not matches(name, private):
+            module = name.partition(".")[0]
+            travels[module] = travels.get(module, 0) + size
+    return [Module(name, size, min(travels.get(name, 0), size)) for name, size in sizes.items()]
+
+
+def traffic(lines: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
+    """Return the bytes ``down`` and ``up`` of one client in one round, on average, and of all in all rounds, ``total``.
+
+    Args:
+        lines: of ``metrics.jsonl``, whose ``bytes_down`` and ``bytes_up`` are those of a round's participants together.
+
+    Example:
+        >>> traffic([{"bytes_down": 80, "bytes_up": 40, "participants": [0, 3]}])
+        {'down': 40.0, 'up': 20.0, 'total': 120.0}
+    """
+    known = [line for line in lines if "bytes_down" in line and "bytes_up" in line]
+    took_part = sum(len(line.get("participants", ())) for line in known)
+    if not took_part:
+        return None
+    down, up = (float(sum(line[name] for line in known)) for name in ("bytes_down", "bytes_up"))
+    return {"down": down / took_part, "up": up / took_part, "total": down + up}
+
+
+def travel_section(
+    experiment: Mapping[str, Any],
+    result: Mapping[str, Any],
+    lines: Sequence[Mapping[str, Any]],
+    model: Mapping[str, int],
+    strategy: type[Strategy],
+    private: Sequence[str],
+) -> dict[str, Any] | None:
+    """Return what the page says of what travels; None where nothing is known of it.
+
+    Args:
+        experiment: the sections of the experiment.
+        result: of the run; made by an older version, it may lack ``parameters``.
+        lines: of its ``metrics.jsonl``.
+        model: parameter of its merged model -> how many numbers it is.
+        strategy: says whether anything travels at all.
+        private: patterns of the method's parameters that never travel.
+    """
+    measured = traffic(lines)
+    sizes = {str(name): int(size) for name, size in result.get("parameters", {}).items()}
+    if measured is None and not sizes:
+        return None
+    federated = strategy.merges and not strategy.pools
+    shared = list(experiment["strategy"].get("shared", EVERYTHING)) if federated else []
+    listed = modules(sizes, model, shared, private)
+    travels, everything = sum(one.shared for one in listed), sum(sizes.values())
+    largest = max((one.parameters for one in listed), default=1)
+    return {
+        "modules": [{"one": one, "share": 100 * one.parameters / max(largest, 1)} for one in listed],
+        "all": everything,
+        "shared": travels,
+        "percent": 100 * travels / max(everything, 1),
+        "patterns": shared if shared != list(EVERYTHING) else [],
+        "private": [one.name for one in listed if any(matches(f"{one.name}.x", [p]) for p in private)],
+        "down": written_bytes(measured["down"]) if measured else None,
+        "up": written_bytes(measured["up"]) if measured else None,
+        "total": written_bytes(measured["total"]) if measured else None,
+        "rounds": len(lines),
+        "pools": strategy.pools,
+        "merges": strategy.merges,
+        "text": bool(experiment["method"].get("text")),
+    }
+
+
+def coverage_section(counts: Ids, space: ClassSpace, clients: Sequence[str]) -> dict[str, Any]:
+    """Return what the page says of who covers which attributes (FZSL, Fig. 3).
+
+    Args:
+        counts: (K, C) training samples of each class at each client.
+        space: the class space, whose semantics are taken as they are.
+        clients: (K,) what they are called.
+    """
+    held = counts > 0
+    cover = statistics.attribute_cover(held, space.semantics)
+    order, groups = statistics.attribute_order(space.attribute_groups, space.attributes)
+    names = [space.attribute_names[a] for a in order.tolist()]
+    if all(re.fullmatch(r"attribute \d+", name) for name in names):
+        names = []  # what a source without names is given says nothing
+    classes, attributes = statistics.mean_jaccard(held), statistics.mean_cosine(cover)
+    return {
+        "map": figures.coverage_map(cover[:, order], names, groups, clients),
+        "most": float(np.abs(cover).max(initial=0.0)),
+        "signed": bool((cover < 0).any()),
+        "grouped": bool(groups),
+        "classes": None if np.isnan(classes) else classes,
+        "attributes": None if np.isnan(attributes) else attributes,
+    }
+
+
+def written_bytes(count: float) -> str:
+    """Write a number of bytes for people.
+
+    Example:
+        >>> written_bytes(1526560), written_bytes(0)
+        ('1.53 MB', '0 B')
+    """
+    for unit in ("B", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} GB" if count < 999.5 else f"{count:,.0f} GB"

@@ -1,0 +1,183 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from fedunseen import load_run
+from fedunseen.core.files import write_json, write_tensors
+from fedunseen.experiment.directory import load_params
+from fedunseen.report import write_report
+from fedunseen.report.sharing import modules, traffic, written_bytes
+
+SIZES = {"generator": 90, "critic": 60, "softmax": 10}
+MODEL = {"generator.0.weight": 80, "generator.0.bias": 10, "critic.0.weight": 50, "critic.1.weight": 10, "zsl.bias": 7}
+
+
+@pytest.mark.parametrize(
+    ("shared", "expected"),
+    [
+        (["*"], [(90, "travels"), (60, "travels"), (0, "stays")]),  # the softmax is private
+        (["generator.*"], [(90, "travels"), (0, "stays"), (0, "stays")]),
+        (["generator.*", "critic.1.*"], [(90, "travels"), (10, "16.7 % of it travels"), (0, "stays")]),
+        ([], [(0, "stays")] * 3),
+    ],
+)
+def test_of_each_module_it_is_counted_how_much_travels(shared, expected):
+    found = modules(SIZES, {**MODEL, "softmax.weight": 10}, shared, ["softmax.*"])
+    assert [(one.name, one.parameters) for one in found] == list(SIZES.items())
+    assert [(one.shared, one.words) for one in found] == expected
+
+
+def test_what_stays_with_clients_is_not_in_the_merged_model():
+    kept = {name: size for name, size in MODEL.items() if name.startswith("generator.")}
+    assert [one.shared for one in modules(SIZES, kept, ["generator.*"])] == [90, 0, 0]
+
+
+def test_traffic_is_that_of_one_client_however_many_take_part():
+    lines = [
+        {"participants": [0, 1, 2], "bytes_down": 300, "bytes_up": 150},
+        {"participants": [4], "bytes_down": 100, "bytes_up": 50},
+    ]
+    assert traffic(lines) == {"down": 100.0, "up": 50.0, "total": 600.0}
+    assert traffic([{"round": 1}]) is None
+    assert traffic([]) is None
+
+
+def test_bytes_are_written_with_three_digits():
+    said = [written_bytes(n) for n in (999, 999.7, 1000, 1_234_567, 2.5e9, 7.1e12)]
+    assert said == ["999 B", "1 kB", "1 kB", "1.23 MB", "2.5 GB", "7,100 GB"]
+
+
+def page(run, tmp_path):
+    text = write_report(run, tmp_path / "report.html").read_text("utf-8")
+    return re.sub(r"\s+", " ", text), re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text))
+
+
+@pytest.fixture
+def changed(made, tmp_path):
+    """Copy a run and change what it left behind; return it, read again."""
+
+    def change(result=None, strategy=None, method=None, tensors=None, overrides=()):
+        folder = tmp_path / "copy"
+        shutil.copytree(made(*overrides).path, folder)
+        manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+        manifest["experiment"]["strategy"] |= strategy or {}
+        manifest["experiment"]["method"] |= method or {}
+        write_json(folder / "manifest.json", manifest)
+        write_json(folder / "result.json", json.loads((folder / "result.json").read_text("utf-8")) | (result or {}))
+        if tensors:
+            stored = {k: v.numpy() for k, v in load_params(folder / "evaluation.safetensors").items()}
+            write_tensors(folder / "evaluation.safetensors", stored | tensors)
+        return load_run(folder)
+
+    return change
+
+
+def test_the_page_gives_the_bytes_of_one_client(made, tmp_path):
+    run = made()
+    clients = {len(line["participants"]) for line in run.metrics}
+    assert clients == {10}
+    down = run.metrics[0]["bytes_down"] / 10
+    total = sum(line["bytes_down"] + line["bytes_up"] for line in run.metrics)
+    floats = sum(value.numel() for value in run.params.values())
+    assert down == 4 * floats  # the model goes down, in 32 bits
+    _, words = page(run, tmp_path)
+    assert f"{written_bytes(4 * floats)} down and {written_bytes(4 * floats)} up per client and round" in words
+    assert f"{written_bytes(total)} in 2 rounds, all clients together." in words
+
+
+def test_modules_that_stay_are_marked(changed, made, tmp_path):
+    names = sorted({name.partition(".")[0] for name in made().params})
+    assert len(names) > 1
+    sizes = {
+        module: sum(v.numel() for name, v in made().params.items() if name.startswith(f"{module}.")) for module in names
+    }
+    run = changed(
+        {"parameters": {**sizes, "critic": 1234}, "parameters_shared": sizes[names[0]]},
+        {"shared": [f"{names[0]}.*"]},
+        {"text": "minilm"},
+    )
+    html, words = page(run, tmp_path)
+    rows = re.findall(r'<tr( class="stays")?><th scope="row">(\w+)</th><td>([\d,]+)</td>', html)
+    assert {(name, int(n.replace(",", "")), bool(stays)) for stays, name, n in rows if name in (*sizes, "critic")} == {
+        (name, n, name != names[0]) for name, n in {**sizes, "critic": 1234}.items()
+    }
+    everything = sum(sizes.values()) + 1234
+    assert f"travels {sizes[names[0]]:,} of {everything:,} parameters" in words
+    assert f"Parameters named {names[0]}.* travel; the others stay" in words
+    assert "The text encoder is frozen" in words
+
+
+def test_a_run_of_an_older_version_gives_only_its_bytes(made, changed, tmp_path):
+    run = changed()
+    content = {k: v for k, v in run.result.items() if k not in ("parameters", "parameters_shared")}
+    write_json(run.path / "result.json", content)
+    html, words = page(load_run(run.path), tmp_path)
+    assert 'class="modules"' not in html
+    assert "up per client and round" in words
+
+
+def test_nothing_travels_where_there_is_nobody_to_send_to(made, tmp_path):
+    _, words = page(made(("strategy.name", "centralised")), tmp_path)
+    assert "All training data lie in one place, so there is nobody to send parameters to." in words
+    assert "per client and round" not in words
+    _, words = page(made(("strategy.name", "local")), tmp_path)
+    assert "Every client keeps its own model" in words
+    assert "what the client sends back" not in words
+
+
+def test_disjoint_classes_and_overlapping_attributes_are_said(made, tmp_path):
+    """digit-pairs: an attribute is a digit at a place, so what a client covers is counted from its classes' names."""
+    run = made()
+    counts = load_params(run.path / "evaluation.safetensors")["client_counts"].numpy()
+    cover = np.zeros((len(counts), 20))
+    for k, row in enumerate(counts):
+        for c in np.flatnonzero(row):
+            left, right = map(int, run.space.names[c])
+            cover[k, left] += 1
+            cover[k, 10 + right] += 1
+    unit = cover / np.linalg.norm(cover, axis=1, keepdims=True)
+    cosine = (unit @ unit.T)[np.triu_indices(len(unit), 1)].mean()
+    html, words = page(run, tmp_path)
+    assert f"0.00 overlap of two clients in classes, {cosine:.2f} in attributes." in words
+    assert "10 clients and 20 attributes in 2 groups" in html
+    assert f"full colour {cover.max():g}." in words
+    _, words = page(made(("strategy.name", "centralised")), tmp_path)
+    assert "overlap of two clients" not in words
+
+
+def made_up(run):
+    """Made-up pictures of generated features: two unseen classes, one of them without an accuracy."""
+    rng = np.random.default_rng(0)
+    unseen = run.space.unseen
+    accuracy = np.full(len(unseen), np.nan, dtype=np.float32)
+    accuracy[2] = 61.25
+    return {
+        "generated_labels": np.repeat(unseen[[2, 5]], 12),
+        "generated_kind": np.tile([0, 1, 1], 8),
+        "generated_plane": rng.normal(size=(24, 2)).astype(np.float32),
+        "generated_accuracy": accuracy,
+    }
+
+
+def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_class(made, changed, tmp_path):
+    run = changed(tensors=made_up(made()))
+    names = [run.space.names[c] for c in run.space.unseen[[2, 5]]]
+    html, words = page(run, tmp_path)
+    assert "16 generated and 8 real samples of 2 classes" in html
+    listed = re.findall(r'class="key swatch" style="--hue:(\d+)"></i>(.*?)</span> <span class="num">(.*?)</span>', html)
+    assert [(name, said) for _, name, said in listed] == [(names[0], "61.2 %"), (names[1], "–")]  # noqa: RUF001
+    drawn = re.findall(r'class="(?:generated|real)" style="--hue:(\d+)"', html)
+    assert sorted(set(drawn)) == sorted(one for one, _, _ in listed)
+    assert "t-SNE of 16 generated and 8 real features" in words
+    _, words = page(made(), tmp_path)
+    assert "Generated and real features" not in words
+
+
+def test_it_is_said_on_what_the_generalised_classifier_was_trained(changed, made, tmp_path):
+    _, words = page(changed({"gzsl_head": "synthetic features of all classes"}), tmp_path)
+    assert "U and S are those of a classifier trained on synthetic features of all classes." in words
+    _, words = page(made(), tmp_path)
+    assert "a classifier trained on" not in words
