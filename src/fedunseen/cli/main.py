@@ -1,4 +1,4 @@
-"""``fedunseen``: run, report, predict, sweep, presets, settings, data, doctor."""
+"""``fedunseen``: run, report, predict, sweep, presets, settings, data, attack, doctor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from fedunseen.cli.attack import attack_app
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
@@ -29,6 +30,7 @@ app = typer.Typer(
 
 data_app = typer.Typer(help="Which benchmarks there are, and what a folder holds or lacks.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(attack_app, name="attack")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]

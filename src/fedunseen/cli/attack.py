@@ -1,0 +1,214 @@
+"""``fedunseen attack leakage``: what the gradients of an experiment give away."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedunseen.experiment import Experiment
+    from fedunseen.threats import Attack
+
+__all__ = ["attack_app", "examine"]
+
+attack_app = typer.Typer(help="What somebody who sees the messages can find out.", no_args_is_help=True)
+
+METHODS = ("dlg", "cosine", "both")
+
+
+@attack_app.callback()
+def _attack() -> None:
+    """Keep `leakage` a command of its own, also while it is the only one."""
+
+
+@attack_app.command()
+def leakage(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: method.name=clswgan")
+    ] = None,
+    images: Annotated[int, typer.Option(help="How many training samples are attacked.")] = 4,
+    method: Annotated[str, typer.Option(help="Which search: dlg, cosine or both.")] = "both",
+    steps: Annotated[
+        int | None, typer.Option(help="Iterations of each search (default: dlg 300, cosine 4800).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The directory of the results (default: runs/leakage-NAME-seedN).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
+    ] = False,
+) -> None:
+    """Recover samples from their gradients: from a classifier that sees images, and from the experiment's method."""
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.schema import parse_override
+
+    chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
+    attacks = _attacks(method, steps)
+    if images < 1:
+        raise ExperimentError(f"--images {images}: attack at least one sample")
+    out = out if out is not None else Path("runs") / f"leakage-{chosen.name}-seed{chosen.run.seed}"
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunDirectoryError(f"{out} holds something already: name another directory with --out")
+    facts, tensors = examine(chosen, images, attacks, _say)
+    _write(out, facts, tensors)
+    from fedunseen.report.leakage_page import conclusions
+
+    _say(*conclusions(facts), f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
+    if as_json:
+        print(json.dumps(_summary(facts, out)), flush=True)
+
+
+def examine(
+    experiment: Experiment, images: int, attacks: Mapping[str, Attack], tell: Callable[[str], None]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
+
+    Args:
+        experiment: what to attack; its seed says which samples are chosen.
+        images: how many training samples, drawn from those that clients hold.
+        attacks: name -> attack.
+        tell: hears a line for each attack on each sample.
+
+    Returns:
+        What ``leakage.json`` holds, and the tensors of ``leakage.safetensors``.
+
+    Raises:
+        FedUnseenError: there is nothing to attack, or fewer samples than asked for.
+    """
+    import numpy as np
+
+    from fedunseen.core.parameters import to_device
+    from fedunseen.core.random import stream
+    from fedunseen.data import make_partition
+    from fedunseen.experiment.encoding import encode
+    from fedunseen.experiment.federation import Federation
+    from fedunseen.experiment.registry import find
+    from fedunseen.threats import Subject, measure_classifier, measure_method
+
+    kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    if not kind.trained:
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} is solved in closed form and sends no gradient that could be "
+            "attacked: choose a method that is trained, for example fedzsl"
+        )
+    if strategy.pools or not strategy.merges:
+        raise ExperimentError(
+            f"strategy.name = {experiment.strategy.name!r} sends no gradients: choose one that merges updates, for "
+            "example fedavg"
+        )
+    seed = experiment.run.seed
+    benchmark = encode(experiment, find("data", experiment.data.name).load(experiment.data, seed))
+    partition = make_partition(experiment.partition, benchmark, seed)
+    held = np.unique(np.concatenate(partition.clients))
+    if images > len(held):
+        raise ExperimentError(f"--images {images}: the clients hold only {len(held)} training samples")
+    federation = Federation.make(experiment, benchmark, partition)
+    victims = np.sort(stream(seed, "leakage samples").choice(held, images, replace=False))
+    holders = [next(own for own in partition.clients if victim in own) for victim in victims]
+    drawn = to_device(federation.method.init(stream(seed, "initialisation")), federation.device)
+    shape = benchmark.image_shape if not experiment.data.features else None  # scaled, they are pixels no more
+    pixels = None if shape is None else (1, *shape) if len(shape) == 2 else shape
+    subject = Subject(
+        federation.method,
+        drawn,
+        frozenset(federation.first),
+        federation.inputs,
+        benchmark.labels,
+        benchmark.train,
+        victims,
+        [np.unique(benchmark.labels[own]) for own in holders],
+        pixels,
+    )
+    names = benchmark.space.names
+    facts: dict[str, Any] = {
+        "experiment": experiment.to_dict(),
+        "benchmark": benchmark.name,
+        "seed": seed,
+        "classes": [names[c] for c in np.unique(benchmark.labels[benchmark.train])],
+        "samples": [{"id": int(i), "class": names[benchmark.labels[i]]} for i in victims],
+        "shared": list(experiment.strategy.shared),
+    }
+    tensors: dict[str, Tensor] = {}
+    pictures = benchmark.images()
+    if pictures is None:
+        facts["classifier"] = {"left_out": f"{benchmark.name} gives features, no images that a classifier could see"}
+    else:
+        told, found = measure_classifier(
+            pictures, benchmark.labels, len(names), benchmark.train, victims, attacks, seed, federation.device, tell
+        )
+        facts["classifier"] = told
+        tensors |= {f"classifier.{name}": value for name, value in found.items()}
+    told, found = measure_method(subject, attacks, seed, tell)
+    facts["method"] = told
+    tensors |= {f"method.{name}": value for name, value in found.items()}
+    return facts, tensors
+
+
+def _attacks(method: str, steps: int | None) -> dict[str, Attack]:
+    """Return the searches of the command line.
+
+    Raises:
+        ExperimentError: an unknown one, or no step.
+    """
+    from fedunseen.threats import DLG, Cosine
+
+    if method not in METHODS:
+        raise ExperimentError("--method: " + unknown("attack", method, METHODS))
+    if steps is not None and steps < 1:
+        raise ExperimentError(f"--steps {steps}: a search takes at least one step")
+    searches: dict[str, Attack] = {
+        "dlg": DLG() if steps is None else DLG(steps),
+        "cosine": Cosine() if steps is None else Cosine(steps),
+    }
+    return searches if method == "both" else {method: searches[method]}
+
+
+def _write(out: Path, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    from fedunseen.core.files import write_json, write_tensors
+    from fedunseen.report.leakage_page import write_leakage_report
+
+    write_tensors(out / "leakage.safetensors", tensors)
+    write_json(out / "leakage.json", facts)
+    write_leakage_report(facts, tensors, out / "leakage.html")
+
+
+def _summary(facts: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Return what ``--json`` prints: the means, without the single samples."""
+
+    def means(attack: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: {k: v for k, v in value.items() if k != "samples"} if isinstance(value, dict) else value
+            for key, value in attack.items()
+            if key not in ("settings", "iterations", "images", "searches")
+        }
+
+    classifier = facts["classifier"]
+    return {
+        "out": str(out),
+        "report": str(out / "leakage.html"),
+        "seed": facts["seed"],
+        "samples": facts["samples"],
+        "classifier": classifier
+        if "left_out" in classifier
+        else {name: means(attack) for name, attack in classifier["attacks"].items()},
+        "phases": {
+            name: {"depends": phase.get("depends"), **{key: means(value) for key, value in phase["attacks"].items()}}
+            for name, phase in facts["method"]["phases"].items()
+        },
+    }
+
+
+def _say(*lines: str) -> None:
+    """Print for people: to standard error, so that standard output carries results alone."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,50 @@
+"""The classifier that sees images: the LeNet on which *Deep leakage from gradients* (Zhu et al. 2019) is shown.
+
+Three convolutions of 12 channels, 5 x 5, with sigmoids, and a linear layer to the classes. Sigmoids, and strides in the
+place of pooling, make it smooth: an attack differentiates its gradient. Zeros around the maps let it take any image of
+at least 5 pixels a side.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+
+__all__ = ["CHANNELS", "KERNEL", "STRIDES", "lenet", "lenet_init"]
+
+CHANNELS, KERNEL, STRIDES = 12, 5, (2, 2, 1)
+
+
+def lenet_init(image_shape: tuple[int, int, int], classes: int, rng: np.random.Generator) -> Params:
+    """Draw all weights and biases from U(-0.5, 0.5), as the published attack does.
+
+    Example:
+        >>> params = lenet_init((3, 32, 32), 100, np.random.default_rng(0))
+        >>> tuple(params["head.weight"].shape)
+        (100, 768)
+    """
+    before, height, width = image_shape
+    params: Params = {}
+
+    def draw(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.uniform(-0.5, 0.5, shape).astype(np.float32))
+
+    for i, stride in enumerate(STRIDES):
+        params[f"conv{i}.weight"] = draw(CHANNELS, before, KERNEL, KERNEL)
+        params[f"conv{i}.bias"] = draw(CHANNELS)
+        before, height, width = CHANNELS, -(-height // stride), -(-width // stride)
+    params["head.weight"] = draw(classes, CHANNELS * height * width)
+    params["head.bias"] = draw(classes)
+    return params
+
+
+def lenet(params: Params, images: Tensor) -> Tensor:
+    """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
+    for i, stride in enumerate(STRIDES):
+        images = F.conv2d(images, params[f"conv{i}.weight"], params[f"conv{i}.bias"], stride, padding=KERNEL // 2)
+        images = torch.sigmoid(images)
+    return F.linear(images.flatten(1), params["head.weight"], params["head.bias"])

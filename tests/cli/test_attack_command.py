@@ -1,0 +1,94 @@
+"""``fedunseen attack leakage``."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedunseen.data.digit_pairs import DigitPairs
+
+TINY = ["digit-pairs"]
+for setting in ("data.train_per_class=2", "data.test_per_class=1", "method.kl=0", "method.consistency=0"):
+    TINY += ["--set", setting]
+
+
+def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
+    out = tmp_path / "deep" / "out"
+    done = command("attack", "leakage", *TINY, "--images", 2, "--method", "dlg", "--steps", 2, "--out", out, "--json")
+    assert done.code == 0, done.err
+    assert done.out.count("\n") == 1
+    told = json.loads(done.out)
+    facts = json.loads((out / "leakage.json").read_text())
+    assert sorted(path.name for path in out.iterdir()) == ["leakage.html", "leakage.json", "leakage.safetensors"]
+    assert (told["out"], told["report"], told["seed"]) == (str(out), str(out / "leakage.html"), 0)
+    assert told["samples"] == facts["samples"]
+    assert told["classifier"]["dlg"]["mse"] == facts["classifier"]["attacks"]["dlg"]["mse"]
+    analytic = told["phases"]["local"]["analytic"]["inputs"]
+    assert analytic["recovered"] == 2
+    assert "samples" not in analytic
+    tensors = load_file(out / "leakage.safetensors")
+    assert tensors["classifier.source"].shape == (2, 1, 8, 16)
+    np.testing.assert_array_equal(tensors["classifier.source"].reshape(2, -1), tensors["method.inputs"])
+    np.testing.assert_allclose(tensors["method.local.analytic.inputs"], tensors["method.inputs"], atol=1e-5)
+    error = np.square(tensors["classifier.dlg.recovered"] - tensors["classifier.source"]).mean((1, 2, 3))
+    told_of_each = [one["mse"] for one in facts["classifier"]["attacks"]["dlg"]["images"]]
+    np.testing.assert_allclose(told_of_each, error, rtol=1e-4)
+    said = done.err.splitlines()
+    assert said[0].startswith("classifier, dlg, image 1 of 2: MSE ")
+    assert said[-2:] == [f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}"]
+
+
+def test_without_images_the_classifier_is_left_out_and_said_so(command, small, tmp_path):
+    arguments = ["--images", 1, "--steps", 2, "--method", "cosine"]
+    done = command("attack", "leakage", small, *arguments, "--out", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    why = json.loads(done.out)["classifier"]["left_out"]
+    assert why.endswith("gives features, no images that a classifier could see")
+    assert f"The classifier that sees images is left out: {why}." in done.err
+    assert set(json.loads(done.out)["phases"]["local"]) == {"depends", "analytic", "cosine"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--images", "0"], "--images 0: attack at least one sample"),
+        (["--images", "161"], "--images 161: the clients hold only 160 training samples"),
+        (["--steps", "0"], "--steps 0: a search takes at least one step"),
+        (
+            ["--method", "dgl"],
+            "--method: unknown attack 'dgl': did you mean 'dlg'? (known: both, cosine, dlg)",
+        ),
+        (
+            ["--set", "method.name=eszsl", "--set", "strategy.name=local"],
+            "method.name = 'eszsl' is solved in closed form and sends no gradient that could be attacked: choose a "
+            "method that is trained, for example fedzsl",
+        ),
+        (
+            ["--set", "strategy.name=local"],
+            "strategy.name = 'local' sends no gradients: choose one that merges updates, for example fedavg",
+        ),
+        (
+            ["--set", "strategy.name=centralised"],
+            "strategy.name = 'centralised' sends no gradients: choose one that merges updates, for example fedavg",
+        ),
+    ],
+)
+def test_what_cannot_be_attacked_is_refused(refused, tmp_path, arguments, sentence):
+    assert refused("attack", "leakage", *TINY, *arguments, "--out", tmp_path / "out") == sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_in_use_is_refused(refused, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert refused("attack", "leakage", *TINY, "--out", tmp_path) == (
+        f"{tmp_path} holds something already: name another directory with --out"
+    )
+
+
+def test_images_that_are_too_small_are_refused(refused, tmp_path, monkeypatch):
+    load = DigitPairs.load
+    monkeypatch.setattr(DigitPairs, "load", lambda *arguments: replace(load(*arguments), image_shape=(4, 32)))
+    said = refused("attack", "leakage", *TINY, "--images", 1, "--out", tmp_path / "out")
+    assert said.startswith("the images have 4 x 32 pixels, too few for the classifier that is attacked")

@@ -1,0 +1,133 @@
+"""The page and the conclusions of an attack on gradients, from numbers made up here."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import Experiment
+from fedunseen.report.leakage_page import conclusions, write_leakage_report
+
+
+def numbers(mse, recovered, **more):
+    relative, psnr = mse / 0.08, -10 * float(np.log10(mse))
+    told = {"mse": mse, "relative": relative, "cosine": 0.5, "psnr": psnr}
+    return told | {"matches": recovered, "recovered": recovered, **more}
+
+
+GUESSES = {"average": numbers(0.08, 0), "random class": numbers(0.11, 0), "source": numbers(1e-12, 2)}
+
+
+@pytest.fixture
+def facts():
+    """What a critic and a generator of which both travel might give away."""
+    search = {"settings": {"steps": 300, "lr": 1.0}, "searches": []}
+    depends = {"inputs": True, "attributes": True}
+    lines = [{"mse": 0.01 * i, "psnr": 20.0, "iterations": 7} for i in (1, 2)]
+    dlg = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "images": lines, "settings": search["settings"]}
+    critic = {
+        "analytic": {"settings": {}, "inputs": numbers(1e-9, 2), "attributes": numbers(1e-9, 2), "searches": []},
+        "dlg": {**search, "inputs": numbers(0.21, 0), "attributes": numbers(0.3, 0)},
+    }
+    generator = {
+        "analytic": {"settings": {}, "attributes": numbers(1e-9, 2), "searches": []},
+        "dlg": {**search, "inputs": numbers(0.31, 0), "attributes": numbers(0.02, 1)},
+    }
+    phases = {
+        "critic": {"travels": ["critic.0.weight"], "optimiser": "Adam", "depends": depends, "attacks": critic},
+        "generator": {
+            "travels": ["generator.0.weight"], "optimiser": "Adam", "depends": {**depends, "inputs": False},
+            "attacks": generator,
+        },
+    }  # fmt: skip
+    return {
+        "experiment": Experiment.load("digit-pairs", {"run.seed": 3}).to_dict(),
+        "benchmark": "digit-pairs",
+        "seed": 3,
+        "classes": ["00", "11"],
+        "samples": [{"id": 4, "class": "<b>00"}, {"id": 9, "class": "11"}],
+        "shared": ["*"],
+        "classifier": {"network": "LeNet", "pixels": [1, 8, 16], "guesses": GUESSES, "attacks": {"dlg": dlg}},
+        "method": {
+            "method": "clswgan", "generates": True, "unit": {"inputs": True, "attributes": True}, "pixels": [1, 8, 16],
+            "guesses": {"inputs": GUESSES, "attributes": GUESSES}, "phases": phases,
+        },
+    }  # fmt: skip
+
+
+@pytest.fixture
+def tensors():
+    made = {f"classifier.{name}": torch.rand(2, 1, 8, 16) for name in ("source", "dlg.recovered")}
+    made |= {f"method.{name}": torch.rand(2, 128) for name in ("inputs", "critic.analytic.inputs", "critic.dlg.inputs")}
+    return made | {"classifier.dlg": torch.rand(2, 3, 1, 8, 16)}
+
+
+def test_conclusions_follow_the_numbers(facts):
+    assert conclusions(facts) == [
+        "A classifier that sees images gives them away: DLG recovers 2 of 2 images (mean MSE 1e-06, PSNR 60.0 dB; "
+        "guessing the average image: 0.08).",
+        "The gradient of clswgan's critic phase gives the image away: the best attack, the closed form, recovers 2 of "
+        "2 (mean MSE 1e-09; guessing the average: 0.08). DLG recovers none: a search that fails proves nothing.",
+        "It gives the attributes of the class away: the closed form recovers 2 of 2 (mean MSE 1e-09); for 2 of 2 the "
+        "nearest description names the right class.",
+        "The gradient of clswgan's generator phase does not depend on the image at all: its derivative by it is "
+        "exactly zero. What DLG returns for it is no better than a guess: MSE 0.31, the average has 0.08.",
+        "It gives the attributes of the class away: the closed form recovers 2 of 2 (mean MSE 1e-09); for 2 of 2 the "
+        "nearest description names the right class.",
+        "FZSL's claim that only the attribute vector can be recovered does not hold for what travels here: the image "
+        "itself is recovered.",
+    ]
+
+
+def test_the_claim_holds_where_the_generator_alone_travels(facts):
+    facts["method"]["phases"]["critic"] = {"travels": [], "attacks": {}}
+    facts["method"]["pixels"] = None
+    said = conclusions(facts)
+    assert "Nothing of clswgan's critic travels, so that nobody sees its gradient." in said
+    assert said[-1] == (
+        "FZSL's claim that only the attribute vector can be recovered holds for what travels here: no feature vector "
+        "enters it."
+    )
+
+
+def test_a_failed_attack_is_no_proof(facts):
+    del facts["method"]["phases"]["critic"]["attacks"]["analytic"]
+    assert conclusions(facts)[-1] == (
+        "FZSL's claim that only the attribute vector can be recovered is not shown by what travels here: it depends on "
+        "the image, though no attack found it."
+    )
+    facts["classifier"]["attacks"]["dlg"] |= numbers(0.05, 1)
+    assert conclusions(facts)[0].startswith(
+        "A classifier that sees images gives them away in part: DLG recovers 1 of 2"
+    )
+
+
+def test_the_page_shows_sources_beside_what_was_recovered(facts, tensors, tmp_path):
+    page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
+    assert "<b>00" not in page  # class names are text
+    assert "&lt;b&gt;00" in page
+    for words in conclusions(facts):
+        assert words.replace("'", "&#39;") in page
+    classifier, rest = page.split('id="phase-critic"')
+    assert classifier.count('src="data:image/png') == 2 * 4  # source, iterations 0 and 5, recovered
+    critic, generator = rest.split('id="phase-generator"')
+    assert critic.count('src="data:image/png') == 2 * 3  # source, closed form, DLG
+    assert "The gradient does not depend on it" not in critic
+    assert "The gradient does not depend on it" in generator
+    shown = [float(value) for value in re.findall(r'<data value="([^"]+)">', critic)]
+    assert {1e-9, 0.21, 0.3, 0.08} <= set(shown)
+    assert "fedunseen attack leakage digit-pairs" in page
+    assert "--set run.seed=3" in page
+    assert "--images 2 --method dlg" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_the_page_says_what_is_left_out(facts, tensors, tmp_path):
+    facts = copy.deepcopy(facts)
+    facts["classifier"] = {"left_out": "mine gives features"}
+    facts["method"]["phases"]["critic"] = {"travels": [], "attacks": {}}
+    page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
+    assert "Left out: mine gives features." in page
+    assert "None of the parameters that this phase trains travel" in page

@@ -1,0 +1,340 @@
+"""Attacks on gradients, against closed forms, slow references and samples that are known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import linear_layer
+from fedunseen.core.phases import SGD, Phase
+from fedunseen.core.random import stream
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.classifier import Classifier
+from fedunseen.methods.clswgan import CLSWGAN
+from fedunseen.methods.fedzsl import FedZSL
+from fedunseen.methods.vaegan import VAEGAN
+from fedunseen.threats import DLG, Cosine, Subject, measure_classifier, measure_method
+from fedunseen.threats.inversion import critic_inputs, inferred_label, invert, layer_inputs, total_variation
+from fedunseen.threats.leakage import Judge, _Victim
+from fedunseen.threats.lenet import lenet, lenet_init
+
+WIDE, ATTRIBUTES = 12, 5
+
+
+@pytest.fixture(autouse=True)
+def single_thread(one_thread):
+    """Everything here is small."""
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(3)
+
+
+def floats(rng, *shape):
+    return torch.from_numpy(rng.uniform(0, 1, shape).astype(np.float32))
+
+
+# Searches
+
+
+@pytest.fixture
+def lenet_victim(rng):
+    """A tiny network, an image, its class, and its gradient by hand."""
+    params = {name: value.requires_grad_() for name, value in lenet_init((1, 8, 8), 6, rng).items()}
+    image, label = floats(rng, 1, 1, 8, 8), torch.tensor([4])
+    grads = torch.autograd.grad(F.cross_entropy(lenet(params, image), label), list(params.values()))
+    return params, image, label, dict(zip(params, grads, strict=True))
+
+
+def of_image(params, image, soft):
+    loss = -(soft * torch.log_softmax(lenet(params, image), -1)).sum()
+    return dict(zip(params, torch.autograd.grad(loss, list(params.values()), create_graph=True), strict=True))
+
+
+def test_dlg_recovers_an_image_and_its_class(lenet_victim, rng):
+    params, image, label, target = lenet_victim
+    start = {"image": torch.from_numpy(rng.normal(size=(1, 1, 8, 8)).astype(np.float32)), "label": torch.zeros(1, 6)}
+    found = invert(
+        DLG(steps=30),
+        lambda dummy: of_image(params, dummy["image"], dummy["label"].softmax(-1)),
+        target,
+        lambda _: start,
+    )
+    assert (found.values["image"] - image).square().mean() < 1e-3
+    assert found.values["label"].argmax() == label
+    assert found.distance < 1e-6
+    assert sorted(found.shown) == [0, 1, 2, 4, 8, 15, 30]
+    torch.testing.assert_close(found.shown[0]["image"], start["image"])
+
+
+def test_the_cosine_attack_recovers_an_image_and_stays_among_pixels(lenet_victim, rng):
+    params, image, label, target = lenet_victim
+    start = {"image": torch.from_numpy(rng.normal(size=(1, 1, 8, 8)).astype(np.float32))}
+    soft = F.one_hot(label, 6).float()
+    found = invert(
+        Cosine(steps=200), lambda dummy: of_image(params, dummy["image"], soft), target, lambda _: start,
+        images=("image",), bounded=("image",),
+    )  # fmt: skip
+    assert (found.values["image"] - image).square().mean() < 1e-2
+    assert all(one["image"].min() >= 0 and one["image"].max() <= 1 for at, one in found.shown.items() if at)
+
+
+def test_the_cosine_attack_does_not_mind_the_length_of_the_gradient(lenet_victim, rng):
+    params, _, label, target = lenet_victim
+    start = {"image": floats(rng, 1, 1, 8, 8)}
+    soft = F.one_hot(label, 6).float()
+    told = [
+        invert(Cosine(steps=3), lambda dummy: of_image(params, dummy["image"], soft), seen, lambda _: start)
+        for seen in (target, {name: 8 * value for name, value in target.items()})
+    ]
+    torch.testing.assert_close(told[0].values, told[1].values)
+
+
+def test_the_best_restart_counts(lenet_victim, rng):
+    params, image, label, target = lenet_victim
+    soft = F.one_hot(label, 6).float()
+    near, far = (
+        image + 0.01 * (floats(rng, 1, 1, 8, 8) - 0.5),
+        torch.full_like(image, 30.0),
+    )  # there nothing has a slope
+    found = invert(
+        DLG(steps=10, restarts=2),
+        lambda dummy: of_image(params, dummy["image"], soft),
+        target,
+        lambda restart: {"image": (far, near)[restart]},
+    )
+    assert (found.values["image"] - image).square().mean() < 1e-4
+
+
+def test_total_variation_is_a_slow_loop(rng):
+    images = rng.normal(size=(2, 3, 4, 5))
+    across = [abs(m[i, j + 1] - m[i, j]) for one in images for m in one for i in range(4) for j in range(4)]
+    down = [abs(m[i + 1, j] - m[i, j]) for one in images for m in one for i in range(3) for j in range(5)]
+    assert total_variation(torch.from_numpy(images)).item() == pytest.approx(np.mean(across) + np.mean(down))
+
+
+@pytest.mark.parametrize("label", range(6))
+def test_idlg_reads_the_label_off_the_last_layer(rng, label):
+    params = {name: value.requires_grad_() for name, value in lenet_init((3, 7, 9), 6, rng).items()}
+    loss = F.cross_entropy(lenet(params, floats(rng, 1, 3, 7, 9)), torch.tensor([label]))
+    assert inferred_label(torch.autograd.grad(loss, params["head.weight"])[0]) == label
+
+
+# Closed forms
+
+
+def test_a_linear_first_layer_gives_its_input_away(rng):
+    layers = linear_layer("a", WIDE, 7, rng) | linear_layer("b", 7, 3, rng)
+    layers = {name: value.requires_grad_() for name, value in layers.items()}
+    x = torch.from_numpy(rng.normal(size=(1, WIDE)).astype(np.float32))
+    hidden = torch.relu(F.linear(x, layers["a.weight"], layers["a.bias"]))
+    loss = F.cross_entropy(F.linear(hidden, layers["b.weight"], layers["b.bias"]), torch.tensor([1]))
+    inputs, misfit = layer_inputs(*torch.autograd.grad(loss, [layers["a.weight"], layers["a.bias"]]))
+    assert (inputs - x[0]).abs().max() < 1e-5
+    assert misfit.max() < 1e-5
+
+
+def test_of_two_samples_only_the_columns_that_they_share_are_read(rng):
+    delta, x = torch.from_numpy(rng.normal(size=(2, 7))), torch.from_numpy(rng.normal(size=(2, 4)))
+    x[1, 2:] = x[0, 2:]
+    inputs, misfit = layer_inputs(delta.T @ x, delta.sum(0))
+    torch.testing.assert_close(inputs[2:], x[0, 2:])
+    assert misfit[2:].max() < 1e-9
+    assert misfit[:2].min() > 0.01
+
+
+def test_a_layer_without_gradient_says_nothing():
+    assert layer_inputs(torch.zeros(3, 2), torch.zeros(3)) is None
+
+
+def critic_gradient(rng, activation, hidden=64):
+    """The gradient of a Wasserstein critic with gradient penalty, the penalty by automatic differentiation."""
+    layers = linear_layer("critic.0", WIDE + ATTRIBUTES, hidden, rng) | linear_layer("critic.1", hidden, 1, rng)
+    w, b, v = (
+        layers["critic.0.weight"].requires_grad_(),
+        layers["critic.0.bias"].requires_grad_(),
+        layers["critic.1.weight"],
+    )
+    real, fake, a = floats(rng, WIDE), floats(rng, WIDE), floats(rng, ATTRIBUTES)
+
+    def value(x):
+        return v[0] @ activation(w @ torch.cat([x, a]) + b)
+
+    mixed = (0.3 * real + 0.7 * fake).requires_grad_()
+    (slope,) = torch.autograd.grad(value(mixed), mixed, create_graph=True)
+    loss = 2.5 * (value(fake) - value(real) + 10 * (slope.norm() - 1) ** 2)
+    return torch.autograd.grad(loss, [w, b]), w.detach(), b.detach(), v.detach()[0], real, a
+
+
+def test_a_critic_gives_the_real_sample_away(rng):
+    grads, weight, bias, top, real, a = critic_gradient(rng, lambda h: F.leaky_relu(h, 0.2))
+    torch.testing.assert_close(critic_inputs(grads, weight, bias, top, WIDE), real, atol=1e-4, rtol=1e-4)
+    inputs, misfit = layer_inputs(*grads)
+    torch.testing.assert_close(inputs[WIDE:], a, atol=1e-4, rtol=1e-4)
+    assert misfit[WIDE:].max() < 1e-4 < 0.01 < misfit[:WIDE].min()
+
+
+def test_another_network_than_a_critic_is_not_taken_for_one(rng):
+    grads, weight, bias, top, *_ = critic_gradient(rng, torch.tanh)
+    assert critic_inputs(grads, weight, bias, top, WIDE) is None
+
+
+# What is measured
+
+
+def test_numbers_of_a_judge():
+    judge = Judge(torch.full((4,), 0.5), torch.tensor([[0.0, 0, 0, 0], [1, 1, 1, 1]]), np.array([3, 8]), unit=True)
+    told = judge(torch.tensor([0.9, 1.0, 1.0, 1.0]), torch.ones(4), 8)
+    assert told["mse"] == pytest.approx(0.01 / 4)
+    assert told["psnr"] == pytest.approx(10 * math.log10(400))
+    assert told["relative"] == pytest.approx(0.01)
+    assert told["cosine"] == pytest.approx(3.9 / math.sqrt(4 * 3.81))
+    assert (told["class"], told["match"]) == (8, True)
+    assert judge.summary([told, judge(judge.average, torch.ones(4), 8)])["recovered"] == 1
+
+
+@pytest.fixture
+def make_subject(rng):
+    """A method on random samples of six seen classes and two unseen ones."""
+
+    def make(kind, travels="", **settings):
+        semantics = rng.uniform(0.1, 1, (8, ATTRIBUTES))
+        space = ClassSpace(
+            tuple("abcdefgh"), semantics, tuple(f"attribute {i}" for i in range(ATTRIBUTES)),
+            np.arange(6), np.array([], dtype=np.int64), np.array([6, 7]),
+        )  # fmt: skip
+        made = torch.from_numpy(semantics.astype(np.float32))
+        method = kind(kind.Settings(**settings), space, made, Backbone((WIDE,)))
+        params = method.init(stream(0, "initialisation"))
+        sent = frozenset(name for name in params if name.startswith(travels))
+        labels = np.repeat(np.arange(6), 5)
+        inputs = floats(rng, 30, WIDE)
+        victims = np.array([2, 17])
+        return Subject(method, params, sent, inputs, labels, np.arange(30), victims, [np.arange(6)] * 2, None)
+
+    return make
+
+
+def test_methods_on_frozen_features_give_them_away_exactly(make_subject):
+    facts, tensors = measure_method(make_subject(FedZSL, alpha=0.5), {"dlg": DLG(steps=15)}, 0)
+    (phase,) = facts["phases"].values()
+    assert phase["depends"] == {"inputs": True}
+    assert (tensors["local.analytic.inputs"] - tensors["inputs"]).abs().max() < 1e-5
+    assert "attributes" not in phase["attacks"]["analytic"]  # the class's number is what is unknown
+    assert phase["attacks"]["dlg"]["inputs"]["recovered"] == 2
+    assert phase["attacks"]["dlg"]["labels"] == 2
+
+
+def test_a_classifier_s_bias_tells_the_class(make_subject):
+    facts, _ = measure_method(make_subject(Classifier), {}, 0)
+    told = facts["phases"]["local"]["attacks"]["analytic"]
+    assert (told["labels"], told["inputs"]["recovered"]) == (2, 2)
+    assert "attributes" not in told
+
+
+def test_a_certain_soft_label_is_the_label(make_subject):
+    subject = make_subject(FedZSL, alpha=0.5)
+    victim = _Victim(subject, subject.method.phases()[0], list(subject.params), 1, 0)
+    certain = 200.0 * F.one_hot(torch.tensor([3]), 6).float()  # sample 17 is of class 3
+    for name, value in victim.gradient({"inputs": victim.inputs, "label": certain}).items():
+        torch.testing.assert_close(value, victim.target[name])
+
+
+def phase_gradient(subject, phase, inputs, generator=0):
+    """The gradient of one sample of class 0 in a phase, with the same draws each time."""
+    method, random = subject.method, np.random.default_rng(generator)
+    plan = method.plan("", np.array([0]), 1, random)
+    draws = {name: torch.from_numpy(value[:1]) for name, value in plan.draws(0).items()}
+    batch = {"inputs": inputs, "labels": torch.tensor([0]), "weights": torch.ones(1), **draws}
+    group = {name: value.clone().requires_grad_() for name, value in subject.params.items() if phase.owns(name)}
+    context = {**method.context(), **method.client_context(np.arange(6))}
+    loss, _ = phase.loss({**subject.params, **group}, batch, context)
+    grads = torch.autograd.grad(loss, list(group.values()), materialize_grads=True, allow_unused=True)
+    return dict(zip(group, grads, strict=True))
+
+
+def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_subject, rng):
+    subject = make_subject(CLSWGAN, "generator", hidden=16, output="linear")
+    facts, tensors = measure_method(subject, {"dlg": DLG(steps=20, restarts=1)}, 0)
+    assert facts["phases"]["critic"] == {"travels": [], "attacks": {}}
+    phase = facts["phases"]["generator"]
+    assert phase["depends"]["inputs"] is False
+    assert phase["depends"]["attributes"] is True
+    assert (tensors["generator.analytic.attributes"] - tensors["attributes"]).abs().max() < 1e-5
+    assert phase["attacks"]["analytic"]["attributes"]["matches"] == 2
+    told = phase["attacks"]["dlg"]["inputs"]
+    assert told["recovered"] == 0
+    assert told["relative"] > 0.9
+    generator = next(p for p in subject.method.phases() if p.name == "generator")
+    one, other = (phase_gradient(subject, generator, floats(rng, 1, WIDE)) for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_clswgan_s_critic_gives_sample_and_class_away(make_subject, rng):
+    subject = make_subject(CLSWGAN, "critic", hidden=64, output="linear")
+    facts, tensors = measure_method(subject, {}, 0)
+    told = facts["phases"]["critic"]["attacks"]["analytic"]
+    assert (told["inputs"]["recovered"], told["attributes"]["recovered"]) == (2, 2)
+    assert (tensors["critic.analytic.inputs"] - tensors["inputs"]).abs().max() < 1e-3
+    critic = next(p for p in subject.method.phases() if p.name == "critic")
+    one, other = (phase_gradient(subject, critic, floats(rng, 1, WIDE)) for _ in range(2))
+    assert not torch.equal(one["critic.0.weight"], other["critic.0.weight"])
+
+
+def test_a_hidden_layer_as_wide_as_a_sample_is_not_taken_for_its_place(make_subject):
+    facts, tensors = measure_method(make_subject(CLSWGAN, hidden=WIDE, output="linear"), {}, 0)
+    assert "inputs" not in facts["phases"]["generator"]["attacks"]["analytic"]
+    assert (tensors["generator.analytic.attributes"] - tensors["attributes"]).abs().max() < 1e-5
+    facts, tensors = measure_method(make_subject(FedZSL, alpha=0.5, hidden=[WIDE]), {}, 0)
+    assert (tensors["local.analytic.inputs"] - tensors["inputs"]).abs().max() < 1e-5
+
+
+def test_vaegan_s_generator_sees_the_sample(make_subject):
+    facts, _ = measure_method(make_subject(VAEGAN, "generator", hidden=16), {}, 0)
+    assert facts["phases"]["generator"]["depends"]["inputs"] is True
+
+
+def test_a_loss_that_ignores_everything_is_not_searched(make_subject):
+    class Idle(Classifier):
+        def phases(self):
+            return (Phase("idle", lambda params, batch, context: (params["head.bias"].sum(), {}), SGD(0.1)),)
+
+    facts, _ = measure_method(make_subject(Idle), {"dlg": DLG(steps=1)}, 0)
+    assert facts["phases"]["idle"]["depends"] == {"inputs": False}
+    assert "dlg" not in facts["phases"]["idle"]["attacks"]
+
+
+def test_the_classifier_that_sees_images_gives_them_away(rng):
+    images = (255 * rng.uniform(0, 1, (8, 1, 6, 8))).astype(np.uint8)
+    labels = np.repeat(np.arange(4), 2)
+    facts, tensors = measure_classifier(images, labels, 4, np.arange(8), np.array([1, 6]), {"dlg": DLG(steps=30)}, 0)
+    torch.testing.assert_close(tensors["source"], torch.from_numpy(images[[1, 6]] / np.float32(255)))
+    assert facts["attacks"]["dlg"]["recovered"] == 2
+    assert facts["attacks"]["dlg"]["labels"] == 2
+    assert (tensors["dlg.recovered"] - tensors["source"]).square().mean() < 1e-3
+    assert tensors["dlg"].shape == (2, 7, 1, 6, 8)
+    assert facts["guesses"]["average"]["relative"] == pytest.approx(1.0)
+
+
+def test_the_same_seed_gives_the_same_numbers(rng):
+    images, labels = rng.uniform(0, 1, (6, 3, 5, 5)).astype(np.float32), np.arange(6) % 3
+    made = [
+        measure_classifier(images, labels, 3, np.arange(6), np.array([2]), {"cosine": Cosine(steps=4)}, seed)[1]
+        for seed in (7, 7, 8)
+    ]
+    assert torch.equal(made[0]["cosine"], made[1]["cosine"])
+    assert not torch.equal(made[0]["cosine"], made[2]["cosine"])
+
+
+def test_images_that_are_too_small_are_refused():
+    with pytest.raises(DataError) as caught:
+        measure_classifier(np.zeros((2, 1, 4, 9), np.uint8), np.arange(2), 2, np.arange(2), np.arange(1), {}, 0)
+    assert str(caught.value) == (
+        "the images have 4 x 9 pixels, too few for the classifier that is attacked, whose first layer looks at 5 x 5: "
+        "use a benchmark with larger images, or one of features"
+    )
