@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedunseen
 from fedunseen import load_run, run
+from fedunseen.experiment.directory import load_params
 
 NURSERY = """
 import json, os, sys
@@ -48,6 +50,12 @@ def nursery(tree, tmp_path_factory):
     yield process
     process.stdin.close()
     process.wait(60)
+
+
+GENERATIVE = {
+    "method.name": "clswgan", "method.hidden": 16, "method.output": "linear", "method.synthetic": 5,
+    "method.head_epochs": 1, "method.batch_size": 8, "method.softmax_epochs": 3, "method.critic_steps": 2,
+}  # fmt: skip
 
 
 def rounds_of(path):
@@ -106,6 +114,10 @@ def check(killed, whole):
     written = sorted(str(file.relative_to(whole.path)) for file in whole.path.glob("similarity/*"))
     for name in [*written, *(["theory.json"] if (whole.path / "theory.json").exists() else [])]:
         assert (killed / name).read_bytes() == (whole.path / name).read_bytes()
+    last = sorted((whole.path / "checkpoints").glob("*.safetensors"))[-1]  # what stays with the clients, too
+    torch.testing.assert_close(
+        load_params(killed / "checkpoints" / last.name), load_params(last), rtol=0, atol=0, equal_nan=True
+    )
     for name in ("metrics.jsonl", "selection/metrics.jsonl"):
         assert lines(killed / name) == lines(whole.path / name)
     resumed = load_run(killed).result
@@ -116,9 +128,12 @@ def check(killed, whole):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-@pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss"])  # all but the first remember
+# all but the first remember; "selective": the clients' critics and softmaxes stay with them
+@pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss", "selective"])
 def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, strategy):
     settings = {"strategy.name": strategy, "strategy.rounds": 20, "strategy.fraction": 0.7}
+    if strategy == "selective":
+        settings |= {"strategy.name": "moon", "strategy.shared": ["generator.*"], **GENERATIVE}
     out = tmp_path / "killed"
     arguments = command_line(tree, settings, out)
     # of each stage: at the start, in the midst twice, and right after the last round, before its result is written

@@ -33,6 +33,7 @@ from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import observe_round, summary_tensors
+from fedunseen.strategies import Reply
 
 __all__ = ["Progress", "free_directory", "run"]
 
@@ -315,9 +316,7 @@ def _measure(
     plain = _mean_metrics(many, 0.0)
     line |= {f"uncalibrated_{name}": plain[name] for name in NAMES[1:]}
     line["calibration_factor"] = factor
-    weights = federation.engine.strategy.reply_weights(replies)
-    terms = replies[0].terms
-    line["losses"] = {t: sum(w * r.terms[t] for w, r in zip(weights, replies, strict=True)) for t in terms}
+    line["losses"] = _mean_terms(federation.engine.strategy.reply_weights(replies), replies)
     line["participants"] = [reply.client for reply in replies]
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
     own_too = experiment.evaluation.clients
@@ -329,6 +328,16 @@ def _measure(
             own.append(metrics(federation.answers(federation.complete(model)), factor))
         line["clients"] = {name: [getattr(one, name) for one in own] for name in NAMES}
     return line
+
+
+def _mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, float]:
+    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
+    found = {}
+    for term in dict.fromkeys(term for reply in replies for term in reply.terms):
+        pairs = zip(weights, replies, strict=True)
+        having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
+        found[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
+    return found
 
 
 def _mean_metrics(many: Sequence[Answers], factor: float) -> dict[str, float]:

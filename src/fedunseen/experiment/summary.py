@@ -93,11 +93,14 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
 
 
 def _outputs(federation: Federation, params: Params, rows: NDArray[np.int64], what: str) -> NDArray[np.float64]:
-    """Return (n, ...) what a model makes of samples: ``scores``, ``attributes``, ``represent`` or ``features``."""
+    """Return (n, ...) what a model makes of samples, by a method's name: ``scores``, ``attributes``, ``features``, ..."""
     method, parts = federation.method, []
     with torch.no_grad():
         for inputs in federation.batches(rows):
-            if what == "scores":
+            if what == "unseen_scores":
+                found = method.unseen_scores(params, inputs, federation.semantics)
+                found = method.scores(params, inputs, federation.semantics) if found is None else found
+            elif what == "scores":
                 found = method.scores(params, inputs, federation.semantics)
             else:
                 found = getattr(method, what)(params, inputs)
@@ -251,7 +254,7 @@ def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     pictures = benchmark.images()
     assert pictures is not None
     chosen = _spread(federation, _IMAGES)
-    scores = torch.from_numpy(_outputs(federation, params, chosen, "scores")[:, unseen])
+    scores = torch.from_numpy(_outputs(federation, params, chosen, "unseen_scores")[:, unseen])
     best = scores.topk(min(5, len(unseen)), dim=1).indices
     return {
         "images": np.stack([_small(pictures[i]) for i in chosen]),

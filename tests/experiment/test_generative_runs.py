@@ -1,0 +1,164 @@
+"""Whole runs of generative methods: what they leave behind, and what they recognise."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from fedunseen import load_run, run
+from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.experiment.directory import load_params
+
+SMALL = {
+    "method.name": "clswgan", "method.hidden": 16, "method.output": "linear", "method.synthetic": 20,
+    "method.head_epochs": 3, "method.batch_size": 8, "method.softmax_epochs": 5, "method.lr": 0.002,
+    "strategy.shared": ["generator.*"], "strategy.rounds": 6,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def generative(make, tmp_path_factory):
+    return run(make(SMALL), tmp_path_factory.mktemp("generative") / "run")
+
+
+def test_it_says_what_travels_and_what_the_classifiers_learnt_from(generative):
+    told, width, classes = generative.result, 9, len(generative.space.names)
+    attributes = generative.space.attributes
+    generator = (2 * attributes) * 16 + 16 + 16 * width + width
+    critic = (width + attributes) * 16 + 16 + 16 + 1
+    assert told["parameters"] == {"generator": generator, "critic": critic, "softmax": width * classes + classes}
+    assert told["parameters_shared"] == generator
+    assert told["bytes_down"] == told["bytes_up"] == 4 * generator
+    assert told["gzsl_head"] == "synthetic features of all classes"
+    assert "clients" not in generative.metrics[0]  # classifiers for every client's model only if asked for
+
+
+def test_the_model_is_complete_and_holds_nothing_private(generative):
+    assert {name.split(".")[0] for name in generative.params} == {"generator", "zsl", "gzsl"}
+
+
+def test_centralised_it_has_real_features_of_seen_classes(make, tmp_path):
+    changed = {**SMALL, "strategy.name": "centralised", "strategy.rounds": 1, "evaluation.selection": "last"}
+    assert run(make(changed), tmp_path / "run").result["gzsl_head"] == "real seen and synthetic unseen features"
+
+
+def test_alone_every_client_has_classifiers_of_its_own(make, tmp_path):
+    changed = {**SMALL, "strategy.name": "local", "strategy.rounds": 1, "evaluation.selection": "last"}
+    done = run(make({**changed, "strategy.shared": ["*"]}), tmp_path / "run")
+    stored = load_params(done.path / "model.safetensors")
+    assert {name.split("/")[1] for name in stored} == {"0", "1", "2"}
+    assert "client/2/zsl.weight" in stored
+    assert (done.result["bytes_down"], done.result["bytes_up"], done.result["parameters_shared"])[1:] == (0, 0)
+
+
+def test_its_accuracies_are_those_of_its_predictions(generative, folder):
+    arrays = np.load(folder / "features.npz")
+    test, space = arrays["split"] == "test", generative.space
+    labels = [space.names[c] for c in arrays["labels"][test]]
+
+    def accuracy(among, group):
+        answers = [ranking[0].name for ranking in generative.predict(arrays["features"][test], among=among, top=1)]
+        right = [[a == b for a, b in zip(answers, labels, strict=True) if b == space.names[c]] for c in group]
+        return 100 * np.mean([np.mean(one) for one in right])
+
+    assert accuracy("unseen", space.unseen) == pytest.approx(generative.result["zsl"])
+    assert accuracy("all", space.unseen) == pytest.approx(generative.result["gzsl_unseen"])
+    assert accuracy("all", space.seen) == pytest.approx(generative.result["gzsl_seen"])
+
+
+def test_a_class_that_is_added_is_generated_too(generative):
+    rows = np.random.default_rng(3).normal(size=(4, 9))
+    added = {"new": generative.space.semantics[1].tolist()}
+    for ranking in generative.predict(rows, added):
+        assert len(ranking) == len(generative.space.names) + 1
+        assert "new" in {one.name for one in ranking}
+    for ranking in generative.predict(rows, added, among="given"):
+        assert [one.name for one in ranking] == ["new"]
+    again, first = (generative.predict(rows, added, among="unseen") for _ in range(2))
+    assert again == first
+
+
+def test_the_report_has_generated_beside_real_features(generative):
+    from fedunseen.report import write_report
+
+    tensors = load_file(generative.path / "evaluation.safetensors")
+    unseen = generative.space.unseen
+    count = len(tensors["generated_labels"]) // 2
+    assert np.array_equal(tensors["generated_labels"][:count], tensors["generated_labels"][count:])
+    assert tensors["generated_kind"].tolist() == [0] * count + [1] * count
+    assert tensors["generated_plane"].shape == (2 * count, 2)
+    assert tensors["generated_accuracy"].shape == unseen.shape
+    assert tensors["generated_accuracy"].mean() == pytest.approx(generative.result["zsl"], abs=1e-4)
+    assert "generated" in write_report(generative).read_text("utf-8")
+
+
+def test_several_seeds_say_what_travels(make, tmp_path):
+    changed = {**SMALL, "strategy.rounds": 1, "evaluation.selection": "last", "run.seeds": 2}
+    result = run(make(changed), tmp_path / "run").result
+    assert result["parameters_shared"] * 4 == result["bytes_up"]
+
+
+def test_a_changed_text_encoder_is_noticed_on_resume(make, tmp_path):
+    changed = {**SMALL, "strategy.rounds": 3, "evaluation.selection": "last"}
+    out = tmp_path / "run"
+    run(make(changed), out)
+    (out / "result.json").unlink()
+    for path in (out / "checkpoints").iterdir():  # as if the encoder had given two numbers more
+        tensors = load_file(path)
+        weight = tensors["params/generator.0.weight"]
+        tensors["params/generator.0.weight"] = np.concatenate([weight, weight[:, :2]], axis=1)
+        save_file(tensors, path)
+    with pytest.raises(FedUnseenError, match=r"'generator.0.weight' has the shape .* now, but the checkpoint holds"):
+        run(make(changed), out, resume=True)
+
+
+@pytest.mark.parametrize("method", ["clswgan", "vaegan", "free"])
+def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_path, method):
+    out = tmp_path / "run"
+    changed = {**SMALL, "method.name": method, "evaluation.selection": "last", "strategy.shared": ["*"]}
+    if method != "clswgan":
+        changed.pop("method.softmax_epochs")
+    run(make({**changed, "strategy.rounds": 2}), out)
+    (out / "result.json").unlink()
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["experiment"]["strategy"]["rounds"] = 4
+    manifest["experiment"]["method"]["lr"] = 1e30
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    before = load_params(out / "checkpoints" / "000002.safetensors")
+    with pytest.raises(FedUnseenError, match=r"training diverged: the update of client 0 in round 3 is not finite"):
+        run(make({**changed, "strategy.rounds": 4, "method.lr": 1e30}), out, resume=True)
+    torch.testing.assert_close(load_params(out / "checkpoints" / "000002.safetensors"), before)
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"strategy.shared": ["critic.*"]},
+         "strategy.shared keeps 'generator.0.weight' with the clients, but the merged model of method.name = 'clswgan' "
+         "cannot score without it: add 'generator.*'"),
+        ({"strategy.name": "local"},
+         "strategy.shared has no effect with strategy.name = 'local', where nothing travels: leave it out"),
+        ({"strategy.name": "scaffold"},
+         "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'clswgan' does not: choose another "
+         "strategy, for example fedavg"),
+        ({"method.synthetic": 0}, "method.synthetic: input should be greater than 0, not 0"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_anything_is_written(make, tmp_path, settings, sentence):
+    with pytest.raises(ExperimentError) as error:
+        run(make({**SMALL, **settings}), tmp_path / "run")
+    assert str(error.value) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_family_s_settings_are_left_behind(make):
+    assert make({"method.name": "clswgan"}).method.lr == 1e-3  # not SGD's 0.05
+    assert make({"method.name": "classifier"}).method.lr == 0.05
+    assert make({**SMALL, "method.name": "clswgan"}).with_overrides({"method.name": "vaegan"}).method.hidden == 16
+
+
+def test_a_run_is_read_again(generative):
+    assert load_run(generative.path).experiment.strategy.shared == ("generator.*",)
