@@ -93,7 +93,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
 
 
 def _outputs(federation: Federation, params: Params, rows: NDArray[np.int64], what: str) -> NDArray[np.float64]:
-    """Return (n, ...) what a model makes of samples, by a method's name: ``scores``, ``attributes``, ``features``, ..."""
+    """Return (n, ...) what a model makes of samples, by name: ``scores``, ``attributes``, ``features``, ..."""
     method, parts = federation.method, []
     with torch.no_grad():
         for inputs in federation.batches(rows):
