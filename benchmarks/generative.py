@@ -57,7 +57,7 @@ class Loop:
 
     def __init__(self, method: CLSWGAN, trainer: Trainer, task: Task) -> None:
         self.method, self.trainer, self.task = method, trainer, task
-        params, hidden = task.params, method.config.hidden
+        params, hidden = task.params, method.hidden
         told = params["generator.0.weight"].shape[1]
         self.generator = nn.Sequential(
             nn.Linear(told, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, method.width), nn.ReLU()
@@ -74,13 +74,13 @@ class Loop:
             for kind in ("weight", "bias"):
                 getattr(self.softmax, kind).copy_(params[f"softmax.{kind}"])
         self.softmax.requires_grad_(False)
-        adam = {"lr": method.config.lr, "betas": method.config.betas}
+        adam = {"lr": method.options.lr, "betas": method.options.betas}
         self.critic_adam = torch.optim.Adam(self.critic.parameters(), **adam)
         self.generator_adam = torch.optim.Adam(self.generator.parameters(), **adam)
 
     def run(self) -> None:
         """Do the whole plan."""
-        plan, s = self.task.plans[""], self.method.config
+        plan, s = self.task.plans[""], self.method.options
         held = self.task.context["held"]
         for row in range(plan.steps):
             rows = torch.from_numpy(self.task.samples[plan.index[row]])

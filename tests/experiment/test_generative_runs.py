@@ -140,7 +140,7 @@ def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_pat
          "strategy.shared keeps 'generator.0.weight' with the clients, but the merged model of method.name = 'clswgan' "
          "cannot score without it: add 'generator.*'"),
         ({"strategy.name": "local"},
-         "strategy.shared has no effect with strategy.name = 'local', where nothing travels: leave it out"),
+         "strategy.shared has no effect with strategy.name = 'local', where nothing travels: set it to ['*']"),
         ({"strategy.name": "scaffold"},
          "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'clswgan' does not: choose another "
          "strategy, for example fedavg"),
@@ -162,3 +162,29 @@ def test_another_family_s_settings_are_left_behind(make):
 
 def test_a_run_is_read_again(generative):
     assert load_run(generative.path).experiment.strategy.shared == ("generator.*",)
+
+
+def test_real_features_are_those_that_somebody_holds(make, tmp_path, monkeypatch):
+    from fedunseen.methods.clswgan import CLSWGAN
+
+    seen = []
+    whole = CLSWGAN.complete
+
+    def complete(self, params, among, seed, real=None):
+        seen.append(None if real is None else len(real[1]))
+        return whole(self, params, among, seed, real)
+
+    monkeypatch.setattr(CLSWGAN, "complete", complete)
+    changed = {**SMALL, "strategy.name": "centralised", "strategy.rounds": 1, "evaluation.selection": "last"}
+    done = run(make({**changed, "partition.rho": 0.3}), tmp_path / "run")
+    held = load_file(done.path / "evaluation.safetensors")["client_counts"].sum()
+    assert set(seen) == {held}  # predictions aside
+    assert (done.result["bytes_up"], done.result["bytes_down"], done.result["parameters_shared"]) == (0, 0, 0)
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="saw real samples of seen classes"):
+        done.predict(np.zeros((1, 9)), {"new": done.space.semantics[1].tolist()})
+
+
+def test_settings_may_be_given_before_the_name(make):
+    first = make({"method.hidden": 16, "method.lr": 0.5, "method.name": "clswgan"})
+    assert (first.method.name, first.method.hidden, first.method.lr) == ("clswgan", 16, 0.5)

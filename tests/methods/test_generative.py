@@ -59,11 +59,11 @@ class Loop:
                 getattr(self.softmax, kind).copy_(params[f"softmax.{kind}"])
 
     def adam(self, network):
-        s = self.method.config
+        s = self.method.options
         return torch.optim.Adam(network.parameters(), lr=s.lr, betas=s.betas)
 
     def run(self, plans, inputs, labels):
-        method, s = self.method, self.method.config
+        method, s = self.method, self.method.options
         generator, critic = self.networks["generator"], self.networks["critic"]
         optimiser = torch.optim.Adam(self.softmax.parameters(), lr=s.softmax_lr, betas=s.betas)
         for row in range(plans["softmax"].steps):
@@ -390,13 +390,14 @@ def test_names_that_say_nothing_to_a_text_encoder(space):
         ({2: "007."}, "the class '007.' has no word in its name for a text encoder: rename it"),
         ({2: "001.polar_bear", 5: "polar+bear"},
          "the classes '001.polar_bear' and 'polar+bear' are both 'polar bear' to a text encoder: rename one"),
+        ({2: "Cat", 5: "cat"}, "the classes 'Cat' and 'cat' are both 'cat' to a text encoder: rename one"),
     ):  # fmt: skip
         changed = [wrong.get(i, name) for i, name in enumerate(names)]
         with pytest.raises(DataError) as error:
-            make(CLSWGAN, CLSWGANSettings, replace(space, names=changed), text="minilm")
+            make(CLSWGAN, CLSWGANSettings, replace(space, names=changed), text="minilm").init(np.random.default_rng(0))
         assert str(error.value) == sentence
     with pytest.raises(ExperimentError, match="names no class"):
-        make(CLSWGAN, CLSWGANSettings, space, text="minilm", prompt="a photo.")
+        make(CLSWGAN, CLSWGANSettings, space, text="minilm", prompt="a photo.").init(np.random.default_rng(0))
 
 
 def test_features_that_the_generator_cannot_make(space):
@@ -425,3 +426,45 @@ def test_fused_adam_is_pytorchs():
         reference.step()
         adam.update(mine, grads, state, step)
     torch.testing.assert_close(mine, [value.detach() for value in theirs])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(CLSWGAN, CLSWGANSettings), (VAEGAN, VAEGANSettings), (FREE, FREESettings)]
+)
+def test_models_that_are_alike_have_nothing_to_contrast(space, kind, settings):
+    method = make(kind, settings, space, output="linear")
+    params = double(method.init(np.random.default_rng(0)))
+    inputs, labels = samples(space, 6)
+    shapes, rng = method.draw_shapes(), np.random.default_rng(1)
+    drawn = {name: torch.from_numpy(rng.random((6, *shape))) for name, shape in shapes.items()}
+    batch = {"inputs": inputs, "labels": labels, "weights": torch.ones(6).double(), **drawn}
+    context = {"semantics": method.semantics, "text": method.text, **method.client_context(np.arange(4))}
+    _, terms = method.generator_loss(params, batch, context)
+    other = method.contrast(params, batch, context)
+    torch.testing.assert_close(terms.get("representation", other), other)
+    assert other.shape == (6, WIDTH)
+
+
+def test_the_text_of_new_classes_is_embedded_once(space, monkeypatch):
+    method = make(CLSWGAN, CLSWGANSettings, space, text="minilm", synthetic=3, head_epochs=1)
+    params, asked = method.init(np.random.default_rng(0)), []
+    whole = generative.embed_classes
+    monkeypatch.setattr(generative, "embed_classes", lambda *told: asked.append(told[0]) or whole(*told))
+    more = Candidates([*space.names, "new"], torch.randn(9, 30), space.seen, np.array([5, 6, 8]))
+    method.complete(params, more, 0)
+    assert len(asked) == 1
+
+
+def test_generated_features_need_room(space, monkeypatch):
+    method = make(CLSWGAN, CLSWGANSettings, space)
+    monkeypatch.setattr(generative, "_KEPT", 1)
+    monkeypatch.setattr(generative.shutil, "disk_usage", lambda folder: type("usage", (), {"free": 100})())
+    with pytest.raises(
+        ExperimentError, match=r"^200 generated features need 0.0 GiB, more than .* has room for: lower"
+    ):
+        method.complete(method.init(np.random.default_rng(0)), among(method, space), 0)
+
+
+def test_free_says_that_it_cannot_reach_negative_attributes(space):
+    with pytest.warns(UserWarning, match="some attributes are negative"):
+        make(FREE, FREESettings, space, output="linear").check_inputs(torch.rand(2, WIDTH))

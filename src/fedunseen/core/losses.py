@@ -23,6 +23,7 @@ __all__ = [
     "group_norms",
     "jensen_shannon",
     "patch_cross_entropy",
+    "precise",
     "probability_distance",
     "relation_distillation",
     "restrict",
@@ -41,10 +42,10 @@ def restrict(logits: Tensor, mask: Tensor) -> Tensor:
 
 def _log_softmax(logits: Tensor, mask: Tensor, temperature: float = 1.0) -> Tensor:
     """Return (B, C) log-probabilities over the classes of ``mask`` (C,) at a temperature."""
-    return F.log_softmax(restrict(_precise(logits) / temperature, mask), dim=-1)
+    return F.log_softmax(restrict(precise(logits) / temperature, mask), dim=-1)
 
 
-def _precise(values: Tensor) -> Tensor:
+def precise(values: Tensor) -> Tensor:
     """Go on in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits no loss can bear."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
@@ -96,7 +97,7 @@ def consistency(generated: Tensor, features: Tensor, weights: Tensor) -> Tensor:
         features: (B, d) features of the samples.
         weights: (B,) 0 drops a sample.
     """
-    squared = (_precise(generated) - _precise(features)).square().sum(-1)
+    squared = (precise(generated) - precise(features)).square().sum(-1)
     # The square root has no derivative at zero: there the subgradient 0 is taken.
     positive = squared > 0
     distance = torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
@@ -118,7 +119,7 @@ def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
         tensor([5., 2.])
     """
     # Not as a matrix product, which autocast would make in bfloat16.
-    return _root((_precise(squares).unsqueeze(-2) * groups).sum(-1))
+    return _root((precise(squares).unsqueeze(-2) * groups).sum(-1))
 
 
 def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
@@ -129,12 +130,12 @@ def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor) -> Tensor
         groups: (L, attributes) 1 where the attribute belongs to the group, else 0.
         weights: (B,) 0 drops a sample.
     """
-    return weighted_mean(group_norms(_precise(attributes).square(), groups).sum(-1), weights)
+    return weighted_mean(group_norms(precise(attributes).square(), groups).sum(-1), weights)
 
 
 def attribute_error(predicted: Tensor, target: Tensor, weights: Tensor) -> Tensor:
     """Return the squared error of attributes (B, attributes), the mean over attributes and samples."""
-    return weighted_mean((_precise(predicted) - _precise(target)).square().mean(-1), weights)
+    return weighted_mean((precise(predicted) - precise(target)).square().mean(-1), weights)
 
 
 def compactness(attention: Tensor, weights: Tensor) -> Tensor:
@@ -151,7 +152,7 @@ def compactness(attention: Tensor, weights: Tensor) -> Tensor:
     rows = torch.arange(height, device=attention.device).repeat_interleave(width)
     columns = torch.arange(width, device=attention.device).repeat(height)
     squared = (rows[:, None] - rows).square() + (columns[:, None] - columns).square()  # (cells, cells)
-    maps = _precise(attention).flatten(-2)
+    maps = precise(attention).flatten(-2)
     distance = squared.to(maps.dtype)[maps.detach().argmax(-1)]
     return weighted_mean((maps * distance).sum((-2, -1)), weights)
 
@@ -195,7 +196,7 @@ def weighted_l1(first: Tensor, second: Tensor, weights: Tensor, mask: Tensor) ->
         weights: (B,) 0 drops a sample.
         mask: (C,) bool, the classes that count.
     """
-    gap = (_precise(first) - _precise(second)) * mask
+    gap = (precise(first) - precise(second)) * mask
     norm = _root(gap.square().sum(-1, keepdim=True))
     share = gap.square() / torch.where(norm > 0, norm, 1.0)
     return weighted_mean((share * gap.abs()).sum(-1), weights)
@@ -215,8 +216,8 @@ def patch_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor) -> Tens
         labels: (B, P) 0 or 1.
         weights: (B,) 0 drops a sample.
     """
-    precise = _precise(logits)
-    return weighted_mean((F.softplus(precise) - labels * precise).mean(-1), weights)
+    logits = precise(logits)
+    return weighted_mean((F.softplus(logits) - labels * logits).mean(-1), weights)
 
 
 def _root(squared: Tensor) -> Tensor:

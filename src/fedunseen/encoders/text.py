@@ -108,17 +108,15 @@ def embed_classes(
     """
     if "{class}" not in prompt:
         raise ExperimentError(f"method.prompt = {prompt!r} names no class: write {{class}} where its name belongs")
-    clean: dict[str, str] = {}
+    clean: dict[str, tuple[str, str]] = {}
     for name in names:
         words = clean_class_name(name)
         if not re.search(r"\w", words):
             raise DataError(f"the class {name!r} has no word in its name for a text encoder: rename it")
-        if words in clean:
-            raise DataError(
-                f"the classes {clean[words]!r} and {name!r} are both {words!r} to a text encoder: rename one"
-            )
-        clean[words] = name
-    sentences = [prompt.replace("{class}", words) for words in clean]
+        if (same := clean.get(words.lower())) is not None:
+            raise DataError(f"the classes {same[0]!r} and {name!r} are both {words!r} to a text encoder: rename one")
+        clean[words.lower()] = name, words
+    sentences = [prompt.replace("{class}", words) for _, words in clean.values()]
     if attributes is not None:
         sentences = [
             sentence.replace("{attribute}", _plain(own))

@@ -14,7 +14,7 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import Params, finite, size_in_bytes
 from fedunseen.core.settings import Settings
 from fedunseen.engines.worker import Work, Worker
-from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies import Instruction, Reply, Strategy
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult"]
 
@@ -88,8 +88,9 @@ class InProcess:
         replies = [reply for reply, _ in done]
         state, params = self.strategy.merge(state, params, replies, round)
         states = {reply.client: own for reply, own in done if own}
-        down = sum(size_in_bytes(_sent(work)) for work in works)
-        up = sum(size_in_bytes(reply.update) for reply in replies)
+        pooled = self.strategy.pools  # where all data lie in one place, so does the model
+        down = 0 if pooled else sum(size_in_bytes(_sent(work.instruction)) for work in works)
+        up = 0 if pooled else sum(size_in_bytes(reply.update) for reply in replies)
 
         def model(place: int) -> Params:
             return self.strategy.local_model(works[place].instruction.params, replies[place].update)
@@ -97,12 +98,6 @@ class InProcess:
         return RoundResult(state, params, replies, model, states, down, up)
 
 
-def _sent(work: Work) -> list[Tensor]:
-    """Return the tensors of an instruction that travel.
-
-    Each once (FedProx's pull is towards the parameters that it starts from), and none that the client remembers (a
-    client alone goes on from its own model).
-    """
-    told, remembered = work.instruction, {id(value) for value in work.client_state.values()}
-    tensors = {id(value): value for value in (*told.params.values(), *told.extras.values())}
-    return [value for key, value in tensors.items() if key not in remembered]
+def _sent(told: Instruction) -> list[Tensor]:
+    """Return the tensors of an instruction that travel, each once (FedProx's pull is towards where it starts from)."""
+    return list({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())

@@ -113,7 +113,8 @@ class Federation:
                 f"{experiment.encoder.name!r} is trained: name a frozen one, for example tflite, or none"
             )
         method: Method = chosen(settings, space, semantics, backbone)
-        method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)] if chosen.frozen else inputs[:0])
+        if method.frozen:
+            method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)])
         engine = experiment.engine
         if engine.mode == "batched" and not method.batched:
             raise ExperimentError(
@@ -127,7 +128,7 @@ class Federation:
             )
         initial = to_device(method.init(stream(experiment.run.seed, "initialisation")), device)
         sizes = {name: value.numel() for name, value in initial.items()}
-        strategy, initial = _select(strategy, method, initial)
+        strategy, initial = _select(strategy, method, settings.name, initial)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
@@ -171,7 +172,7 @@ class Federation:
         space = self.benchmark.space
         real = None
         if self.engine.strategy.pools and self.method.generates:
-            rows = torch.from_numpy(self.benchmark.train).to(self.device)
+            rows = torch.from_numpy(self.partition.clients[0]).to(self.device)
             real = self.inputs[rows], self.labels[rows]
         among = Candidates(space.names, self.semantics, space.seen, space.unseen)
         return self.method.complete(params, among, self.experiment.run.seed, real)
@@ -204,7 +205,7 @@ class Federation:
         return [self.complete(client_states[client]) for client in sorted(client_states)]
 
 
-def _select(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:
+def _select(strategy: Strategy, method: Method, name: str, params: Params) -> tuple[Strategy, Params]:
     """Wrap a strategy of which not all parameters travel; return it and those that do.
 
     Raises:
@@ -215,21 +216,21 @@ def _select(strategy: Strategy, method: Method, params: Params) -> tuple[Strateg
         if shared != ("*",):
             raise ExperimentError(
                 f"strategy.shared has no effect with strategy.name = {strategy.settings.name!r}, where nothing "
-                "travels: leave it out"
+                "travels: set it to ['*']"
             )
         return strategy, params
     chosen = travelling(list(params), shared, method.private)
-    stays = {name: value for name, value in params.items() if name not in chosen}
-    needed = [name for name in stays if not matches(name, (*method.private, *method.training_only))]
+    stays = {key: value for key, value in params.items() if key not in chosen}
+    needed = [key for key in stays if not matches(key, (*method.private, *method.training_only))]
     if needed:
         module = needed[0].split(".")[0]
         raise ExperimentError(
             f"strategy.shared keeps {needed[0]!r} with the clients, but the merged model of method.name = "
-            f"{method.settings.name!r} cannot score without it: add '{module}.*'"
+            f"{name!r} cannot score without it: add '{module}.*'"
         )
     if not stays:
         return strategy, params
-    return Selective(strategy, stays), {name: params[name] for name in params if name in chosen}
+    return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}
 
 
 def round_half_up(value: float) -> int:

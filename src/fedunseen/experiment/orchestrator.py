@@ -25,7 +25,7 @@ from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
 from fedunseen.engines import RoundResult
-from fedunseen.evaluation import Answers, Metrics, best_factor, metrics
+from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.federation import Federation, check_presence
@@ -290,13 +290,12 @@ def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict
     for name, count in federation.sizes.items():
         modules[name.split(".")[0]] = modules.get(name.split(".")[0], 0) + count
     found["parameters"] = modules
-    travel = federation.first if federation.engine.strategy.merges else {}
+    strategy = federation.engine.strategy
+    travel = federation.first if strategy.merges and not strategy.pools else {}
     found["parameters_shared"] = sum(value.numel() for value in travel.values())
     if federation.method.generates:
-        pooled = federation.engine.strategy.pools
-        found["gzsl_head"] = (
-            "real seen and synthetic unseen features" if pooled else "synthetic features of all classes"
-        )
+        real = "real seen and synthetic unseen features"
+        found["gzsl_head"] = real if strategy.pools else "synthetic features of all classes"
     return found
 
 
@@ -321,12 +320,13 @@ def _measure(
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
     own_too = experiment.evaluation.clients
     if own_too or (own_too is None and not federation.method.generates):
-        own: list[Metrics] = []
-        merges = federation.engine.strategy.merges
-        for place, reply in enumerate(replies):
-            model = result.models(place) if merges else client_states[reply.client]
-            own.append(metrics(federation.answers(federation.complete(model)), factor))
-        line["clients"] = {name: [getattr(one, name) for one in own] for name in NAMES}
+        if federation.engine.strategy.merges:
+            own = [federation.answers(federation.complete(result.models(i))) for i in range(len(replies))]
+        else:  # all clients' models have been asked
+            answers = dict(zip(sorted(client_states), many, strict=True))
+            own = [answers[reply.client] for reply in replies]
+        measured = [metrics(one, factor) for one in own]
+        line["clients"] = {name: [getattr(one, name) for one in measured] for name in NAMES}
     return line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -142,8 +143,15 @@ class Run:
         rows = self._read(inputs)
         scaled = torch.from_numpy(self._scaler(rows) if rows.ndim == 2 else rows)
         scaled_semantics = torch.from_numpy(fit_semantics(self.space, data.semantics)(semantics))
-        method, params = self._method, self.params
+        method, params, factor = self._method, self.params, float(self.result["calibration_factor"])
         if method.generates and classes is not None:  # its classifiers know the run's classes only
+            if find("strategy", self.experiment.strategy.name).pools and seen[allowed].any():
+                factor = 0.0  # it was chosen for another classifier
+                warnings.warn(
+                    f"{self.path}: this run's classifier saw real samples of seen classes, which are not here; with "
+                    "classes given, one is trained on generated features alone, and not calibrated",
+                    stacklevel=2,
+                )
             ids = np.arange(len(names))
             params = method.complete(
                 params, Candidates(names, scaled_semantics, ids[seen], ids[~seen]), self.manifest["seed"]
@@ -154,7 +162,7 @@ class Run:
                 block = method.unseen_scores(params, part, scaled_semantics) if not seen[allowed].any() else None
                 blocks.append(method.scores(params, part, scaled_semantics) if block is None else block)
             scores = torch.cat(blocks).numpy()
-        scores = scores - self.result["calibration_factor"] * seen
+        scores = scores - factor * seen
         kept = np.flatnonzero(allowed)
         order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
         return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]

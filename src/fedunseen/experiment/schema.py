@@ -119,7 +119,8 @@ class Experiment(BaseModel):
                 raise ExperimentError(unknown("section", section, SECTIONS))
             if not isinstance(content, dict):
                 raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
-        for key, value in (overrides or {}).items():
+        # Names first: what else the user sets is meant for the new choice, in whatever order it is said.
+        for key, value in sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(".name")):
             _override(sections, key, value)
         sections["encoder"] = {"name": "none", **sections.get("encoder", {})}
         for section in NAMED:

@@ -138,7 +138,7 @@ class Method:
         return params
 
     def check_inputs(self, inputs: Tensor) -> None:
-        """Refuse training inputs (n, ...) that the method cannot learn from.
+        """Refuse training inputs (n, ...) that a ``frozen`` method cannot learn from.
 
         Raises:
             ExperimentError: says which setting to change.

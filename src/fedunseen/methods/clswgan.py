@@ -18,8 +18,6 @@ from fedunseen.core.losses import semantic_cross_entropy
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init, wasserstein
 from fedunseen.methods.networks import linear
 
@@ -37,7 +35,8 @@ class CLSWGANSettings(GenerativeSettings):
     softmax_lr: float = Field(1e-3, gt=0)
     """Learning rate of the softmax on the client's seen classes (Adam)."""
     softmax_epochs: int = Field(50, ge=1)
-    """Passes that this softmax is trained for, once, before the client's first round."""
+    """Passes that this softmax is trained for, once, before the client's first round (FZSL's code does it every round,
+    from scratch on the same samples)."""
 
 
 class CLSWGAN(Generative):
@@ -46,44 +45,36 @@ class CLSWGAN(Generative):
     Settings: ClassVar[type[NamedSettings]] = CLSWGANSettings
     private: ClassVar[tuple[str, ...]] = ("softmax.*",)
     training_only: ClassVar[tuple[str, ...]] = ("critic.*",)
-
-    def __init__(self, settings: CLSWGANSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.config = settings
+    options: CLSWGANSettings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw generator, critic and, with ``beta``, the softmax."""
         params = self.generator_init(rng)
         params |= critic_init(self.width, self.attribute_count, self.hidden, rng)
-        if self.config.beta:
+        if self.options.beta:
             params |= linear_layer("softmax", self.width, len(self.space.names), rng)
         return params
 
     def phases(self) -> Sequence[Phase]:
         """Train the softmax before the first round, then critic and generator in turns."""
         softmax = Phase(
-            "softmax", self.softmax_loss, self.adam(self.config.softmax_lr), ("softmax.*",),
+            "softmax", self.softmax_loss, self.adam(self.options.softmax_lr), ("softmax.*",),
             before_round=True, once=True, contrasted=False,
         )  # fmt: skip
         turns = (
             Phase(
                 "critic", self.critic_loss, self.adam(), ("critic.*",),
-                repeats=self.config.critic_steps, fresh=True, contrasted=False,
+                repeats=self.options.critic_steps, fresh=True, contrasted=False,
             ),
             Phase("generator", self.generator_loss, self.adam(), ("generator.*",)),
         )  # fmt: skip
-        return (softmax, *turns) if self.config.beta else turns
+        return (softmax, *turns) if self.options.beta else turns
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
-        """Plan passes for the softmax, turns of ``critic_steps`` batches for the others."""
+        """Plan passes for the softmax, turns for the others."""
         if phase == "softmax":
-            return epochs_plan(len(labels), _BATCH, self.config.softmax_epochs, rng)
-        shapes: dict[str, tuple[int, ...]] = {"critic.mix": ()}
-        for who in ("critic", "generator"):
-            shapes |= {f"{who}.noise": (self.noise,)} | (
-                {f"{who}.text": (self.text.shape[1],)} if self.text.shape[1] else {}
-            )
-        return self.turns_plan(labels, epochs, rng, self.config.critic_steps, shapes, ("critic.mix",))
+            return epochs_plan(len(labels), _BATCH, self.options.softmax_epochs, rng)
+        return super().plan(phase, labels, epochs, rng)
 
     def softmax_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Cross-entropy among the classes that the client holds."""
@@ -96,7 +87,7 @@ class CLSWGAN(Generative):
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
         fake = self.generate(params, self.told(batch, context, "critic"))
         distance, penalty = wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
-        loss = distance + self.config.penalty * penalty
+        loss = distance + self.options.penalty * penalty
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -104,9 +95,9 @@ class CLSWGAN(Generative):
         fake = self.generate(params, self.told(batch, context, "generator"))
         loss = -weighted_mean(critic(params, fake, self.described(batch, context)), batch["weights"])
         terms = {"generator": loss}
-        if self.config.beta:
+        if self.options.beta:
             logits = linear(params, "softmax", fake)
             told_apart = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["held"])
-            loss = loss + self.config.beta * told_apart
+            loss = loss + self.options.beta * told_apart
             terms |= {"generator": loss, "classification": told_apart}
         return loss, {**terms, "representation": fake}

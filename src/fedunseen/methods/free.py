@@ -3,10 +3,15 @@
 A small network predicts attributes of real and of generated features; its hidden layer and its prediction, beside the
 feature itself, are what the classifiers see. It learns by SAMC, a margin loss around learnt class centres, and by the
 semantic cycle: attributes of features should be those that these were made from.
+
+Unlike the official code, which refines beside the critic and lets the generator's step move the refining network too, a
+turn ends with one step of refinement on real features; and classifiers see the mean of the predicted attributes, where
+the code draws them.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -20,8 +25,6 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, weighted_mean
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.generative import normal_layer
 from fedunseen.methods.networks import linear
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
@@ -38,7 +41,7 @@ class FREESettings(VAEGANSettings):
     passes: int = Field(2, ge=1)
     """Passes over the data that count as one epoch (`loop` in the official code)."""
     refine_lr: float = Field(1e-4, gt=0)
-    """Learning rate of the refining network and the centres (Adam)."""
+    """Learning rate of the refining network and the centres (Adam; the official code gives the centres `lr`)."""
     margin: float = Field(50.0, ge=0)
     """Delta of SAMC."""
     balance: float = Field(0.5, ge=0, le=1)
@@ -61,10 +64,7 @@ class FREE(VAEGAN):
 
     Settings: ClassVar[type[NamedSettings]] = FREESettings
     training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*", "centres.*")
-
-    def __init__(self, settings: FREESettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.refining = settings
+    options: FREESettings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw f-VAEGAN, the refining network and the centres, N(0, 1)."""
@@ -79,15 +79,23 @@ class FREE(VAEGAN):
     def phases(self) -> Sequence[Phase]:
         """f-VAEGAN's in turns with the refinement."""
         refine = Phase(
-            "refine", self.refine_loss, self.adam(self.refining.refine_lr), ("refine.*", "centres.*"), contrasted=False
+            "refine", self.refine_loss, self.adam(self.options.refine_lr), ("refine.*", "centres.*"), contrasted=False
         )
         return (*super().phases(), refine)
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
-        """Plan turns of ``critic_steps`` batches, ``passes`` times the samples an epoch."""
-        uniform = ("critic.mix", "refine.other")
-        passes = epochs * self.refining.passes
-        return self.turns_plan(labels, passes, rng, self.refining.critic_steps, self.draw_shapes(), uniform)
+        """Plan turns for ``passes`` times the samples an epoch."""
+        return super().plan(phase, labels, epochs * self.options.passes, rng)
+
+    def check_inputs(self, inputs: Tensor) -> None:
+        """Warn of attributes that the refining network's sigmoid cannot reach, too."""
+        super().check_inputs(inputs)
+        if bool((self.semantics < 0).any()):
+            warnings.warn(
+                "some attributes are negative, which free, whose predictions lie in [0, 1], cannot reach: leave "
+                "data.semantics out, or set ['min-max']",
+                stacklevel=2,
+            )
 
     def draw_shapes(self) -> dict[str, tuple[int, ...]]:
         """Add what the refinement draws."""
@@ -116,9 +124,9 @@ class FREE(VAEGAN):
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """f-VAEGAN's, and the semantic cycle of the generated features."""
-        loss, terms = super().generator_loss(params, batch, context)
-        cycle = self.cycle(params, terms["representation"], batch, context, "generator.refine")
-        loss = loss + self.refining.cycle * cycle
+        loss, terms, fake = self.bound(params, batch, context)
+        cycle = self.cycle(params, fake, batch, context, "generator.refine")
+        loss = loss + self.options.cycle * cycle
         return loss, {**terms, "generator": loss, "generated cycle": cycle}
 
     def refine_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -126,10 +134,10 @@ class FREE(VAEGAN):
         features, labels = self.features(params, batch["inputs"]), batch["labels"]
         _, mean, _ = self.predict(params, features)
         other = None
-        if self.refining.contrast == "random":
+        if self.options.contrast == "random":
             place = (batch["refine.other"] * context["peer_count"]).long()
             other = context["peers"][place.clamp_max(len(self.space.names) - 1)]
-        s = self.refining
+        s = self.options
         samc = margin_loss(mean, params["centres.all"], labels, context["held"], s.margin, s.balance, other)
         samc = weighted_mean(samc, batch["weights"])
         cycle = self.cycle(params, features, batch, context, "refine.noise")
@@ -183,7 +191,8 @@ def margin_loss(
         >>> margin_loss(torch.tensor([[0.5]]), centres, torch.tensor([0]), torch.tensor([True, False, True]), 20.0, 0.5)
         tensor([10.])
     """
-    squared = ((means.unsqueeze(-2) - centres) ** 2).sum(-1)
+    # Multiplied out: differences of all samples and centres would be (B, C, a) numbers.
+    squared = (means**2).sum(-1, keepdim=True) - 2 * means @ centres.T + (centres**2).sum(-1)
     own = squared.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     if other is not None:
         wrong = squared.gather(-1, other.unsqueeze(-1)).squeeze(-1)

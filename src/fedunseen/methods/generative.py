@@ -9,9 +9,11 @@ Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), whe
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -23,6 +25,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.losses import precise
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of, weighted_mean
 from fedunseen.core.random import stream
@@ -73,7 +76,8 @@ class GenerativeSettings(NamedSettings):
     head_weight_decay: float = Field(1e-3, ge=0)
     """Weight decay of the classifiers on generated features; the papers have none."""
     head_epochs: int = Field(25, ge=1)
-    """Passes over the generated features; a batch has as many as a class has features."""
+    """Passes over the generated features; a batch has as many as a class has features. (The papers' codes have another
+    learning rate for the generalised classifier on SUN, and draw first weights from N(0, 0.02).)"""
     text: str = ""
     """Text encoder of the class names (semantic knowledge augmentation): `minilm`, a hub name or a folder; empty: none.
     The generator is given the embedding beside the attributes, the critic is not."""
@@ -102,18 +106,22 @@ class Generative(Method):
 
     def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.options, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
-        self.settings = settings  # type: ignore[assignment]
         self.width, self.batched = backbone.shape[0], type(self).batched and backbone.batched
         self.attribute_count = semantics.shape[1]
         self.noise = settings.noise or self.attribute_count
         self.hidden = settings.hidden or min(4096, 2 * self.width)
         length = torch.linalg.vector_norm(semantics[torch.from_numpy(space.seen)].double(), dim=1).mean()
         self.condition_scale = settings.condition_scale or self.noise**0.5 / float(length)
+        self._others: tuple[Candidates, Tensor] | None = None  # candidates asked for last, and their text
         self.text_scale = settings.condition_scale or self.noise**0.5
-        self.text = self._text(space.names, semantics)
+
+    @cached_property
+    def text(self) -> Tensor:
+        """(C, t) text embeddings of the classes, of unit length; t is 0 without an encoder."""
+        return self._text(self.space.names, self.semantics)
 
     def _text(self, names: Sequence[str], semantics: Tensor) -> Tensor:
-        """Return (C, t) text embeddings of unit length; t is 0 without an encoder."""
+        """Return (C, t) text embeddings of classes."""
         s = self.options
         if not s.text:
             return torch.zeros(len(names), 0)
@@ -164,35 +172,28 @@ class Generative(Method):
 
     # Training
 
-    def turns_plan(
-        self,
-        labels: NDArray[np.int64],
-        epochs: int,
-        rng: np.random.Generator,
-        rows: int,
-        shapes: Mapping[str, tuple[int, ...]],
-        uniform: Sequence[str],
-    ) -> Plan:
-        """Plan turns of ``rows`` batches each, as many an epoch as batches make up the samples.
+    def draw_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return what is drawn for each sample beside its place."""
+        shapes: dict[str, tuple[int, ...]] = {"critic.mix": ()}
+        for who in ("critic", "generator"):
+            shapes[f"{who}.noise"] = (self.noise,)
+            if self.text.shape[1]:
+                shapes[f"{who}.text"] = (self.text.shape[1],)
+        return shapes
+
+    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+        """Plan turns of ``critic_steps`` batches each, as many an epoch as batches make up the samples.
 
         As in the official code of f-CLSWGAN every batch is drawn at random, not a part of a pass.
-
-        Args:
-            labels: (n,) of the client's samples.
-            epochs: E.
-            rng: the plan's.
-            rows: batches a turn: the critic's steps.
-            shapes: what is drawn beside them, as :func:`fedunseen.core.phases.draws_of` takes it.
-            uniform: likewise.
         """
         samples, batch = len(labels), self.options.batch_size
-        steps, taken = epochs * -(-samples // batch) * rows, min(samples, batch)
+        steps, taken = epochs * -(-samples // batch) * self.options.critic_steps, min(samples, batch)
         index = np.zeros((steps, batch), dtype=np.int64)
         weight = np.zeros((steps, batch), dtype=np.float32)
         weight[:, :taken] = 1.0
         for row in index:
             row[:taken] = rng.choice(samples, taken, replace=False)
-        return Plan(index, weight, draws=draws_of(rng, batch, shapes, uniform))
+        return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), ("critic.mix", "refine.other")))
 
     def told(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
         """Return (B, noise + text + attributes) what the generator is given (Eq. 6), from the draws of a phase.
@@ -236,7 +237,7 @@ class Generative(Method):
     def synthesise(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
         """Generate ``count`` features (count, d) of class ``c``; more begin with the same ones."""
         device = params["generator.0.weight"].device
-        text = self.text if among.names is self.space.names else self._text(among.names, among.semantics)
+        text = self._text_of(among)
         drawn = stream(seed, "synthesis", c).standard_normal((count, self.noise + text.shape[1]), dtype=np.float32)
         noise = torch.from_numpy(drawn).to(device)
         said = self.text_scale * (text[c].to(device) + self.options.text_noise * noise[:, self.noise :])
@@ -244,6 +245,14 @@ class Generative(Method):
         told = torch.cat([noise[:, : self.noise], said, described], dim=1)
         rows = max(1, _AT_ONCE // self.hidden)
         return torch.cat([self.generate(params, part) for part in torch.split(told, rows)])
+
+    def _text_of(self, among: Candidates) -> Tensor:
+        """Return the text embeddings of candidates, embedded once."""
+        if among.names is self.space.names:
+            return self.text
+        if self._others is None or self._others[0] is not among:
+            self._others = among, self._text(among.names, among.semantics)
+        return self._others[1]
 
     def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
         """Return what the classifiers see of ``count`` generated features of class ``c``."""
@@ -291,7 +300,12 @@ class Generative(Method):
         width = self.refine(params, torch.zeros(1, self.width, device=device)).shape[1]
         total = len(made) * count + own
         labels = torch.cat([place[torch.from_numpy(made)].repeat_interleave(count), *_places(place, real)])
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder:  # its files are sparse: what does not fit would kill the process
+            if (needed := 4 * total * width) > max(_KEPT, shutil.disk_usage(folder).free):
+                raise ExperimentError(
+                    f"{total} generated features need {needed / 2**30:.1f} GiB, more than {folder} has room for: lower "
+                    "method.synthetic or method.synthetic_gzsl, or let TMPDIR name a folder on a larger disk"
+                )
             features = _room(total, width, Path(folder), device)
             for i, c in enumerate(made.tolist()):
                 block = self.generated(params, among, c, count, seed)
@@ -394,7 +408,7 @@ def critic_init(width: int, attributes: int, hidden: int, rng: np.random.Generat
 def critic(params: Params, features: Tensor, attributes: Tensor) -> Tensor:
     """Return (B,) the critic's values."""
     hidden = linear(params, "critic.0", torch.cat([features, attributes], dim=-1))
-    return linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1)
+    return precise(linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1))
 
 
 def wasserstein(
@@ -422,7 +436,7 @@ def wasserstein(
     """
     both = torch.cat([torch.cat([real, fake], dim=0), torch.cat([attributes, attributes], dim=0)], dim=-1)
     hidden = linear(params, "critic.0", both)
-    values = linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1)
+    values = precise(linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1))
     at_real, at_fake = values.tensor_split(2)
     of_real, of_fake = hidden.tensor_split(2)
     u = mix.unsqueeze(-1)
@@ -430,5 +444,5 @@ def wasserstein(
     slopes = torch.where(between > 0, 1.0, 0.2) * params["critic.1.weight"]
     # All of W, not its columns of features alone: a slice of the weights would cost its gradient a pass over memory.
     gradient = (slopes @ params["critic.0.weight"])[..., : real.shape[-1]]
-    length = torch.linalg.vector_norm(gradient.to(torch.promote_types(gradient.dtype, torch.float32)), dim=-1)
+    length = torch.linalg.vector_norm(precise(gradient), dim=-1)
     return weighted_mean(at_fake - at_real, weights), weighted_mean((length - 1.0) ** 2, weights)

@@ -1,7 +1,9 @@
 """f-VAEGAN (Xian et al. 2019, the inductive part of "f-VAEGAN-D2").
 
 A variational autoencoder whose decoder is the generator of a Wasserstein GAN. Sizes and losses follow the code of
-TF-VAEGAN without its feedback, which FREE builds on too.
+TF-VAEGAN without its feedback, which FREE builds on too, but for three things: the encoder has the others' Adam (there:
+the default decay rates), the penalty's weight is fixed unless asked otherwise, and its rule looks at the last batch
+of a turn (there: the mean over the turn).
 """
 
 from __future__ import annotations
@@ -12,15 +14,13 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.core.losses import precise
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import SGD, Batch, Context, Phase, Plan, Terms, weighted_mean
+from fedunseen.core.phases import SGD, Batch, Context, Phase, Terms, weighted_mean
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.generative import (
     Generative,
     GenerativeSettings,
@@ -59,10 +59,7 @@ class VAEGAN(Generative):
 
     Settings: ClassVar[type[NamedSettings]] = VAEGANSettings
     training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*")
-
-    def __init__(self, settings: VAEGANSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.autoencoder = settings
+    options: VAEGANSettings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw generator, encoder and critic."""
@@ -72,7 +69,7 @@ class VAEGAN(Generative):
         params |= normal_layer("encoder.1", hidden, 2 * z, rng)
         params |= normal_layer("encoder.mean", 2 * z, z, rng) | normal_layer("encoder.logvar", 2 * z, z, rng)
         params |= critic_init(self.width, self.attribute_count, hidden, rng)
-        if self.autoencoder.adaptive_penalty:
+        if self.options.adaptive_penalty:
             params["critic.penalty"] = torch.zeros(())  # how many tenths it has grown by, in logarithms
         return params
 
@@ -80,42 +77,29 @@ class VAEGAN(Generative):
         """Critic, then the penalty's weight, then encoder and generator, in turns."""
         critic_phase = Phase(
             "critic", self.critic_loss, self.adam(), ("critic.[01].*",),
-            repeats=self.autoencoder.critic_steps, fresh=True, contrasted=False,
+            repeats=self.options.critic_steps, fresh=True, contrasted=False,
         )  # fmt: skip
         penalty = Phase("penalty", self.penalty_loss, SGD(1.0), ("critic.penalty",), contrasted=False)
         generator = Phase("generator", self.generator_loss, self.adam(), ("generator.*", "encoder.*"))
-        return (critic_phase, penalty, generator) if self.autoencoder.adaptive_penalty else (critic_phase, generator)
-
-    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
-        """Plan turns of ``critic_steps`` batches."""
-        return self.turns_plan(labels, epochs, rng, self.autoencoder.critic_steps, self.draw_shapes(), ("critic.mix",))
-
-    def draw_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return what is drawn for each sample beside its place."""
-        shapes: dict[str, tuple[int, ...]] = {"critic.mix": ()}
-        for who in ("critic", "generator"):
-            shapes[f"{who}.noise"] = (self.noise,)
-            if self.text.shape[1]:
-                shapes[f"{who}.text"] = (self.text.shape[1],)
-        return shapes
+        return (critic_phase, penalty, generator) if self.options.adaptive_penalty else (critic_phase, generator)
 
     def encode(self, params: Params, features: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and logarithm of the variance (B, z) of the posterior."""
         hidden = torch.cat([features, attributes], dim=-1)
         for layer in ("encoder.0", "encoder.1"):
             hidden = F.leaky_relu(linear(params, layer, hidden), 0.2)
-        return linear(params, "encoder.mean", hidden), linear(params, "encoder.logvar", hidden)
+        return precise(linear(params, "encoder.mean", hidden)), precise(linear(params, "encoder.logvar", hidden))
 
     def fake(self, params: Params, batch: Batch, context: Context, phase: str) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return generated features, reconstructed ones where ``phase`` needs them, and the posterior's divergence."""
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
-        if phase == "critic" and not self.autoencoder.encoded_noise:
+        if phase == "critic" and not self.options.encoded_noise:
             return self.generate(params, self.told(batch, context, phase)), None, torch.zeros(())
         mean, logvar = self.encode(params, real, attributes)
         noise = mean + torch.exp(0.5 * logvar) * batch[f"{phase}.noise"]
         decoded = self.generate(params, self.told(batch, context, phase, noise))
         divergence = 0.5 * (mean**2 + torch.exp(logvar) - 1.0 - logvar).sum(-1)
-        if self.autoencoder.encoded_noise:
+        if self.options.encoded_noise:
             return decoded, decoded, divergence
         return self.generate(params, self.told(batch, context, phase)), decoded, divergence
 
@@ -128,10 +112,10 @@ class VAEGAN(Generative):
     def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Gamma times the Wasserstein loss with gradient penalty."""
         distance, penalty = self.deviations(params, batch, context)
-        weight = self.autoencoder.penalty * torch.ones_like(penalty)
+        weight = self.options.penalty * torch.ones_like(penalty)
         if "critic.penalty" in params:
             weight = weight * 1.1 ** params["critic.penalty"]
-        loss = self.autoencoder.gamma * (distance + weight * penalty)
+        loss = self.options.gamma * (distance + weight * penalty)
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def penalty_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -142,15 +126,24 @@ class VAEGAN(Generative):
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Return the negative variational bound less gamma times the critic's value."""
+        loss, terms, _ = self.bound(params, batch, context)
+        return loss, terms
+
+    def bound(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms, Tensor]:
+        """Return the generator's loss, its terms, and the features (B, d) that it generated.
+
+        They are no ``representation``: what they are decoded from is the encoder's, and would differ between the models
+        that a strategy contrasts.
+        """
         fake, decoded, divergence = self.fake(params, batch, context, "generator")
         assert decoded is not None  # only the critic's phase goes without
         real, weights = self.features(params, batch["inputs"]), batch["weights"]
-        error = weighted_mean(reconstruction(decoded, real, self.autoencoder.output), weights)
+        error = weighted_mean(reconstruction(decoded, real, self.options.output), weights)
         divergence = weighted_mean(divergence, weights)
         value = weighted_mean(critic(params, fake, self.described(batch, context)), weights)
-        loss = error + divergence - self.autoencoder.gamma * value
+        loss = error + divergence - self.options.gamma * value
         terms = {"generator": loss, "reconstruction": error, "divergence": divergence}
-        return loss, {**terms, "representation": fake}
+        return loss, terms, fake
 
 
 def reconstruction(made: Tensor, real: Tensor, output: str) -> Tensor:
@@ -164,7 +157,7 @@ def reconstruction(made: Tensor, real: Tensor, output: str) -> Tensor:
         >>> reconstruction(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 0.0]]), "linear")
         tensor([2.5000])
     """
-    made = made.to(torch.promote_types(made.dtype, torch.float32))
+    made = precise(made)
     if output == "sigmoid":
         eps = 1e-12  # as in TF-VAEGAN's code: a saturated sigmoid would give an infinite loss
         return -(real * torch.log(made + eps) + (1 - real) * torch.log(1 - made + eps)).sum(-1)

@@ -26,7 +26,7 @@ class Local(Strategy):
 
     def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
         """Go on from the client's own model; in its first round, from the common initialisation."""
-        return Instruction(client_state or params)
+        return Instruction({}, own=client_state or params)
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send nothing; remember the model."""

@@ -439,7 +439,8 @@ class _Victim:
         wide, described = self.inputs.numel(), self.subject.method.semantics.shape[1]
         drawn = [value.numel() for name, value in self.draws.items() if name.startswith(self.phase.name)]
         before = {0, wide, *(sum(some) for n in range(1, len(drawn) + 1) for some in itertools.combinations(drawn, n))}
-        layers = [name.removesuffix(".weight") for name, value in self.target.items() if value.ndim == 2]
+        weights = [name for name, value in self.target.items() if value.ndim == 2 and name.endswith(".weight")]
+        layers = [name.removesuffix(".weight") for name in weights]
         label, tried = None, []
         for layer in layers:
             weight, bias = self.target[f"{layer}.weight"], self.target.get(f"{layer}.bias")
@@ -453,9 +454,7 @@ class _Victim:
                 tried.append(("inputs", read[0][:wide]))
                 tried += [("inputs", real) for real in self._real_of_critic(layer, wide)]
             if weight.shape[1] - described in before:
-                scale = float(
-                    getattr(self.subject.method, "condition_scale", 1.0)
-                )  # what networks are given them times
+                scale = float(getattr(self.subject.method, "condition_scale", 1.0))  # networks are given them times it
                 tried.append(("semantics", read[0][-described:] / scale))
         best: dict[str, tuple[float, Tensor]] = {}
         depends = self.sensitivity()
