@@ -97,7 +97,8 @@ def test_every_strategy_knows_its_name_and_keeps_to_the_contract(name):
     params = {"w": torch.zeros(2), "v": torch.zeros(3)}
     state = strategy.init(params, 3)
     instruction = strategy.instruct(state, params, {}, 0)
-    assert all(torch.equal(instruction.params[n], params[n]) for n in params)
+    start = instruction.params | instruction.own
+    assert all(torch.equal(start[n], params[n]) for n in params)
     gradient = strategy.correct(lambda group, step: ({n: torch.ones_like(v) for n, v in group.items()}, {}))
     assert callable(gradient)
     update, own = strategy.finish(instruction, LocalResult({n: v + 1 for n, v in params.items()}, {}, 1, LENGTHS), {})

@@ -85,12 +85,13 @@ class Experiment(BaseModel):
     run: RunSettings
 
     @classmethod
-    def load(cls, source: str | Path, overrides: Mapping[str, Any] | None = None) -> Self:
+    def load(cls, source: str | Path, overrides: Mapping[str, Any] | None = None, in_order: bool = False) -> Self:
         """Read a preset by name or a TOML file by path, and replace single keys.
 
         Args:
             source: the name of a preset or the path of a file; relative paths within a file are relative to it.
             overrides: ``{"section.key": value}``.
+            in_order: as for :meth:`from_dict`.
 
         Raises:
             ExperimentError: the file is missing or not TOML; a section, key, name, type or combination is wrong.
@@ -101,11 +102,24 @@ class Experiment(BaseModel):
         except tomllib.TOMLDecodeError as error:
             raise ExperimentError(f"{source}: this is not a TOML file: {error}") from None
         _resolve_paths(tree, folder)
-        return cls.from_dict(tree, overrides, name=Path(source).stem)
+        return cls.from_dict(tree, overrides, Path(source).stem, in_order)
 
     @classmethod
-    def from_dict(cls, tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "") -> Self:
+    def from_dict(
+        cls,
+        tree: Mapping[str, Any],
+        overrides: Mapping[str, Any] | None = None,
+        name: str = "",
+        in_order: bool = False,
+    ) -> Self:
         """Make an experiment from nested dictionaries, as a TOML file would hold them.
+
+        Args:
+            tree: the sections.
+            overrides: ``{"section.key": value}``.
+            name: of the experiment, if the tree does not say it.
+            in_order: apply the overrides one after the other, so that a ``name`` leaves settings before it behind that
+                the new choice does not have. Otherwise names come first: all settings are meant for the new choice.
 
         Raises:
             ExperimentError: a section, key, name, type or combination is wrong.
@@ -119,8 +133,9 @@ class Experiment(BaseModel):
                 raise ExperimentError(unknown("section", section, SECTIONS))
             if not isinstance(content, dict):
                 raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
-        # Names first: what else the user sets is meant for the new choice, in whatever order it is said.
-        for key, value in sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(".name")):
+        for key, value in sorted(
+            (overrides or {}).items(), key=lambda told: not (in_order or told[0].endswith(".name"))
+        ):
             _override(sections, key, value)
         sections["encoder"] = {"name": "none", **sections.get("encoder", {})}
         for section in NAMED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -84,8 +84,9 @@ class Method:
     reconstructs: bool = False
     batched: bool = True
 
-    def __init__(self, settings: MethodSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
+    def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        self.settings: Any = settings  # an instance of the class's own Settings
+        self.space, self.semantics, self.backbone = space, semantics, backbone
         self.batched = self.batched and backbone.batched
         self.width = backbone.shape[0]
 

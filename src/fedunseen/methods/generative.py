@@ -105,8 +105,8 @@ class Generative(Method):
     frozen = True
 
     def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        self.options, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
-        self.width, self.batched = backbone.shape[0], type(self).batched and backbone.batched
+        super().__init__(settings, space, semantics, backbone)
+        self.options = settings
         self.attribute_count = semantics.shape[1]
         self.noise = settings.noise or self.attribute_count
         self.hidden = settings.hidden or min(4096, 2 * self.width)

@@ -435,9 +435,9 @@ def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle],
         # What is set again moves behind: a new name forgets the settings of the old choice that stand before it.
         settings = {**{key: value for key, value in settings.items() if key not in layer}, **layer}
     if base is None:
-        return Experiment.from_dict({}, settings, name=name)
+        return Experiment.from_dict({}, settings, name, in_order=True)
     beside = folder is not None and base.endswith(".toml")
-    made = Experiment.load(folder / base if beside and folder else base, settings)
+    made = Experiment.load(folder / base if beside and folder else base, settings, in_order=True)
     return Experiment.from_dict({**made.to_dict(), "name": name})
 
 
