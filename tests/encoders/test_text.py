@@ -9,7 +9,13 @@ import torch
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.encoders import text
-from fedunseen.encoders.text import attribute_vectors, class_prompts, clean_class_name, embed_texts
+from fedunseen.encoders.text import (
+    attribute_vectors,
+    class_prompts,
+    clean_class_name,
+    embed_classes,
+    embed_texts,
+)
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "cat", "polar", "bear"]
 
@@ -226,3 +232,14 @@ def test_what_is_missing_is_named(tmp_path, bert_folder, monkeypatch):
     assert message(lambda: embed_texts(["cat"], str(bert_folder)), MissingDependencyError) == (
         "a text encoder needs transformers: pip install 'fedunseen[encoders]'"
     )
+
+
+def test_classes_are_said_in_a_sentence_and_come_out_of_unit_length(bert_folder):
+    names, encoder = ["001.small_dog", "cat"], str(bert_folder)
+    found = embed_classes(names, encoder, "a photo of a {class}.")
+    each = embed_texts(["a photo of a small dog.", "a photo of a cat."], encoder)
+    np.testing.assert_allclose(found, each / np.linalg.norm(each, axis=1, keepdims=True), rtol=1e-5)
+    fine = embed_classes(names, encoder, "a {attribute} {class}", [["has_fur", "big"], ["small", "has_tail::long"]])
+    each = embed_texts(["a has fur small dog", "a big small dog", "a small cat", "a has tail long cat"], encoder)
+    mean = np.stack([each[:2].mean(0), each[2:].mean(0)])
+    np.testing.assert_allclose(fine, mean / np.linalg.norm(mean, axis=1, keepdims=True), rtol=1e-4, atol=1e-6)

@@ -11,8 +11,8 @@ METHODS = "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, 
 PRESETS = (
     "apy-clswgan, awa1-clswgan, awa1-free, awa2-clswgan, awa2-distzsl, awa2-fedzsl, awa2-free, awa2-vaegan, "
     "cub-clswgan, cub-distzsl, cub-fedzsl, cub-free, cub-vaegan, digit-pairs, digit-pairs-classifier, "
-    "digit-pairs-clswgan, digit-pairs-conv, digit-pairs-distzsl, sun-clswgan, sun-distzsl, sun-fedzsl, sun-free, "
-    "sun-vaegan"
+    "digit-pairs-clswgan, digit-pairs-conv, digit-pairs-distzsl, flo-clswgan, flo-free, sun-clswgan, sun-distzsl, "
+    "sun-fedzsl, sun-free, sun-vaegan"
 )
 WHOLE = "input should be a valid integer"
 
