@@ -83,7 +83,7 @@ class Loop:
             def told(who, a=a, y=y, drawn=drawn):
                 text = None
                 if f"{who}.text" in drawn:
-                    text = method.text_scale * (method.text[y] + s.text_noise * drawn[f"{who}.text"])
+                    text = s.text_scale * (method.text[y] + s.text_noise * drawn[f"{who}.text"])
                 return torch.cat([part for part in (drawn[f"{who}.noise"], text, a) if part is not None], 1)
 
             fake = generator(told("critic")).detach()
@@ -339,7 +339,7 @@ def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeyp
 
 
 def test_text_is_given_to_the_generator_alone(space):
-    method = make(CLSWGAN, CLSWGANSettings, space, text="minilm")
+    method = make(CLSWGAN, CLSWGANSettings, space, text="minilm", text_scale=3.0)
     params = method.init(np.random.default_rng(0))
     assert method.text.shape == (8, 384)
     torch.testing.assert_close(method.text.norm(dim=1), torch.ones(8))
@@ -348,7 +348,7 @@ def test_text_is_given_to_the_generator_alone(space):
     labels = torch.tensor([5, 5, 6])
     batch = {"labels": labels, "g.noise": torch.zeros(3, 30), "g.text": torch.randn(3, 384)}
     told = method.told(batch, {"semantics": method.semantics, "text": method.text}, "g")
-    said = 30**0.5 * (method.text[labels] + 0.1 * batch["g.text"])
+    said = 3.0 * (method.text[labels] + 0.1 * batch["g.text"])
     torch.testing.assert_close(told[:, 30:-30].float(), said)
     torch.testing.assert_close(told[:, -30:], method.condition_scale * method.semantics[labels])
 

@@ -58,9 +58,9 @@ class GenerativeSettings(NamedSettings):
     betas: tuple[float, float] = (0.5, 0.999)
     """Decay rates of the clients' Adam."""
     condition_scale: float | None = Field(None, gt=0)
-    """Factor on the attributes that generator and critic are given, and on the generator's text; the papers have none
-    (1). By default such that a class's attributes, and its text, are on average as long as the noise, sqrt(noise):
-    shorter, they drown in it, and take many more rounds to be learnt."""
+    """Factor on the attributes that generator and critic are given; the papers have none (1). By default such that a
+    class's attributes are on average as long as the noise, sqrt(noise): shorter, they drown in it, and take many more
+    rounds to be learnt."""
     batch_size: int = Field(64, ge=1)
     """Samples a step (B)."""
     critic_steps: int = Field(5, ge=1)
@@ -84,6 +84,8 @@ class GenerativeSettings(NamedSettings):
     text_noise: float = Field(0.1, ge=0)
     """Standard deviation of the Gaussian noise on each number of a text embedding of unit length, drawn anew for every
     sample (gamma of FZSL)."""
+    text_scale: float = Field(1.0, gt=0)
+    """Factor on the noisy embedding; the paper has none (1)."""
     prompt: str = "a photo of a {class}."
     """What is said of a class; with `{attribute}` in it, it is said for the class's strongest attributes, and the
     embeddings' mean is taken (attribute-level augmentation)."""
@@ -113,7 +115,6 @@ class Generative(Method):
         length = torch.linalg.vector_norm(semantics[torch.from_numpy(space.seen)].double(), dim=1).mean()
         self.condition_scale = settings.condition_scale or self.noise**0.5 / float(length)
         self._others: tuple[Candidates, Tensor] | None = None  # candidates asked for last, and their text
-        self.text_scale = settings.condition_scale or self.noise**0.5
 
     @cached_property
     def text(self) -> Tensor:
@@ -203,7 +204,7 @@ class Generative(Method):
         labels = batch["labels"]
         text, parts = context["text"], [batch[f"{phase}.noise"] if noise is None else noise]
         if text.shape[1]:
-            parts.append(self.text_scale * (text[labels] + self.options.text_noise * batch[f"{phase}.text"]))
+            parts.append(self.options.text_scale * (text[labels] + self.options.text_noise * batch[f"{phase}.text"]))
         return torch.cat([*parts, self.described(batch, context)], dim=-1)
 
     def described(self, batch: Batch, context: Context) -> Tensor:
@@ -240,7 +241,7 @@ class Generative(Method):
         text = self._text_of(among)
         drawn = stream(seed, "synthesis", c).standard_normal((count, self.noise + text.shape[1]), dtype=np.float32)
         noise = torch.from_numpy(drawn).to(device)
-        said = self.text_scale * (text[c].to(device) + self.options.text_noise * noise[:, self.noise :])
+        said = self.options.text_scale * (text[c].to(device) + self.options.text_noise * noise[:, self.noise :])
         described = self.condition_scale * among.semantics[c].to(device).expand(count, -1)
         told = torch.cat([noise[:, : self.noise], said, described], dim=1)
         rows = max(1, _AT_ONCE // self.hidden)
