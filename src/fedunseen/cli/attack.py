@@ -39,10 +39,10 @@ def leakage(
     images: Annotated[int, typer.Option(help="How many training samples are attacked.")] = 4,
     method: Annotated[str, typer.Option(help="Which search: dlg, cosine or both.")] = "both",
     steps: Annotated[
-        int | None, typer.Option(help="Iterations of each search (default: dlg 300, cosine 4800).")
+        int | None, typer.Option(help="Steps of each search: calls of L-BFGS (default 300) or of Adam (4800).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The directory of the results (default: runs/leakage-NAME-seedN).")
+        Path | None, typer.Option(help="The directory of the results (default: runs/leakage-NAME-seedN, or a new one).")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
@@ -50,15 +50,21 @@ def leakage(
 ) -> None:
     """Recover samples from their gradients: from a classifier that sees images, and from the experiment's method."""
     from fedunseen.experiment import Experiment
+    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.registry import find
     from fedunseen.experiment.schema import parse_override
+    from fedunseen.strategies import Strategy
 
     chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
     attacks = _attacks(method, steps)
     if images < 1:
         raise ExperimentError(f"--images {images}: attack at least one sample")
-    out = out if out is not None else Path("runs") / f"leakage-{chosen.name}-seed{chosen.run.seed}"
+    out = out if out is not None else free_directory(chosen, "leakage-")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} holds something already: name another directory with --out")
+    strategy = find("strategy", chosen.strategy.name)
+    if any(getattr(strategy, part) is not getattr(Strategy, part) for part in ("correct", "objective")):
+        _say(f"note: what {chosen.strategy.name} adds to gradients is not played: they are those of fedavg")
     facts, tensors = examine(chosen, images, attacks, _say)
     _write(out, facts, tensors)
     from fedunseen.report.leakage_page import conclusions

@@ -388,9 +388,14 @@ def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) ->
     }
 
 
-def free_directory(experiment: Experiment) -> Path:
-    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken."""
-    base = Path("runs") / f"{experiment.name}-seed{experiment.run.seed}"
+def free_directory(experiment: Experiment, kind: str = "") -> Path:
+    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken.
+
+    Args:
+        experiment: says name and seed.
+        kind: put before the name, of what is no run.
+    """
+    base = Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}"
     candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
     return next(path for path in candidates if not path.exists())
 

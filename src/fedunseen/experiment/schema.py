@@ -311,6 +311,8 @@ def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) 
     if problem["type"] == "literal_error" and isinstance(problem["input"], str):
         known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
         raise ExperimentError(f"{place}: " + unknown("value", problem["input"], known))
+    if problem["type"] == "too_short":
+        raise ExperimentError(f"{place}: there is nothing in it: give at least one, or leave it out")
     message = problem["msg"][0].lower() + problem["msg"][1:]
     message = message.replace("a valid tuple", "a list in square brackets").replace("a valid dictionary", "a table")
     raise ExperimentError(f"{place}: {message}, not {problem['input']!r}")

@@ -81,6 +81,8 @@ def conclusions(facts: Facts) -> list[str]:
             )
             said.append(
                 f"It gives away the class of {right} of {count} ({attack}), and with it its public description."
+                if right
+                else f"No attack names the class of any of the {count}."
             )
     if method["generates"]:
         said.append(_claim(facts))
