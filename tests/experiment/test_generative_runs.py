@@ -91,7 +91,7 @@ def test_the_report_has_generated_beside_real_features(generative):
     assert tensors["generated_plane"].shape == (2 * count, 2)
     assert tensors["generated_accuracy"].shape == unseen.shape
     assert tensors["generated_accuracy"].mean() == pytest.approx(generative.result["zsl"], abs=1e-4)
-    assert "generated" in write_report(generative).read_text("utf-8")
+    assert "Generated and real features of unseen classes" in write_report(generative).read_text("utf-8")
 
 
 def test_several_seeds_say_what_travels(make, tmp_path):

@@ -133,7 +133,7 @@ class Adam:
         # One pass over memory, as in torch.optim.Adam(fused=True): six times faster than one for every operation, and
         # of a wide critic's step on a CPU the larger part. It wants gradients laid out as the parameters are.
         grads = [grad if grad.is_contiguous() else grad.contiguous() for grad in grads]
-        steps = [torch.tensor(float(step), device=value.device) for value in params]
+        steps = [torch.tensor(float(step), device=params[0].device)] * len(params)  # read, not changed
         torch._fused_adam_(
             params, grads, first, second, [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
             weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,

@@ -187,8 +187,7 @@ class Federation:
 
     def _unseen_scores(self, params: Params, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         for inputs in self.batches(rows):
-            found = self.method.unseen_scores(params, inputs, self.semantics)
-            yield self.method.scores(params, inputs, self.semantics) if found is None else found
+            yield self.method.unseen_scores(params, inputs, self.semantics)
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Give the inputs of samples, as many at once as memory well bears."""

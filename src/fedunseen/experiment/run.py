@@ -157,10 +157,8 @@ class Run:
                 params, Candidates(names, scaled_semantics, ids[seen], ids[~seen]), self.manifest["seed"]
             )
         with torch.no_grad():
-            blocks = []
-            for part in torch.split(scaled, _BLOCK):
-                block = method.unseen_scores(params, part, scaled_semantics) if not seen[allowed].any() else None
-                blocks.append(method.scores(params, part, scaled_semantics) if block is None else block)
+            score = method.scores if seen[allowed].any() else method.unseen_scores
+            blocks = [score(params, part, scaled_semantics) for part in torch.split(scaled, _BLOCK)]
             scores = torch.cat(blocks).numpy()
         scores = scores - factor * seen
         kept = np.flatnonzero(allowed)

@@ -97,11 +97,8 @@ def _outputs(federation: Federation, params: Params, rows: NDArray[np.int64], wh
     method, parts = federation.method, []
     with torch.no_grad():
         for inputs in federation.batches(rows):
-            if what == "unseen_scores":
-                found = method.unseen_scores(params, inputs, federation.semantics)
-                found = method.scores(params, inputs, federation.semantics) if found is None else found
-            elif what == "scores":
-                found = method.scores(params, inputs, federation.semantics)
+            if what in ("scores", "unseen_scores"):
+                found = getattr(method, what)(params, inputs, federation.semantics)
             else:
                 found = getattr(method, what)(params, inputs)
             parts.append(found.double().cpu())

@@ -121,9 +121,9 @@ class Method:
         """Score classes: inputs (n, d) and class semantics (C, attributes) to (n, C); the highest is the answer."""
         raise TypeError(f"{type(self).__name__} must say how it scores classes")
 
-    def unseen_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
-        """Return (n, C) by which the best among the unseen classes is found, where that is not :meth:`scores`."""
-        return None
+    def unseen_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return (n, C) by which the best among the unseen classes is found; a generative method has its own."""
+        return self.scores(params, inputs, semantics)
 
     def complete(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None

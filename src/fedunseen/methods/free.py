@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.core.losses import weighted_l1
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, weighted_mean
 from fedunseen.core.settings import NamedSettings
@@ -29,7 +30,7 @@ from fedunseen.methods.generative import normal_layer
 from fedunseen.methods.networks import linear
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
 
-__all__ = ["FREE", "FREESettings", "margin_loss", "semantic_cycle"]
+__all__ = ["FREE", "FREESettings", "margin_loss"]
 
 
 class FREESettings(VAEGANSettings):
@@ -120,7 +121,9 @@ class FREE(VAEGAN):
         """Return the mean semantic cycle loss of features, their attributes drawn with ``noise``."""
         _, mean, spread = self.predict(params, features)
         predicted = torch.sigmoid(mean + spread * batch[noise])
-        return weighted_mean(semantic_cycle(predicted, context["semantics"][batch["labels"]]), batch["weights"])
+        attributes = context["semantics"][batch["labels"]]
+        every = torch.ones_like(attributes[0], dtype=torch.bool)
+        return weighted_l1(predicted, attributes, batch["weights"], every)
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """f-VAEGAN's, and the semantic cycle of the generated features."""
@@ -149,18 +152,6 @@ class FREE(VAEGAN):
         hidden, mean, _ = self.predict(params, features)
         refined: Tensor = torch.cat([features, hidden, torch.sigmoid(mean)], dim=-1)
         return refined
-
-
-def semantic_cycle(predicted: Tensor, attributes: Tensor) -> Tensor:
-    r"""Return (B,) :math:`\sum_k \frac{r_k^2}{\|r\|_2} |r_k|` with r = predicted - attributes, both (B, a).
-
-    Example:
-        >>> semantic_cycle(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2))  # (27 + 64) / 5
-        tensor([18.2000])
-    """
-    r = predicted - attributes
-    length: Tensor = torch.linalg.vector_norm(r, dim=-1)
-    return (r.abs() ** 3).sum(-1) / length.clamp_min(1e-12)
 
 
 def margin_loss(
