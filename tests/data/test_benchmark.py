@@ -29,7 +29,7 @@ def changed(array, where, value):
         (
             lambda b: {"features": b.features.ravel()},
             "small: the features have the shape (290,), "
-            "neither (samples, numbers) nor (samples, channels, height, width)",
+            "neither (samples, numbers) nor (samples, steps, width) nor (samples, channels, height, width)",
         ),
         (
             lambda b: {"features": b.features.astype(str)},

@@ -36,15 +36,20 @@ class Benchmark:
     Attributes:
         name: for people, for example ``"xlsa17/CUB"``.
         space: the classes.
-        features: one of three kinds, any real numeric type, finite: ``vectors`` (samples, d), feature ``maps``
-            (samples, channels, height, width), or ``images``: such an array of bytes together with ``image_shape``.
+        features: one of four kinds, any real numeric type, finite: ``vectors`` (samples, d), ``sequences`` (samples,
+            steps, width) such as word vectors, feature ``maps`` (samples, channels, height, width), or ``images``: such
+            an array of bytes together with ``image_shape``.
         labels: shape (samples,), class ids.
         train: sorted ids of the samples that clients train on; seen classes only, and some of each.
-        test_seen: sorted ids of the test samples of seen classes, none of them in ``train``.
+        test_seen: sorted ids of the test samples of seen classes, none of them in ``train``. There may be none where
+            nothing describes the classes.
         test_unseen: sorted ids of the test samples of unseen classes. An unseen class may have none.
         image_shape: (height, width) if the features are flattened grey images in [0, 1]; (channels, height, width) if
             they are images.
         pictures: (samples, channels, height, width) the images that the features were made of, if an encoder did.
+        users: (samples,) who each sample comes from, counted from 0, if the source says.
+        answers: (classes,) what a class stands for in every episode, counted from 0, where that is fixed: the negative
+            tweets of new users are a class of their own, and still negative.
 
     Raises:
         DataError: if any of this does not hold, or every training sample has the same features.
@@ -59,6 +64,8 @@ class Benchmark:
     test_unseen: NDArray[np.int64]
     image_shape: tuple[int, ...] | None = None
     pictures: NDArray[Any] | None = None
+    users: NDArray[np.int64] | None = None
+    answers: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
@@ -69,10 +76,10 @@ class Benchmark:
         self._check_features()
 
     def _check_labels(self) -> None:
-        if self.features.ndim not in (2, 4) or 0 in self.features.shape[1:]:
+        if self.features.ndim not in (2, 3, 4) or 0 in self.features.shape[1:]:
             raise DataError(
                 f"{self.name}: the features have the shape {self.features.shape}, neither (samples, numbers) nor "
-                "(samples, channels, height, width)"
+                "(samples, steps, width) nor (samples, channels, height, width)"
             )
         if self.labels.shape != self.features.shape[:1]:
             raise DataError(f"{self.name}: {len(self.features)} samples have features, but {self.labels.size} a label")
@@ -94,6 +101,8 @@ class Benchmark:
         ):
             ids = getattr(self, split)
             if not len(ids):
+                if split == "test_seen" and not self.space.attributes:
+                    continue
                 raise DataError(f"{self.name}: the split {split} has no sample")
             if ids[0] < 0 or ids[-1] >= samples:
                 outside = ids[0] if ids[0] < 0 else ids[-1]
@@ -137,10 +146,10 @@ class Benchmark:
             yield self.features[ids]
 
     @property
-    def kind(self) -> Literal["vectors", "maps", "images"]:
+    def kind(self) -> Literal["vectors", "sequences", "maps", "images"]:
         """What a sample is."""
-        if self.features.ndim == 2:
-            return "vectors"
+        if self.features.ndim < 4:
+            return "vectors" if self.features.ndim == 2 else "sequences"
         return "images" if self.image_shape else "maps"
 
     def images(self) -> NDArray[Any] | None:
@@ -160,6 +169,7 @@ class Benchmark:
         digest.update("\0".join(texts).encode())
         arrays = [self.space.semantics, self.space.seen, self.space.validation, self.space.unseen]
         arrays += [self.labels, self.train, self.test_seen, self.test_unseen]
+        arrays += [array for array in (self.users, self.answers) if array is not None]
         for array in [*arrays, self.features]:
             digest.update(f"{array.dtype.str} {array.shape}".encode())
             for block in blocks(array):

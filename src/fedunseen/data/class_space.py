@@ -41,7 +41,8 @@ class ClassSpace:
 
     Attributes:
         names: one a class, all different; a class's id is its place here.
-        semantics: shape (classes, attributes), raw as the source gives them.
+        semantics: shape (classes, attributes), raw as the source gives them; of no attributes where nothing describes
+            the classes, which are then learnt from examples alone (few-shot).
         attribute_names: one a column, all different.
         seen: sorted ids of the training classes, validation classes included.
         validation: sorted ids, a subset of ``seen``, set aside when rounds or settings are chosen.
@@ -237,7 +238,7 @@ def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> Non
     """
     for bad, complaint in (
         (~np.isfinite(semantics).all(axis=1), "has NaN or infinite attributes"),
-        (~semantics.any(axis=1), "has only zeros as attributes: describe it, or leave it out"),
+        (~semantics.any(axis=1) & (semantics.shape[1] > 0), "has only zeros as attributes: describe it, or leave it out"),
     ):
         if bad.any():
             raise DataError(f"the class {names[int(np.argmax(bad))]!r} {complaint}")
