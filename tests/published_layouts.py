@@ -1,5 +1,9 @@
 """Small copies of the published layouts: a few classes, tiny JPEGs, every file where the authors put it."""
 
+import gzip
+import io
+import struct
+import zipfile
 from collections import Counter
 
 import numpy as np
@@ -190,3 +194,113 @@ def write_splits(folder, names, files, labels, unseen, res101=True, order=None, 
             },
         )
     return {"test_seen": set(shuffled[test]), "train": set(shuffled[loc["trainval_loc"]])}
+
+
+def write_mnist(root, images=None, packed=True, counts=(60, 40)):
+    """Write MNIST's four IDX files, gzipped or not. Returns images and labels of both sets.
+
+    Args:
+        root: where.
+        images: (n, height, width) bytes of the training set, instead of random ones of 28 x 28.
+        packed: gzip them.
+        counts: images of the training and the test set; the digits take turns.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    made = {}
+    for seed, (name, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
+        pixels = np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        if images is not None and name == "train":
+            pixels = images
+        labels = (np.arange(len(pixels)) % 10).astype(np.uint8)
+        made[name] = (pixels, labels)
+        for part, magic, content in (("images-idx3", 2051, pixels), ("labels-idx1", 2049, labels)):
+            whole = struct.pack(f">{1 + content.ndim}I", magic, *content.shape) + content.tobytes()
+            path = root / f"{name}-{part}-ubyte{'.gz' if packed else ''}"
+            path.write_bytes(gzip.compress(whole) if packed else whole)
+    return made
+
+
+def write_cifar_archive(root, classes, per_class):
+    """Write CIFAR-100's images as the archive of CIFAR-FS has them, without its lists. Returns images by class."""
+    made = {}
+    for c, name in enumerate(classes):
+        folder = root / "data" / name
+        folder.mkdir(parents=True)
+        made[name] = np.random.default_rng(c).integers(0, 256, (per_class, 32, 32, 3), dtype=np.uint8)
+        for i, pixels in enumerate(made[name]):
+            Image.fromarray(pixels).save(folder / f"{name}_s_{i:06d}.png")
+    return made
+
+
+def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
+    """Write Sentiment140's six columns, without a header as published. Returns (polarity, user, text) of each row.
+
+    Args:
+        path: the CSV file.
+        users: how many write.
+        each: tweets of every user; the answers take turns.
+        encoding: of the file.
+        rows: (polarity, user, text), instead of made ones.
+    """
+    rows = rows or [
+        (4 * ((u + i) % 2), f"user{u}", f"{'Good' if (u + i) % 2 else 'bad'} day, number{i}! café")
+        for i in range(each)
+        for u in range(users)
+    ]
+    lines = [
+        ",".join('"' + str(cell).replace('"', '""') + '"' for cell in (polarity, i, "Mon", "NO_QUERY", user, text))
+        for i, (polarity, user, text) in enumerate(rows)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode(encoding))
+    return rows
+
+
+def write_omniglot(root, alphabets, part="images_background", packed=True, drawings=20, size=105):
+    """Write a set of Omniglot with the given characters of each alphabet. Returns the pictures by name, ink True.
+
+    Args:
+        root: where.
+        alphabets: name -> how many characters.
+        part: which of the two sets.
+        packed: as a zip file.
+        drawings: of each character.
+        size: pixels of a side.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    made = {}
+    files = {}
+    number = 0
+    for alphabet, characters in alphabets.items():
+        for c in range(1, characters + 1):
+            number += 1
+            for i in range(1, drawings + 1):
+                ink = np.zeros((size, size), dtype=bool)
+                random = np.random.default_rng([number, i])
+                left, top, right, bottom = random.integers(5, 50, 4) + np.array([0, 0, 45, 45])
+                ink[top:bottom, left : left + 4] = ink[bottom - 4 : bottom, left:right] = True
+                name = f"{alphabet}/character{c:02d}/{number:04d}_{i:02d}.png"
+                content = io.BytesIO()
+                Image.fromarray(~ink).save(content, "png")
+                made[name], files[name] = ink, content.getvalue()
+    if packed:
+        with zipfile.ZipFile(root / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in files.items():
+                file.writestr(f"{part}/{name}", content)
+        return made
+    for name, content in files.items():
+        (root / part / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / part / name).write_bytes(content)
+    return made
+
+
+def write_miniimagenet(root, classes=None, per_class=3, place="images/{file}", size=(100, 80)):
+    """Write Ravi's three lists and small photos. Returns (file, label) of each image by list."""
+    classes = classes or {"train": ("n03", "n01"), "val": ("n02",), "test": ("n05", "n04")}
+    made = {}
+    for part, labels in classes.items():
+        made[part] = [(f"{label}0000000{i}.jpg", label) for label in labels for i in range(per_class)]
+        write_text(root / f"{part}.csv", ["filename,label", *(f"{file},{label}" for file, label in made[part])])
+        for file, label in made[part]:
+            write_image(root / place.format(file=file, label=label), int(file[1:-4]), size)
+    return made

@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment
-from published_layouts import BIRDS, write_awa2, write_cub, write_deepfashion, write_image, write_splits, write_sun
+from published_layouts import (
+    BIRDS,
+    write_awa2,
+    write_cifar_archive,
+    write_cub,
+    write_deepfashion,
+    write_image,
+    write_miniimagenet,
+    write_mnist,
+    write_omniglot,
+    write_sentiment140,
+    write_splits,
+    write_sun,
+)
 
 REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 
@@ -51,6 +64,65 @@ def test_the_list_names_every_benchmark_with_its_page(command, tmp_path, monkeyp
     assert told["cub"]["found"] == [str(tmp_path / "CUB_200_2011")]
     assert told["awa2"]["found"] == []
     assert all(one["title"] and one["page"] for one in told.values())
+
+
+def test_the_list_names_the_few_shot_benchmarks(command, tmp_path):
+    write_mnist(tmp_path / "mnist")
+    write_omniglot(tmp_path / "omniglot", {"Greek": 1}, drawings=1)
+    write_sentiment140(tmp_path / "sentiment140" / "tweets.csv")
+    write_miniimagenet(tmp_path / "miniimagenet")
+    write_cifar_archive(tmp_path / "cifar100", ("apple", "baby"), 1)
+    told = {one["name"]: one for one in json.loads(command("data", "list", "--json", "--root", tmp_path).out)}
+    for name, place in (
+        ("mnist", "mnist"), ("omniglot", "omniglot"), ("sent140", "sentiment140"), ("miniimagenet", "miniimagenet"),
+        ("fc100", "cifar100"), ("cifar-fs", "cifar100"),
+    ):  # fmt: skip
+        assert told[name]["found"] == [str(tmp_path / place)]
+        assert told[name]["page"].startswith("http")
+        assert told[name]["layout"]
+    assert told["cifar100"]["found"] == []
+    lines = command("data", "list", "--root", tmp_path).out.splitlines()
+    place = lines.index("digits: handwritten digits, few-shot: 0-4 to train on, 5-9 novel")
+    assert lines[place + 1 : place + 3] == ["  published  part of this package", "  layout     nothing to download"]
+    assert not lines[place + 3].startswith("  ")  # it lies in no folder
+
+
+def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
+    write_mnist(tmp_path / "digits")
+    code, told = check(tmp_path / "digits")
+    assert code == 0
+    assert [told[key] for key in ("benchmark", "attributes", "seen", "validation", "unseen")] == ["mnist", 0, 5, 0, 5]
+    assert [told[key] for key in ("samples", "train", "test_seen", "test_unseen")] == [70, 30, 20, 20]
+    out = command("data", "check", tmp_path / "digits").out
+    assert "  attributes: none, the classes are learnt from examples (few-shot)\n" in out
+    write_miniimagenet(tmp_path / "photos")
+    assert check(tmp_path / "photos")[1]["benchmark"] == "miniimagenet"
+    (tmp_path / "photos" / "images" / "n0100000000.jpg").unlink()
+    code, told = check(tmp_path / "photos")
+    assert code == 2
+    assert told["problems"][0].startswith(f"{tmp_path / 'photos' / 'images' / 'n0100000000.jpg'} is missing (1 of 15")
+    write_cifar_archive(tmp_path / "small", ("apple", "baby"), 1)
+    code, told = check(tmp_path / "small")
+    assert (code, told["benchmark"]) == (2, "cifar-fs")
+    (problem,) = told["problems"]
+    assert problem == (
+        f"CIFAR-FS names the class 'dolphin', which {tmp_path / 'small' / 'data'} does not have: unpack its images "
+        "there"
+    )
+    write_omniglot(tmp_path / "drawn", {"Greek": 1}, drawings=1)
+    code, told = check(tmp_path / "drawn")
+    assert (code, told["benchmark"]) == (2, "omniglot")
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("good 1 0\nbad 0 1\n")
+    write_sentiment140(tmp_path / "tweets" / "mine.csv")
+    code, told = check(tmp_path / "tweets", "--set", f"data.vectors={vectors}")
+    assert code == 0
+    assert [told[key] for key in ("benchmark", "samples", "seen", "unseen")] == ["sent140", 60, 4, 2]
+
+
+def test_the_photos_of_cifar100_are_cifar100_s(check, real_folder):
+    told = check(real_folder / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]
+    assert told["benchmark"] == "cifar100"
 
 
 def test_a_list_where_nothing_is(command, tmp_path):

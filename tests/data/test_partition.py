@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -376,6 +377,65 @@ def test_counts_are_counts():
         last=np.full(2, NEVER),
     )
     assert partition.counts(np.array([1, 0, 1, 2]), 4).tolist() == [[0, 2, 1, 0], [0, 0, 0, 0]]
+
+
+@pytest.fixture(scope="session")
+def with_users(make_space, make_benchmark):
+    """A benchmark whose 96 training samples of 8 classes are those of 32 users, three each."""
+    benchmark = make_benchmark(make_space(9, unseen=(8,), validation=()), per_class=12, tests=1)
+    users = np.full(len(benchmark.labels), 99)  # the users of test samples do not matter
+    users[benchmark.train] = 3 * np.random.default_rng(0).permutation(np.repeat(np.arange(32), 3))
+    return replace(benchmark, users=users)
+
+
+@quick
+@given(clients=st.integers(1, 32), seed=st.integers(0, 99))
+def test_whole_users_are_dealt_evenly(with_users, clients, seed):
+    partition = deal(with_users, seed, kind="user", clients=clients)
+    assert_disjoint_cover(partition, with_users)
+    own = [set(with_users.users[ids].tolist()) for ids in partition.clients]
+    assert sum(map(len, own)) == len(set.union(*own)) == 32
+    assert max(map(len, own)) - min(map(len, own)) <= 1
+
+
+def test_the_seed_deals_the_users(with_users):
+    def cut(seed):
+        return [ids.tolist() for ids in deal(with_users, seed, kind="user", clients=5).clients]
+
+    assert cut(0) == cut(0) != cut(1)
+
+
+def test_rho_thins_every_class_of_whole_users(with_users):
+    whole = deal(with_users, kind="user", clients=3)
+    thin = deal(with_users, kind="user", clients=3, rho=0.5)
+    counts = held(whole, with_users)
+    np.testing.assert_array_equal(held(thin, with_users), np.where(counts, np.maximum(1, np.rint(counts / 2)), 0))
+
+
+def test_only_users_of_training_samples_are_dealt(with_users):
+    """Validation classes are taken out before the cards are dealt: their users must not leave empty clients."""
+    kept = with_users.train[with_users.users[with_users.train] < 30]
+    fewer = replace(with_users, train=kept)
+    partition = deal(fewer, kind="user", clients=10)
+    assert_disjoint_cover(partition, fewer)
+    with pytest.raises(ExperimentError) as error:
+        deal(fewer, kind="user", clients=11)
+    assert str(error.value) == ("11 clients cannot each hold users of their own out of 10: lower partition.clients")
+
+
+def test_users_are_needed(small):
+    with pytest.raises(ExperimentError) as error:
+        deal(small(8), kind="user", clients=2)
+    assert str(error.value) == (
+        'partition.kind = "user" needs samples with users, but small does not say whose they are: use another kind, '
+        'such as "iid"'
+    )
+
+
+@pytest.mark.parametrize("kind", ["iid", "user"])
+@pytest.mark.parametrize("clients", [1, 2, 5, 10, 20, 30])
+def test_the_numbers_of_clients_of_fedfsl(with_users, kind, clients):
+    assert_disjoint_cover(deal(with_users, kind=kind, clients=clients), with_users)
 
 
 def write_file(tmp_path, text):

@@ -37,6 +37,9 @@ class About(NamedTuple):
 
 ABOUT = {
     "digit-pairs": About("two handwritten digits side by side", "part of this package", "nothing to download"),
+    "digits": About(
+        "handwritten digits, few-shot: 0-4 to train on, 5-9 novel", "part of this package", "nothing to download"
+    ),
     "xlsa17": About(
         "features of CUB, AWA, SUN, aPY, ... in the proposed split",
         "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning",
@@ -48,6 +51,11 @@ ABOUT = {
         Cifar100.title, Cifar100.page, "train.bin, test.bin, fine_label_names.txt; or 00_apple.webp, ..."
     ),
 }
+
+EMBEDDED = ("digit-pairs", "digits")
+"""Benchmarks that lie in no folder."""
+SHARED = ("cifar-fs", "fc100")
+"""Benchmarks that also read the layout of another one, which is what a folder of that layout is said to hold."""
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
@@ -63,6 +71,8 @@ def examine(root: Path) -> list[dict[str, Any]]:
         about = ABOUT.get(name)
         if about is None and issubclass(kind, ImageBenchmark):
             about = About(kind.title, kind.page, ", ".join(need.partition("|")[0] for need in kind.needs))
+        if about is None and hasattr(kind, "layout"):
+            about = About(kind.title, kind.page, kind.layout)
         about = about or About((kind.__doc__ or name).splitlines()[0], "of another package", "")
         found = sorted({str(place) for folder in places if (place := _find(name, kind, folder)) is not None})
         told.append({"name": name, **about._asdict(), "found": found})
@@ -76,7 +86,7 @@ def render_list(told: Sequence[Mapping[str, Any]], root: Path) -> str:
         lines.append(f"{one['name']}: {one['title']}")
         lines.append(f"  published  {one['page']}")
         lines.append(f"  layout     {one['layout']}")
-        if one["name"] != "digit-pairs":
+        if one["name"] not in EMBEDDED:
             lines += [f"  found      {place}" for place in one["found"]] or [f"  not found  in {root}"]
     return "\n".join(lines)
 
@@ -143,7 +153,10 @@ def render_check(told: Mapping[str, Any]) -> str:
     if "classes" in told:
         lines.append(f"  classes: {told['classes']} ({told['seen']} seen, of them {told['validation']} for validation; "
                      f"{told['unseen']} unseen)")  # fmt: skip
-        lines.append(f"  attributes: {told['attributes']}, {told['grouped']} of them in {told['groups']} groups")
+        if told["attributes"]:
+            lines.append(f"  attributes: {told['attributes']}, {told['grouped']} of them in {told['groups']} groups")
+        else:
+            lines.append("  attributes: none, the classes are learnt from examples (few-shot)")
         lines.append(f"  samples: {told['samples']:,} ({told['train']:,} to train on, {told['test_seen']:,} tests of "
                      f"seen and {told['test_unseen']:,} of unseen classes)")  # fmt: skip
     if "bytes" in told:
@@ -178,7 +191,7 @@ def _recognise(folder: Path) -> tuple[str, Path]:
     """Return the name of the benchmark whose layout a folder has, and its root."""
     if _has(folder, "att_splits.mat"):
         return "xlsa17", folder
-    kinds = {name: find("data", name) for name in names("data")}
+    kinds = {name: find("data", name) for name in sorted(names("data"), key=lambda name: (name in SHARED, name))}
     for name, kind in kinds.items():
         if name != "xlsa17" and (root := _find(name, kind, folder)) is not None:
             return name, root

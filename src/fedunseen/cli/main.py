@@ -97,6 +97,10 @@ def predict(
     among: Annotated[
         str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes.")
     ] = "all",
+    support: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Few-shot: a folder with a folder of examples for each class to learn."),
+    ] = None,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
     as_json: Json = False,
 ) -> None:
@@ -108,7 +112,8 @@ def predict(
     ranked: list[dict[str, Any]] = []
     for source in inputs:
         rows = reader.read(source)
-        for i, ranking in enumerate(done.predict(rows, classes, top, among)):
+        rankings = done.recognise(rows, support, top) if support else done.predict(rows, classes, top, among)
+        for i, ranking in enumerate(rankings):
             name = str(source) if len(rows) == 1 else f"{source}[{i}]"
             ranked.append({"input": name, "classes": [{"name": p.name, "score": p.score} for p in ranking]})
     if as_json:
@@ -198,6 +203,12 @@ def _headline(done: Run) -> str:
         spread = f" ± {result[f'{name}_sd']:.1f}" if f"{name}_sd" in result else ""
         return f"{result[name]:.1f}{spread}"
 
+    if "few_shot" in result:
+        interval = "" if "few_shot_sd" in result else f" ± {result['few_shot_ci95']:.1f}"
+        return (
+            f"few-shot {number('few_shot')}{interval} %   nearest support in raw samples "
+            f"{number('few_shot_pixels')} %   untrained features {number('few_shot_random')} %"
+        )
     unseen = f"ZSL {number('zsl')} %   GZSL unseen {number('gzsl_unseen')} %  seen {number('gzsl_seen')} %"
     return f"{unseen}  harmonic {number('gzsl_harmonic')} %"
 

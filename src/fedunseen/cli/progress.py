@@ -42,4 +42,6 @@ def _state(line: Mapping[str, Any] | None) -> str:
         return ""
     loss = line["losses"].get("loss")
     losses = "" if loss is None else f"loss {loss:.3f}  "
+    if "few_shot" in line:
+        return f"{losses}few-shot {line['few_shot']:.1f}"
     return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}"

@@ -32,5 +32,12 @@ BENCHMARKS = {
     "apy": "fedunseen.data.apy:Apy",
     "deepfashion": "fedunseen.data.deepfashion:DeepFashion",
     "cifar100": "fedunseen.data.cifar100:Cifar100",
+    "digits": "fedunseen.data.digits:Digits",
+    "mnist": "fedunseen.data.mnist:Mnist",
+    "fc100": "fedunseen.data.cifar_splits:Fc100",
+    "cifar-fs": "fedunseen.data.cifar_splits:CifarFs",
+    "sent140": "fedunseen.data.sent140:Sent140",
+    "omniglot": "fedunseen.data.omniglot:Omniglot",
+    "miniimagenet": "fedunseen.data.miniimagenet:MiniImageNet",
 }
 """Name in ``[data]`` -> "module:class" with ``Settings``, ``load(settings, seed)``, ``read(path, width)``."""

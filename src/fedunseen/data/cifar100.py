@@ -33,7 +33,7 @@ from fedunseen.data.images import UNREADABLE, cached, read_image
 from fedunseen.data.layouts import plain, read_lines
 from fedunseen.data.tables import did_you_mean
 
-__all__ = ["UNSEEN", "VALIDATION", "Cifar100"]
+__all__ = ["UNSEEN", "VALIDATION", "Cifar100", "Source", "class_images", "find_source"]
 
 UNSEEN = (
     "baby", "bus", "can", "castle", "caterpillar", "cattle", "crocodile", "dolphin", "flatfish", "fox", "house", "pear",
@@ -98,13 +98,13 @@ class Cifar100:
             DataError: if a file is missing or damaged, or the class table names other classes.
             MissingDependencyError: if the text encoder is not installed.
         """
-        source = _source(settings.root.expanduser())
+        source = find_source(settings.root.expanduser())
         space = _space(settings, source.names)
         own = {plain(name): i for i, name in enumerate(source.names)}
         known = [own[plain(name)] for name in space.names]  # label in the files, by class
         kept = np.sort(np.concatenate([space.seen, space.unseen])).tolist()
         counts = (settings.train_per_class or TRAIN, settings.test_per_class or TEST)
-        images = _images(source, [known[c] for c in kept], counts)
+        images = class_images(source, [known[c] for c in kept], counts)
         labels = np.repeat(np.array(kept, dtype=np.int64), sum(counts))
         is_test = np.tile(np.arange(sum(counts)) >= counts[0], len(kept))
         seen = np.isin(labels, space.seen)
@@ -142,8 +142,12 @@ class Cifar100:
         return None
 
 
-def _source(root: Path) -> Source:
-    """Find one of the two layouts in ``root`` or in a folder of the usual name there."""
+def find_source(root: Path) -> Source:
+    """Find one of the two layouts in ``root`` or in a folder of the usual name there.
+
+    Raises:
+        DataError: if neither is there, or a file is missing or has another size.
+    """
     folder = Cifar100.find(root) or root
     sheets = _sheets(folder)
     if sheets:
@@ -206,8 +210,21 @@ def _space(settings: Cifar100.Settings, names: Sequence[str]) -> ClassSpace:
     )
 
 
-def _images(source: Source, labels: Sequence[int], counts: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the first images of each class: its training images, then its test images; kept in the cache."""
+def class_images(source: Source, labels: Sequence[int], counts: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """Return the first images of each class: its training images, then its test images; kept in the cache.
+
+    Args:
+        source: where they lie.
+        labels: of L classes.
+        counts: how many of each class's training and test images; unset takes all 500 and 100.
+
+    Returns:
+        (L x sum of ``counts``, 3, 32, 32), class by class.
+
+    Raises:
+        DataError: if a file is damaged.
+    """
+    counts = counts or (TRAIN, TEST)
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in source.files]
     key = json.dumps(["cifar100", stamps, list(labels), counts])
     take = np.concatenate([np.arange(counts[0]), TRAIN + np.arange(counts[1])])

@@ -238,7 +238,10 @@ def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> Non
     """
     for bad, complaint in (
         (~np.isfinite(semantics).all(axis=1), "has NaN or infinite attributes"),
-        (~semantics.any(axis=1) & (semantics.shape[1] > 0), "has only zeros as attributes: describe it, or leave it out"),
+        (
+            ~semantics.any(axis=1) & (semantics.shape[1] > 0),
+            "has only zeros as attributes: describe it, or leave it out",
+        ),
     ):
         if bad.any():
             raise DataError(f"the class {names[int(np.argmax(bad))]!r} {complaint}")

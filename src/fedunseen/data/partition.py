@@ -12,6 +12,8 @@ pccd                   whole classes of its own (partial class-conditional distr
   counts = "dirichlet" at least ``floor`` classes, the rest in proportions from Dir(alpha) (FedZSL, Fig. 10)
   phi                  that share of all seen classes; several clients hold a class where phi x clients > 1
                        (FedZSL, Table 1)
+user                   all samples of whole users, as many users as every other client, give or take one
+                       (FedFSL, 5.1: tweets)
 file                   what a file says, by hand
 ====================== ===================================================================================
 
@@ -58,9 +60,9 @@ class PartitionSettings(Settings):
         {'2-3': 10}
     """
 
-    kind: Literal["iid", "dirichlet", "pccd", "file"] = "pccd"
+    kind: Literal["iid", "dirichlet", "pccd", "user", "file"] = "pccd"
     """How the samples are dealt: every class evenly, every class by its own Dirichlet draw, each client classes of its
-    own (partial class-conditional distribution), or as a file says."""
+    own (partial class-conditional distribution), each client whole users, or as a file says."""
     clients: int = Field(10, ge=1)
     """How many clients."""
     counts: Literal["even", "uneven", "dirichlet"] = "even"
@@ -182,7 +184,7 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
     The same settings, benchmark and seed give the same partition.
 
     Raises:
-        ExperimentError: if the classes or samples do not suffice, or the file does not place every class.
+        ExperimentError: if the classes, samples or users do not suffice, or the file does not place every class.
         DataError: if the file is missing or damaged.
     """
     samples = {int(c): benchmark.train[benchmark.labels[benchmark.train] == c] for c in benchmark.space.seen}
@@ -190,6 +192,8 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
         clients = _iid(settings, samples, seed)
     elif settings.kind == "dirichlet":
         clients = _dirichlet(settings, samples, seed)
+    elif settings.kind == "user":
+        clients = _by_user(settings, benchmark, seed)
     elif settings.kind == "file":
         clients = _from_file(settings, benchmark, samples, seed)
     else:
@@ -241,6 +245,33 @@ def _dirichlet(settings: PartitionSettings, samples: dict[int, Ids], seed: int) 
         f"{ATTEMPTS} draws from Dir({settings.alpha:g}) all left a client without samples: "
         f"raise partition.alpha or lower partition.clients ({settings.clients})"
     )
+
+
+def _by_user(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[list[Ids]]:
+    """Deal whole users in random order; a client's samples come class by class."""
+    if benchmark.users is None:
+        raise ExperimentError(
+            f'partition.kind = "user" needs samples with users, but {benchmark.name} does not say whose they are: use '
+            'another kind, such as "iid"'
+        )
+    users = benchmark.users[benchmark.train]
+    labels = benchmark.labels[benchmark.train]
+    known = np.unique(users)
+    if settings.clients > len(known):
+        raise ExperimentError(
+            f"{settings.clients} clients cannot each hold users of their own out of {len(known)}: lower "
+            "partition.clients"
+        )
+    shuffled = stream(seed, "partition users").permutation(known)
+    client = np.empty(len(known), dtype=np.int64)
+    for k, own in enumerate(np.array_split(shuffled, settings.clients)):
+        client[np.searchsorted(known, own)] = k
+    holder = client[np.searchsorted(known, users)]
+    clients: list[list[Ids]] = []
+    for k in range(settings.clients):
+        mine, of_class = benchmark.train[holder == k], labels[holder == k]
+        clients.append([mine[of_class == c] for c in np.unique(of_class)])
+    return clients
 
 
 def _pccd(settings: PartitionSettings, classes: list[int], seed: int) -> list[list[int]]:

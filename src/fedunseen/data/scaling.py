@@ -119,6 +119,8 @@ def fit_semantics(space: ClassSpace, steps: tuple[Scaling, ...]) -> Scaler:
         DataError: if a class that had attributes has only zeros left, as centring does to a class that is the
             mean.
     """
+    if not space.attributes:  # few-shot: nothing describes the classes
+        return Scaler.fit(space.semantics, ())
     scaler = Scaler.fit(space.semantics[space.seen], steps)
     empty = ~scaler(space.semantics).any(axis=1)
     if empty.any():

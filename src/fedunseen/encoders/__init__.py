@@ -7,6 +7,9 @@ __all__ = ["ENCODERS", "Backbone", "Encoder", "EncoderSettings"]
 ENCODERS = {
     "none": "fedunseen.encoders.backbone:NoEncoder",
     "conv": "fedunseen.encoders.conv:Conv",
+    "conv4": "fedunseen.encoders.conv:Conv4",
+    "resnet12": "fedunseen.encoders.resnet12:ResNet12",
+    "gru": "fedunseen.encoders.gru:GRU",
     "resnet": "fedunseen.encoders.transformers:ResNet",
     "vit": "fedunseen.encoders.transformers:ViT",
     "tflite": "fedunseen.encoders.tflite:TFLite",

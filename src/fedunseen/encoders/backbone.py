@@ -38,10 +38,14 @@ class Backbone:
         shape: of one sample's features: (d,) for vectors, (channels, height, width) for maps.
         batched: is pure, so that it can be mapped over clients with ``vmap``. One with running statistics is not.
         trained: has parameters.
+        convolves: spends its time in convolutions, which on a CPU gain nothing from being mapped over tasks.
+        image_shape: (channels, height, width) of the images that it takes, if it takes images.
     """
 
     batched: bool = True
     trained: bool = False
+    convolves: bool = False
+    image_shape: tuple[int, int, int] | None = None
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -72,10 +76,12 @@ class Encoder:
         output: what the method takes.
 
     Attributes:
+        reads: ``images``, or ``sequences``, of which ``image_shape`` is (1, steps, width).
         trained: goes into the model through :meth:`backbone`; otherwise frozen, used through :meth:`encode`.
     """
 
     Settings: ClassVar[type[EncoderSettings]] = EncoderSettings
+    reads: ClassVar[Literal["images", "sequences"]] = "images"
     trained: bool = False
 
     def __init__(self, settings: EncoderSettings, image_shape: tuple[int, int, int], output: Output) -> None:

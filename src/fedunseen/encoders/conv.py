@@ -1,4 +1,7 @@
-"""A small convolutional network, trained from scratch: the backbone for small images and for machines without a GPU."""
+"""Small convolutional networks, trained from scratch: for small images and for machines without a GPU.
+
+``conv4`` is few-shot learning's usual one, of four blocks (Vinyals et al. 2016; with 32 channels, Finn et al. 2017).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,13 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
 
-__all__ = ["Conv", "ConvBackbone", "ConvSettings"]
+__all__ = ["Conv", "Conv4", "Conv4Settings", "ConvBackbone", "ConvSettings", "Norm", "normalise"]
+
+Norm = Literal["group", "batch", "batch-statistics", "none"]
 
 
 class ConvSettings(EncoderSettings):
@@ -26,12 +31,15 @@ class ConvSettings(EncoderSettings):
     """Channels of the blocks, each a 3 x 3 convolution, a normalisation, ReLU and, where there is room, pooling."""
     smallest: PositiveInt = 2
     """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter than this."""
-    norm: Literal["group", "batch", "none"] = "group"
+    norm: Norm = "group"
     """Normalisation: `group` (of eight channels, within a sample), `batch` (BatchNorm with running statistics; clients
-    then train one at a time) or `none`."""
+    then train one at a time), `batch-statistics` (those of the samples at hand, in tests too: what published MAML does,
+    and transductive, since queries then help one another) or `none`."""
     pool: Literal["flatten", "average"] = "flatten"
     """How a method that takes vectors gets the map: `flatten` keeps where things are (the left and the right digit),
     `average` forgets it."""
+    outputs: PositiveInt | None = None
+    """A linear layer to so many features at the end, for a method that takes vectors; 2 can be drawn in a plane."""
 
 
 class Conv(Encoder):
@@ -49,13 +57,30 @@ class Conv(Encoder):
         return ConvBackbone(self.config, self.image_shape, self.output)
 
 
+class Conv4Settings(ConvSettings):
+    """Settings of few-shot learning's network of four blocks."""
+
+    name: Literal["conv4"] = "conv4"  # type: ignore[assignment]
+    widths: tuple[PositiveInt, ...] = Field((32, 32, 32, 32), min_length=1)
+    """Channels of the blocks, each a 3 x 3 convolution, a normalisation, ReLU and, where there is room, pooling."""
+    smallest: PositiveInt = 1
+    """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter than this."""
+
+
+class Conv4(Conv):
+    """Four blocks of 3 x 3 convolutions."""
+
+    Settings = Conv4Settings
+
+
 class ConvBackbone(Backbone):
     """The network; parameters ``f.conv0.weight`` (out, in, 3, 3), ``f.norm0.weight`` (out,), ..."""
 
     trained = True
+    convolves = True
 
     def __init__(self, settings: ConvSettings, image_shape: tuple[int, int, int], output: Output) -> None:
-        self.settings, self.image_shape, self.output = settings, image_shape, output
+        self.settings, self.output = settings, output
         before, height, width = image_shape
         self.halves: list[bool] = []
         self._multiply_adds = 0
@@ -67,8 +92,10 @@ class ConvBackbone(Backbone):
             before = after
         channels = settings.widths[-1]
         maps = (channels, height, width)
-        vectors = (channels,) if settings.pool == "average" else (math.prod(maps),)
-        super().__init__(maps if output == "maps" else vectors)
+        self.flat = channels if settings.pool == "average" else math.prod(maps)
+        self.projects = settings.outputs is not None and output == "vectors"
+        super().__init__(maps if output == "maps" else (settings.outputs or self.flat,))
+        self.image_shape = image_shape
         # Pure without running statistics, but on a CPU seldom faster for it: mapped over 10 clients, the convolutions
         # cost 0.7 (small batches, no normalisation) to 3 times (GroupNorm, 32 x 32 images) what one client at a time
         # does. The trainer decides by the number of multiplications; a GPU gains.
@@ -77,6 +104,7 @@ class ConvBackbone(Backbone):
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the convolutions from N(0, 2 / (9 channels)) (He et al. 2015); normalisations start as identities."""
         params: Params = {}
+        assert self.image_shape is not None
         before = self.image_shape[0]
         for i, width in enumerate(self.settings.widths):
             weight = rng.normal(0.0, math.sqrt(2 / (9 * before)), (width, before, 3, 3)).astype(np.float32)
@@ -90,32 +118,38 @@ class ConvBackbone(Backbone):
                 params[f"f.norm{i}.running_mean"] = torch.zeros(width)
                 params[f"f.norm{i}.running_var"] = torch.ones(width)
             before = width
-        return params
+        return params | (linear_layer("f.out", self.flat, self.shape[0], rng) if self.projects else {})
 
     def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Return maps (n, channels, height, width) or vectors (n, d) of images, flattened or not."""
+        assert self.image_shape is not None
         maps = as_images(inputs, self.image_shape) - 0.5
         for i, halve in enumerate(self.halves):
             maps = F.conv2d(maps, params[f"f.conv{i}.weight"], params.get(f"f.conv{i}.bias"), padding=1)
-            maps = torch.relu(self._normalise(params, f"f.norm{i}", maps, training))
-            if halve:
-                maps = F.max_pool2d(maps, 2)
+            maps = normalise(params, f"f.norm{i}", maps, self.settings.norm, training)
+            # The largest of some numbers, or zero: in which order makes no difference, but a quarter of the work.
+            maps = torch.relu(F.max_pool2d(maps, 2) if halve else maps)
         maps = as_floats(maps)
         if self.output == "maps":
             return maps
-        return maps.mean((2, 3)) if self.settings.pool == "average" else maps.flatten(1)
-
-    def _normalise(self, params: Params, name: str, maps: Tensor, training: bool) -> Tensor:
-        if self.settings.norm == "none":
-            return maps
-        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-        if self.settings.norm == "group":
-            channels = maps.shape[1]
-            return F.group_norm(maps, channels // 8 if channels % 8 == 0 else 1, weight, bias)
-        mean, var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
-        # One sample is no batch: it has a mean, but says nothing of the spread between samples.
-        return F.batch_norm(maps, mean, var, weight, bias, training=training and len(maps) > 1)
+        vectors = maps.mean((2, 3)) if self.settings.pool == "average" else maps.flatten(1)
+        return F.linear(vectors, params["f.out.weight"], params["f.out.bias"]) if self.projects else vectors
 
     def multiply_adds(self) -> int:
         """Return the multiplications of the convolutions for one image."""
         return self._multiply_adds
+
+
+def normalise(params: Params, name: str, maps: Tensor, norm: Norm, training: bool) -> Tensor:
+    """Normalise maps (n, channels, height, width) by the layer ``name``, as ``ConvSettings.norm`` says."""
+    if norm == "none":
+        return maps
+    weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+    if norm == "group":
+        channels = maps.shape[1]
+        return F.group_norm(maps, channels // 8 if channels % 8 == 0 else 1, weight, bias)
+    if norm == "batch-statistics":
+        return F.batch_norm(maps, None, None, weight, bias, training=True)
+    mean, var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
+    # One sample is no batch: it has a mean, but says nothing of the spread between samples.
+    return F.batch_norm(maps, mean, var, weight, bias, training=training and len(maps) > 1)

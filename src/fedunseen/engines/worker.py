@@ -126,13 +126,17 @@ class Worker:
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
         params, extras = instruction.params | instruction.own, instruction.extras | instruction.kept
-        return Task(params, self.samples[work.client], plans, context, extras)
+        fresh = self.method.fresh(stream(self.seed, "fresh", round, work.client))
+        return Task(params | to_device(fresh, self.device), self.samples[work.client], plans, context, extras)
 
     def _solve(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
         return LocalResult(self.method.solve(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
 
     def _finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
+        known = work.instruction.params.keys() | work.instruction.own.keys()
+        if self.method.trained and len(known) < len(result.params):  # what was fresh has had its round
+            result = replace(result, params={name: result.params[name] for name in result.params if name in known})
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
         lengths = {name: length for name, length in result.step_lengths.items() if name in update}

@@ -10,6 +10,7 @@
 ``result.json``          the final numbers; its presence means that the run is complete
 ``evaluation.safetensors``  what the report draws
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
+``plane/``               an episode in the plane of two features after some rounds (few-shot)
 ``similarity/``          how well classes fit each other's attributes after some rounds
 ``selection/``           the run on validation classes that chose rounds and calibration
 ======================== ==========================================================================
@@ -142,7 +143,11 @@ class RunDirectory:
         if not self.result_path.exists():
             return None
         problem = f"{self.result_path} is damaged: delete it and resume the run"
-        return _json(self.result_path, problem, ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "rounds"))
+        result = _json(self.result_path, problem, ("rounds",))
+        zero_shot = all(name in result for name in ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"))
+        if not zero_shot and "few_shot" not in result:
+            raise RunDirectoryError(problem)
+        return result
 
     def complete(self) -> bool:
         """Say whether the run is complete and all that it left behind is whole."""

@@ -20,12 +20,14 @@ from fedunseen.experiment.schema import Experiment
 __all__ = ["encode", "make_backbone", "make_encoder"]
 
 
-def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None) -> Encoder | None:
+def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, reads: str = "images") -> Encoder | None:
     """Return the encoder that the experiment names, None for ``none``.
 
     Args:
         experiment: says which encoder, and by its method which features.
-        image_shape: (height, width) or (channels, height, width) of the benchmark's images; None if it has none.
+        image_shape: (height, width) or (channels, height, width) of the benchmark's images, (steps, width) of its
+            sequences; None if it has neither.
+        reads: ``images`` or ``sequences``, what that is the shape of.
 
     Raises:
         ExperimentError: there are no images to encode.
@@ -39,7 +41,14 @@ def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None) -> E
             "set encoder.name = 'none'"
         )
     shape = (1, *image_shape) if len(image_shape) == 2 else tuple(image_shape)
-    encoder: Encoder = find("encoder", name)(experiment.encoder, shape, find("method", experiment.method.name).takes)
+    kind = find("encoder", name)
+    if kind.reads != reads:
+        example = "gru" if reads == "sequences" else "conv4"
+        raise ExperimentError(
+            f"encoder.name = {name!r} reads {kind.reads}, but data.name = {experiment.data.name!r} gives {reads}: "
+            f"name another, for example {example}"
+        )
+    encoder: Encoder = kind(experiment.encoder, shape, find("method", experiment.method.name).takes)
     if experiment.encoder.augment and not encoder.trained:
         raise ExperimentError(
             f"encoder.augment changes images while encoder.name = {name!r} trains, but here it is frozen: leave it out"
@@ -59,12 +68,17 @@ def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
     Raises:
         FedUnseenError: benchmark and encoder do not fit together, or the encoder cannot be had.
     """
-    encoder = make_encoder(experiment, benchmark.image_shape)
+    encoder = make_encoder(experiment, *_shape(benchmark))
     if encoder is None:
         if benchmark.kind == "images":
             raise ExperimentError(
                 f"data.name = {experiment.data.name!r} gives images, and encoder.name = 'none' makes no features of "
                 "them: name an encoder, for example conv (trained) or tflite (frozen)"
+            )
+        if benchmark.kind == "sequences":
+            raise ExperimentError(
+                f"data.name = {experiment.data.name!r} gives sequences, and encoder.name = 'none' makes no features of "
+                "them: name an encoder that reads them, for example gru"
             )
         return benchmark
     if encoder.trained:
@@ -74,18 +88,28 @@ def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
     return replace(benchmark, features=encoder.encode(images), image_shape=None, pictures=images)
 
 
+def _shape(benchmark: Benchmark) -> tuple[tuple[int, ...] | None, str]:
+    """Return the shape of a sample as an encoder takes it, and what it is."""
+    if benchmark.kind == "sequences":
+        return benchmark.features.shape[1:], "sequences"
+    return benchmark.image_shape, "images"
+
+
 def make_backbone(experiment: Experiment, input_shape: Sequence[int], image_shape: Sequence[int] | None) -> Backbone:
     """Return what turns a sample, as the benchmark gives it, into the features that the method takes.
 
     Args:
         experiment: says which method and which encoder.
-        input_shape: of one sample of the (encoded) benchmark.
+        input_shape: of one sample of the (encoded) benchmark; of two numbers, it is a sequence's.
         image_shape: of the benchmark's images, None if there are none or they are encoded already.
 
     Raises:
         ExperimentError: the method needs maps and there are only vectors.
     """
-    encoder = make_encoder(experiment, image_shape) if image_shape is not None else None
+    if len(input_shape) == 2:
+        encoder = make_encoder(experiment, input_shape, "sequences")
+    else:
+        encoder = make_encoder(experiment, image_shape) if image_shape is not None else None
     if encoder is not None and encoder.trained:
         return encoder.backbone()
     name = experiment.method.name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.phases import SGD
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
+from fedunseen.data.episodes import too_few
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess, Worker
 from fedunseen.evaluation import Answers, answer
@@ -22,10 +25,12 @@ from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Candidates, Method
-from fedunseen.strategies import Strategy
+from fedunseen.methods.episodic import Episodic
+from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import Selective, matches, travelling
 
-__all__ = ["Federation", "check_presence", "find_device"]
+__all__ = ["Federation", "check_presence", "find_device", "mean_terms"]
 
 _NUMBERS = 2**24  # of the samples scored at once: bounds memory
 
@@ -92,6 +97,15 @@ class Federation:
         if strategy.pools:
             everything = np.unique(np.concatenate(partition.clients))
             partition = Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, NEVER))
+        settings = experiment.method
+        chosen = find("method", settings.name)
+        if chosen.episodic:
+            partition = _able(partition, benchmark, settings)
+        elif not space.attributes:
+            raise ExperimentError(
+                f"data.name = {data.name!r} has no descriptions of its classes, which method.name = {settings.name!r} "
+                "needs: name a few-shot method, for example maml or protonet"
+            )
         check_presence(partition, experiment.strategy.rounds)
         if benchmark.kind == "vectors":
             feature_scaler = Scaler.fit(benchmark.features[benchmark.train], data.features)
@@ -104,8 +118,6 @@ class Federation:
             inputs = torch.from_numpy(benchmark.features).to(device)
         labels = torch.from_numpy(benchmark.labels).to(device)
         semantics = torch.from_numpy(fit_semantics(space, data.semantics)(space.semantics)).to(device)
-        settings = experiment.method
-        chosen = find("method", settings.name)
         backbone = make_backbone(experiment, inputs.shape[1:], benchmark.image_shape)
         if chosen.frozen and backbone.trained:
             raise ExperimentError(
@@ -113,6 +125,8 @@ class Federation:
                 f"{experiment.encoder.name!r} is trained: name a frozen one, for example tflite, or none"
             )
         method: Method = chosen(settings, space, semantics, backbone)
+        if isinstance(method, Episodic):
+            method.set_answers(benchmark.answers)
         if method.frozen:
             method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)])
         engine = experiment.engine
@@ -128,6 +142,8 @@ class Federation:
             )
         initial = to_device(method.init(stream(experiment.run.seed, "initialisation")), device)
         sizes = {name: value.numel() for name, value in initial.items()}
+        if method.compares:
+            strategy = _with_peers(strategy, method)
         strategy, initial = _select(strategy, method, settings.name, initial)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
@@ -204,6 +220,55 @@ class Federation:
         return [self.complete(client_states[client]) for client in sorted(client_states)]
 
 
+def _able(partition: Partition, benchmark: Benchmark, settings: Any) -> Partition:
+    """Leave out the clients whose samples make no episode, and say so, as of classes with too few samples.
+
+    Raises:
+        ExperimentError: no client is left.
+    """
+    kept, reasons = list(partition.clients), []
+    scarce: list[int] = []
+    for k, own in enumerate(partition.clients):
+        few, reason = too_few(
+            benchmark.labels[own], settings.ways, settings.shots, settings.queries, settings.rotations
+        )
+        if reason is not None and len(own):
+            kept[k] = own[:0]
+            reasons.append(f"client {k}: {reason}")
+        scarce += [k] if len(few) else []
+    if not any(map(len, kept)):
+        raise ExperimentError(
+            f"no client can make an episode ({reasons[0] if reasons else 'nobody has a sample'}): lower method.ways, "
+            "method.shots, method.queries or partition.clients"
+        )
+    if reasons:
+        warnings.warn(f"{len(reasons)} of {len(kept)} clients are left out ({reasons[0]})", stacklevel=2)
+    left = [k for k in scarce if len(kept[k])]
+    if left:
+        warnings.warn(
+            f"{len(left)} of {len(kept)} clients, the first of them client {left[0]}, make no episodes of classes of "
+            f"which they hold fewer than {settings.shots + settings.queries} samples",
+            stacklevel=2,
+        )
+    return replace(partition, clients=tuple(kept))
+
+
+def _with_peers(strategy: Strategy, method: Method) -> Strategy:
+    """Let clients compare themselves with a peer model.
+
+    Raises:
+        ExperimentError: the model of all others cannot be had from what a client is sent.
+    """
+    exclusive, own = method.settings.exclusive, strategy.settings
+    plain = own.weights == "uniform" and own.server_lr == 1 and own.update_scale == 1
+    if exclusive and not (plain and strategy.merges and type(strategy).merge is Strategy.merge):
+        raise ExperimentError(
+            "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
+            "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1"
+        )
+    return Peers(strategy, exclusive)
+
+
 def _select(strategy: Strategy, method: Method, name: str, params: Params) -> tuple[Strategy, Params]:
     """Wrap a strategy of which not all parameters travel; return it and those that do.
 
@@ -230,6 +295,16 @@ def _select(strategy: Strategy, method: Method, name: str, params: Params) -> tu
     if not stays:
         return strategy, params
     return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}
+
+
+def mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, float]:
+    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
+    found = {}
+    for term in dict.fromkeys(term for reply in replies for term in reply.terms):
+        pairs = zip(weights, replies, strict=True)
+        having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
+        found[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
+    return found
 
 
 def round_half_up(value: float) -> int:

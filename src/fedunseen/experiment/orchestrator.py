@@ -18,26 +18,29 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.stats
 
 from fedunseen.core.errors import FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
+from fedunseen.data.episodes import for_episodes
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.federation import Federation, check_presence
+from fedunseen.experiment.federation import Federation, check_presence, mean_terms
+from fedunseen.experiment.few_shot import FewShot
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import observe_round, summary_tensors
-from fedunseen.strategies import Reply
 
 __all__ = ["Progress", "free_directory", "run"]
 
 SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # of every seed, or nearly so
+SHARED = ("few_shot", "few_shot_base", "few_shot_pixels", "few_shot_random")  # of a few-shot run, in place of NAMES
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
 
@@ -46,6 +49,24 @@ class Progress(Protocol):
 
     def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
         """Hear that ``round`` of ``rounds`` of a stage is done; ``line`` is its line of metrics, None at the start."""
+
+
+class Judge(Protocol):
+    """Measures a round's models, and compares rounds."""
+
+    def measure(
+        self, round: int, result: RoundResult, models: Sequence[Params], client_states: dict[int, Params]
+    ) -> dict[str, Any]:
+        """Return the line of metrics of a round, counted from 0."""
+
+    def observe(self, directory: RunDirectory, round: int, result: RoundResult, kept: bool) -> None:
+        """Write down what only exists while a round runs; ``kept``: its model is the run's so far."""
+
+    def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
+        """Return what orders rounds: the higher, the better."""
+
+    def numbers(self, line: Mapping[str, Any], model_path: Path) -> dict[str, Any]:
+        """Return what a run reports, from the line of the chosen round and the model written for it."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +110,14 @@ def run(
         return _run_seeds(experiment, path, resume, hear)
     started = time.perf_counter()
     benchmark = _load_data(experiment, experiment.run.seed)
-    partition = make_partition(experiment.partition, benchmark, experiment.run.seed)
+    partition = _partition(experiment, benchmark, experiment.run.seed)
     fingerprint = _fingerprint(experiment, benchmark)
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
         return load_run(path)
+    if find("method", experiment.method.name).episodic:
+        return _run_few_shot(experiment, benchmark, fingerprint, directory, resume, hear, started)
     federation = Federation.make(experiment, benchmark, partition)
     selection = _selection_benchmark(experiment, benchmark, partition)
     with directory.locked(), keep_pages():
@@ -114,7 +137,8 @@ def run(
                 choice, chosen = _select(experiment, selection, partition, directory, hear)
             if chosen.get("settings"):
                 federation = Federation.make(experiment.with_overrides(chosen["settings"]), benchmark, partition)
-            result = _train(federation, directory, choice, "training", hear, observed=True)
+            judge = _ZeroShot(federation, choice.factor)
+            result = _train(federation, directory, choice, judge, "training", hear, observed=True)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(path)}
             if chosen:
                 result["chosen_on_validation"] = chosen
@@ -177,7 +201,7 @@ def _select(
             directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             fixed = experiment.evaluation.factor
             choice = Choice(None, fixed if fixed is not None else None if _calibrates(candidate) else 0.0)
-            result = _train(federation, directory, choice, stage, hear)
+            result = _train(federation, directory, choice, _ZeroShot(federation, choice.factor), stage, hear)
             write_json(directory.result_path, result)
         results.append(result)
     best = max(range(len(results)), key=lambda i: (*_merit(results[i], judge), -i))
@@ -209,7 +233,13 @@ def _merit(line: Mapping[str, Any], experiment: Experiment) -> tuple[float, floa
 
 
 def _train(
-    federation: Federation, directory: RunDirectory, choice: Choice, stage: str, hear: Progress, observed: bool = False
+    federation: Federation,
+    directory: RunDirectory,
+    choice: Choice,
+    judge: Judge,
+    stage: str,
+    hear: Progress,
+    observed: bool = False,
 ) -> dict[str, Any]:
     """Run all rounds, from the newest checkpoint on, and return the final numbers.
 
@@ -230,22 +260,22 @@ def _train(
         params = {name: checkpoint.params[name] for name in order}
     directory.rewind(done)
     lines = directory.metrics()
-    best = max((_merit(line, experiment) for line in lines), default=(-1.0, -1.0))
+    best = max((judge.merit(line) for line in lines), default=(-1.0, -1.0))
     hear(stage, done, rounds, lines[-1] if lines else None)
     for current in range(done, rounds):
         started = time.perf_counter()
         result = federation.engine.round(current, state, params, client_states, federation.participants(current))
         client_states.update(result.client_states)
         models = federation.models(result.params, client_states)
-        line = _measure(federation, current, result, models, client_states, choice.factor)
+        line = judge.measure(current, result, models, client_states)
         state, params = result.state, result.params
         line["seconds"] = round(time.perf_counter() - started, 4)
-        merit = _merit(line, experiment)
+        merit = judge.merit(line)
         lines.append(line)
         directory.add_metrics(line)
         kept = choice.round == current + 1 or (choice.round is None and merit >= best)
         if observed:
-            observe_round(federation, directory, current, result, kept)
+            judge.observe(directory, current, result, kept)
         if kept:
             write_tensors(directory.model_path, _model_tensors(federation, models, client_states))
         best = max(best, merit)
@@ -253,19 +283,72 @@ def _train(
         hear(stage, current + 1, rounds, line)
     selected = choice.round
     if selected is None:  # of equally good rounds the last, which has learnt most
-        selected = 1 + max(range(rounds), key=lambda i: (*_merit(lines[i], experiment), i))
-    line = lines[selected - 1]
-    result_line = {name: line[name] for name in NAMES}
-    result_line |= {f"uncalibrated_{name}": line[f"uncalibrated_{name}"] for name in NAMES[1:]}
+        selected = 1 + max(range(rounds), key=lambda i: (*judge.merit(lines[i]), i))
     return {
-        **result_line,
+        **judge.numbers(lines[selected - 1], directory.model_path),
         **_traffic(federation, lines),
-        "calibration_factor": line["calibration_factor"],
         "rounds": rounds,
         "selected_round": selected,
         "selection": experiment.evaluation.selection,
         "seed": experiment.run.seed,
     }
+
+
+@dataclass(frozen=True, eq=False)
+class _ZeroShot:
+    """Judges by ZSL and generalised accuracies, with a fixed calibration factor or (None) each round's best."""
+
+    federation: Federation
+    factor: float | None
+
+    def measure(
+        self, round: int, result: RoundResult, models: Sequence[Params], client_states: dict[int, Params]
+    ) -> dict[str, Any]:
+        return _measure(self.federation, round, result, models, client_states, self.factor)
+
+    def observe(self, directory: RunDirectory, round: int, result: RoundResult, kept: bool) -> None:
+        observe_round(self.federation, directory, round, result, kept)
+
+    def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
+        return _merit(line, self.federation.experiment)
+
+    def numbers(self, line: Mapping[str, Any], model_path: Path) -> dict[str, Any]:
+        names = (*NAMES, *(f"uncalibrated_{name}" for name in NAMES[1:]), "calibration_factor")
+        return {name: line[name] for name in names}
+
+
+def _partition(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
+    """Deal the training samples; in a few-shot run validation classes are nobody's."""
+    episodic = find("method", experiment.method.name).episodic
+    return make_partition(experiment.partition, for_episodes(benchmark) if episodic else benchmark, seed)
+
+
+def _run_few_shot(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    fingerprint: str,
+    directory: RunDirectory,
+    resume: bool,
+    hear: Progress,
+    started: float,
+) -> Run:
+    """Train on episodes; choose the round on those of validation classes; report those of classes that nobody had."""
+    partition = _partition(experiment, benchmark, experiment.run.seed)
+    federation = Federation.make(experiment, for_episodes(benchmark), partition)
+    judge = FewShot.make(federation, benchmark)
+    with directory.locked(), keep_pages():
+        directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
+        directory.create(_manifest(experiment, fingerprint, benchmark))
+        if not directory.complete():
+            last = experiment.evaluation.selection == "last"
+            choice = Choice(experiment.strategy.rounds if last else None, None)
+            result = _train(federation, directory, choice, judge, "training", hear, observed=True)
+            result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(directory.path)}
+            _write_inputs(federation, benchmark, directory)
+            params = load_params(directory.model_path, federation.device)
+            write_tensors(directory.path / "evaluation.safetensors", judge.summary(params))
+            write_json(directory.result_path, result)
+    return load_run(directory.path)
 
 
 def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Params) -> None:
@@ -315,7 +398,7 @@ def _measure(
     plain = _mean_metrics(many, 0.0)
     line |= {f"uncalibrated_{name}": plain[name] for name in NAMES[1:]}
     line["calibration_factor"] = factor
-    line["losses"] = _mean_terms(federation.engine.strategy.reply_weights(replies), replies)
+    line["losses"] = mean_terms(federation.engine.strategy.reply_weights(replies), replies)
     line["participants"] = [reply.client for reply in replies]
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
     own_too = experiment.evaluation.clients
@@ -328,16 +411,6 @@ def _measure(
         measured = [metrics(one, factor) for one in own]
         line["clients"] = {name: [getattr(one, name) for one in measured] for name in NAMES}
     return line
-
-
-def _mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, float]:
-    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
-    found = {}
-    for term in dict.fromkeys(term for reply in replies for term in reply.terms):
-        pairs = zip(weights, replies, strict=True)
-        having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
-        found[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
-    return found
 
 
 def _mean_metrics(many: Sequence[Answers], factor: float) -> dict[str, float]:
@@ -355,15 +428,19 @@ def _model_tensors(federation: Federation, models: Sequence[Params], client_stat
 
 def _write_summary(federation: Federation, directory: RunDirectory, result: Mapping[str, Any]) -> None:
     """Write what ``predict`` and the report need, so that neither needs the data."""
-    benchmark = federation.benchmark
-    benchmark.space.save(directory.path / "classes.csv")
-    statistics = dict(federation.feature_scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
-    write_tensors(directory.path / "scaling.safetensors", statistics)
+    _write_inputs(federation, federation.benchmark, directory)
     params = load_params(directory.model_path, federation.device)
     write_tensors(
         directory.path / "evaluation.safetensors",
         summary_tensors(federation, params, result["calibration_factor"]),
     )
+
+
+def _write_inputs(federation: Federation, benchmark: Benchmark, directory: RunDirectory) -> None:
+    """Write the class space and how features are scaled."""
+    benchmark.space.save(directory.path / "classes.csv")
+    statistics = dict(federation.feature_scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
+    write_tensors(directory.path / "scaling.safetensors", statistics)
 
 
 def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
@@ -405,14 +482,17 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
     directory = RunDirectory(path)
     first = experiment.run.seed
     benchmark = _load_data(experiment, first)
-    partitions = [make_partition(experiment.partition, benchmark, first + i) for i in range(experiment.run.seeds)]
+    partitions = [_partition(experiment, benchmark, first + i) for i in range(experiment.run.seeds)]
     fingerprint = _fingerprint(experiment, benchmark)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
         return load_run(path)
     # What is wrong is said before anything is written.
-    Federation.make(experiment, benchmark, partitions[0])
-    _selection_benchmark(experiment, benchmark, partitions[0])
+    if find("method", experiment.method.name).episodic:
+        FewShot.make(Federation.make(experiment, for_episodes(benchmark), partitions[0]), benchmark)
+    else:
+        Federation.make(experiment, benchmark, partitions[0])
+        _selection_benchmark(experiment, benchmark, partitions[0])
     with directory.locked():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
         directory.create(_manifest(experiment, fingerprint, benchmark))
@@ -428,10 +508,13 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
             done = run(one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed)
             results.append(done.result)
         summary: dict[str, Any] = {}
-        names = [name for name in results[0] if name in NAMES or name.startswith("uncalibrated_")]
+        names = [name for name in results[0] if name in (*NAMES, *SHARED) or name.startswith("uncalibrated_")]
         for name in names:
             values = [result[name] for result in results]
             summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}
+        if "few_shot" in names:  # of one run the interval is that of its episodes, of several that of the seeds
+            half = scipy.stats.t.ppf(0.975, len(results) - 1) * summary["few_shot_sd"] / len(results) ** 0.5
+            summary["few_shot_ci95"] = float(half)
         summary |= {
             **{name: results[0][name] for name in SAME if name in results[0]},
             "rounds": experiment.strategy.rounds,

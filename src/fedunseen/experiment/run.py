@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
@@ -23,6 +24,7 @@ from fedunseen.experiment.encoding import as_images, make_backbone, make_encoder
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Candidates, Method
+from fedunseen.methods.episodic import Episodic
 
 __all__ = ["Prediction", "Run", "load_run"]
 
@@ -118,6 +120,11 @@ class Run:
         if self.seeds:
             return self.seeds[0].predict(inputs, classes, top, among)
         name = self.experiment.method.name
+        if self._few_shot:
+            raise ExperimentError(
+                f"method.name = {name!r} learns classes from examples: give a folder with a folder of examples for each "
+                "class, --support FOLDER"
+            )
         if not find("strategy", self.experiment.strategy.name).merges:
             raise ExperimentError(
                 f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
@@ -164,6 +171,64 @@ class Run:
         kept = np.flatnonzero(allowed)
         order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
         return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+
+    @property
+    def _few_shot(self) -> bool:
+        return bool(find("method", self.experiment.method.name).episodic)
+
+    def recognise(
+        self,
+        inputs: NDArray[Any] | str | Path | Sequence[str | Path],
+        support: str | Path | Mapping[str, NDArray[Any] | Sequence[str | Path]],
+        top: int | None = None,
+    ) -> list[list[Prediction]]:
+        """Learn new classes from a few examples, and rank them for inputs (few-shot runs).
+
+        Args:
+            inputs: as for :meth:`predict`.
+            support: a folder with a folder of examples for each class, or ``{name: examples}``.
+            top: how many classes of each ranking; all by default.
+
+        Returns:
+            For each input its ranking, best first, scores being logits.
+
+        Raises:
+            DataError: an input or an example is wrong, or there are too few or too many classes.
+            ExperimentError: the run's method does not learn from examples.
+        """
+        if self.seeds:
+            return self.seeds[0].recognise(inputs, support, top)
+        settings = self.experiment.method
+        if not self._few_shot:
+            raise ExperimentError(
+                f"method.name = {settings.name!r} learns classes from descriptions: give --classes instead of --support"
+            )
+        if not find("strategy", self.experiment.strategy.name).merges:
+            raise ExperimentError(
+                f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
+                "model, so there is none to predict with: run with a strategy that merges"
+            )
+        method = self._method
+        assert isinstance(method, Episodic)
+        examples = _folders(Path(support)) if isinstance(support, (str, Path)) else support
+        if len(examples) < 2:
+            raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
+        if method.limited and len(examples) > method.config.ways:
+            raise DataError(
+                f"this run's model tells {method.config.ways} classes apart, and there are examples of {len(examples)}: "
+                "give fewer, or train with more method.ways, or with method.name = 'protonet'"
+            )
+        rows = {name: self._read(some) for name, some in examples.items()}
+        answers = torch.tensor([n for n, some in enumerate(rows.values()) for _ in some])
+
+        def scaled(samples: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(self._scaler(samples) if samples.ndim == 2 else samples)
+
+        logits = method.recognise(
+            self.params, scaled(np.concatenate(list(rows.values()))), answers, scaled(self._read(inputs))
+        ).numpy()
+        names = list(rows)
+        return [[Prediction(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]] for row in logits]
 
     def read(self, path: str | Path) -> NDArray[Any]:
         """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling.
@@ -257,6 +322,25 @@ class Run:
                 added.append(row)
         semantics = np.concatenate([semantics, *(row[None] for row in added)])
         return names, semantics, np.concatenate([seen, np.zeros(len(added), dtype=bool)])
+
+
+def _folders(path: Path) -> dict[str, list[Path]]:
+    """Return the files in each folder of a folder.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not path.is_dir():
+        raise DataError(f"{path} is no folder: give one with a folder of examples for each class")
+    found = {
+        p.name: sorted(f for f in p.iterdir() if not f.name.startswith("."))
+        for p in sorted(path.iterdir())
+        if p.is_dir()
+    }
+    empty = [name for name, some in found.items() if not some]
+    if empty:
+        raise DataError(f"{path / empty[0]} is empty: put at least one example of the class there")
+    return found
 
 
 def load_run(path: str | Path) -> Run:

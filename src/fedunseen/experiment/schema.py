@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import NamedSettings, Settings
@@ -48,6 +48,13 @@ class EvaluationSettings(Settings):
     methods that predict attributes under strategies that merge."""
     embedding: bool = True
     """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
+    episodes: int = Field(600, ge=2)
+    """Few-shot: test episodes, fixed by the seed, on which accuracy and its 95 % interval are measured in the end."""
+    validation_episodes: int = Field(100, ge=2)
+    """Few-shot: episodes after every round, of validation classes where the round is chosen on them, else of unseen
+    ones (then the first test episodes)."""
+    boundaries: tuple[PositiveInt, ...] = (1, 5, 10, 20, 50)
+    """Few-shot with two features a sample: rounds after which the plane of an episode is drawn (FedFSL, Fig. 6)."""
     choose: dict[str, list[Any]] = Field(default_factory=dict)
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
 
@@ -184,6 +191,11 @@ class Experiment(BaseModel):
         if evaluation.factor is not None and not method.zero_shot:
             raise ExperimentError(
                 f"evaluation.factor has no effect on method.name = {name!r}, which knows no unseen class"
+            )
+        if evaluation.choose and method.episodic:
+            raise ExperimentError(
+                f"evaluation.choose is not there for few-shot methods such as method.name = {name!r}: compare settings "
+                "with a sweep, on validation classes (evaluation.selection = 'validation')"
             )
         for key, values in evaluation.choose.items():
             if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition"):

@@ -21,7 +21,7 @@ from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.federation import Federation
 from fedunseen.methods import Candidates
 
-__all__ = ["observe_round", "summary_tensors"]
+__all__ = ["observe_round", "small", "summary_tensors"]
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most
@@ -254,13 +254,13 @@ def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     scores = torch.from_numpy(_outputs(federation, params, chosen, "unseen_scores")[:, unseen])
     best = scores.topk(min(5, len(unseen)), dim=1).indices
     return {
-        "images": np.stack([_small(pictures[i]) for i in chosen]),
+        "images": np.stack([small(pictures[i]) for i in chosen]),
         "image_labels": benchmark.labels[chosen],
         "image_answers": unseen[best.numpy()],
     }
 
 
-def _small(image: NDArray[Any]) -> NDArray[np.float32]:
+def small(image: NDArray[Any]) -> NDArray[np.float32]:
     """Return an image (channels, h, w), bytes or in [0, 1], as (h, w) or (h, w, 3) in [0, 1], small."""
     pixels = image[0] if len(image) == 1 else np.moveaxis(image[:3], 0, -1)
     if max(pixels.shape[:2]) > _PIXELS:

@@ -14,6 +14,10 @@ METHODS = {
     "clswgan": "fedunseen.methods.clswgan:CLSWGAN",
     "vaegan": "fedunseen.methods.vaegan:VAEGAN",
     "free": "fedunseen.methods.free:FREE",
+    "maml": "fedunseen.methods.maml:MAML",
+    "maml-mi": "fedunseen.methods.maml_mi:MAMLMI",
+    "maml-mi-adv": "fedunseen.methods.maml_mi_adv:MAMLMIAdv",
+    "protonet": "fedunseen.methods.protonet:ProtoNet",
     "classifier": "fedunseen.methods.classifier:Classifier",
     "eszsl": "fedunseen.methods.eszsl:ESZSL",
 }

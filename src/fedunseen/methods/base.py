@@ -68,6 +68,10 @@ class Method:
         frozen: works on features that training does not change, so that no encoder can be trained with it.
         private: patterns of parameters that never travel: a client trains them on its own classes, for itself.
         training_only: patterns of parameters that scoring does without, so that they may stay with the clients.
+        episodic: few-shot: learns from episodes and is measured on episodes of classes that nobody trained on
+            (:class:`fedunseen.methods.episodic.Episodic`).
+        compares: its loss asks the model of all clients, or (``settings.exclusive``) of all others, which it finds under
+            ``peers/`` in its context.
         batched: its losses and its backbone are pure, so that the clients of a round can train as one batch.
         width: the length of a feature vector, or the channels of a map.
     """
@@ -81,6 +85,8 @@ class Method:
     frozen: ClassVar[bool] = False
     private: ClassVar[tuple[str, ...]] = ()
     training_only: ClassVar[tuple[str, ...]] = ()
+    episodic: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
     reconstructs: bool = False
     batched: bool = True
 
@@ -93,6 +99,10 @@ class Method:
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the parameters of round 0."""
         raise TypeError(f"{type(self).__name__} must say how it is initialised")
+
+    def fresh(self, rng: np.random.Generator) -> Params:
+        """Draw parameters that a client has for one round only: they are trained with the others and then forgotten."""
+        return {}
 
     def phases(self) -> Sequence[Phase]:
         """Return the schedule of a local update; none for a method in closed form."""

@@ -1,0 +1,163 @@
+"""Episodes: N-way P-shot Q-query tasks, and which of a benchmark's samples they are made of (FedFSL, 3.2).
+
+An episode is N classes with P + Q different samples of each. The first P are the support set, the others the queries;
+the n-th class drawn is answer n, so that a class means another answer in every episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.benchmark import Benchmark
+
+__all__ = ["Episodes", "Tasks", "draw_episodes", "for_episodes", "split", "too_few", "turned", "validation_samples"]
+
+QUARTERS = 4  # turns by 0, 90, 180 and 270 degrees
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """Some episodes.
+
+    Attributes:
+        index: (episodes, ways, shots + queries) positions among the samples that they were drawn from.
+        classes: (episodes, ways) the classes, in the order of their answers.
+        quarters: (episodes, ways) by how many quarters of a turn a class's images are turned (0 to 3).
+        shots: how many of a class's samples are its support set.
+    """
+
+    index: Ids
+    classes: Ids
+    quarters: Ids
+    shots: int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+class Tasks(NamedTuple):
+    """Some tasks as tensors: support (T, N * P, ...) and queries (T, N * Q, ...), both class after class."""
+
+    support: Tensor
+    queries: Tensor
+
+
+def split(samples: Tensor, shots: int) -> Tasks:
+    """Divide samples (T, N, P + Q, ...) into support and queries."""
+    return Tasks(samples[:, :, :shots].flatten(1, 2), samples[:, :, shots:].flatten(1, 2))
+
+
+def draw_episodes(
+    labels: Ids,
+    count: int,
+    ways: int,
+    shots: int,
+    queries: int,
+    rng: np.random.Generator,
+    rotations: bool = False,
+    answers: Ids | None = None,
+    permuted: bool = True,
+) -> Episodes:
+    """Draw episodes.
+
+    Args:
+        labels: (n,) classes of the samples to draw from.
+        count: how many episodes.
+        ways, shots, queries: N, P and Q. Classes with fewer than P + Q samples are not drawn.
+        rng: the source of all choices.
+        rotations: images turned by 90, 180 and 270 degrees count as three classes more (Santoro et al. 2016).
+        answers: (C,) what each class stands for in every episode; only together with ``permuted = False``.
+        permuted: answers are dealt anew in each episode. Otherwise they are in the order of the classes' ids, or as
+            ``answers`` says: then each episode has one class of each answer.
+
+    Raises:
+        DataError: fewer than N classes can be drawn.
+
+    Example:
+        >>> episodes = draw_episodes(np.repeat([3, 5, 8], 4), 2, 2, 1, 3, np.random.default_rng(0))
+        >>> episodes.index.shape, bool(np.isin(episodes.classes, [3, 5, 8]).all())
+        ((2, 2, 4), True)
+    """
+    found, counts = np.unique(labels, return_counts=True)
+    classes = found[counts >= shots + queries]
+    members = {int(c): np.flatnonzero(labels == c) for c in classes}
+    kinds = [(int(c), quarter) for c in classes for quarter in range(QUARTERS if rotations else 1)]
+    fixed = answers if answers is not None and not permuted else None
+    groups = [[k for k in kinds if fixed is None or fixed[k[0]] == a] for a in range(ways if fixed is not None else 1)]
+    if len(kinds) < ways or not all(groups):
+        raise DataError(_lacking(found, counts, ways, shots, queries))
+    index = np.empty((count, ways, shots + queries), dtype=np.int64)
+    chosen = np.empty((count, ways, 2), dtype=np.int64)
+    for e in range(count):
+        if fixed is not None:
+            drawn = [group[int(rng.integers(len(group)))] for group in groups]
+        else:
+            places = rng.choice(len(kinds), ways, replace=False)
+            drawn = [kinds[int(i)] for i in (places if permuted else np.sort(places))]
+        chosen[e] = drawn
+        for n, (c, _) in enumerate(drawn):
+            index[e, n] = rng.choice(members[c], shots + queries, replace=False)
+    return Episodes(index, chosen[..., 0], chosen[..., 1], shots)
+
+
+def too_few(labels: Ids, ways: int, shots: int, queries: int, rotations: bool = False) -> tuple[Ids, str | None]:
+    """Say which classes have too few samples for an episode, and why no episode can be drawn, if so.
+
+    Args:
+        labels: (n,) classes of the samples, for example a client's.
+        ways, shots, queries, rotations: as for :func:`draw_episodes`.
+
+    Returns:
+        Ids of the classes that are there but have fewer than P + Q samples; and the reason, None if N are left.
+    """
+    found, counts = np.unique(labels, return_counts=True)
+    left = (counts >= shots + queries).sum() * (QUARTERS if rotations else 1)
+    return found[counts < shots + queries], None if left >= ways else _lacking(found, counts, ways, shots, queries)
+
+
+def _lacking(found: Ids, counts: Ids, ways: int, shots: int, queries: int) -> str:
+    enough = int((counts >= shots + queries).sum())
+    return (
+        f"{ways}-way episodes need {ways} classes with at least {shots + queries} samples each ({shots} shots and "
+        f"{queries} queries), but of {len(found)} {'class' if len(found) == 1 else 'classes'} {enough} "
+        f"{'has' if enough == 1 else 'have'} so many"
+    )
+
+
+def for_episodes(benchmark: Benchmark) -> Benchmark:
+    """Return the benchmark that clients of a few-shot run hold: its validation classes are nobody's.
+
+    As the field does it: models are trained on the training classes alone, validation classes only choose.
+
+    Raises:
+        DataError: there is nothing but validation classes.
+    """
+    space = benchmark.space
+    if not len(space.train):
+        raise DataError(f"{benchmark.name}: every seen class is a validation class: leave some to train on")
+    if not len(space.validation):
+        return benchmark
+    own = np.isin(benchmark.labels[benchmark.train], space.train)
+    held = np.isin(benchmark.labels[benchmark.test_seen], space.train)
+    left = replace(space, seen=space.train, validation=np.array([], dtype=np.int64))
+    return replace(benchmark, space=left, train=benchmark.train[own], test_seen=benchmark.test_seen[held])
+
+
+def validation_samples(benchmark: Benchmark) -> Ids:
+    """Return the ids of the samples of validation classes."""
+    of = benchmark.labels[benchmark.train]
+    return benchmark.train[np.isin(of, benchmark.space.validation)]
+
+
+def turned(side: Sequence[int]) -> bool:
+    """Say whether images of (height, width) can be turned by a quarter."""
+    return len(side) == 2 and side[0] == side[1]

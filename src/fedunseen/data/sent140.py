@@ -1,0 +1,306 @@
+"""The benchmark ``sent140``: is a tweet negative or positive, from few examples, of people that nobody has heard.
+
+Go, Bhayani and Huang, "Twitter Sentiment Classification using Distant Supervision" (2009): six columns, polarity (0
+negative, 2 neutral, 4 positive), id, date, query, user, text. LEAF ("Sent140") made a federated data set of it, one
+client a user, and FedFSL a few-shot one, 2-way, whose training, validation and test users are disjoint. So here:
+
+- The two answers are always the same, negative 0 and positive 1, and it is the *users* that are new. The class space
+  has a class for each answer and group of users: ``negative``, ``positive``, ``negative (validation users)``, ...
+  ``positive (new users)``; ``Benchmark.answers`` says what each stands for.
+- 0.6 / 0.2 / 0.2 of the users are for training, validation and tests, always the same ones.
+- Neutral tweets are left out and counted. (LEAF's preprocessing makes them negative.)
+- A tweet none of whose words has a vector is left out too, and counted.
+
+A sample is a sequence of word vectors, (words, width) in 16 bits, see ``fedunseen.data.word_vectors``: zeros after the
+last word are padding.
+"""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.random import stream
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.digits import few_shot_benchmark, few_shot_space
+from fedunseen.data.features import FEATURE_SUFFIXES, read_features
+from fedunseen.data.word_vectors import PADDING, WordIds, look_up, sequences
+
+__all__ = ["Sent140"]
+
+PUBLISHED = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
+NEGATIVE, NEUTRAL, POSITIVE = "0", "2", "4"
+COLUMNS = 6
+GROUPS = ("", " (validation users)", " (new users)")
+SHARES = (0.6, 0.8)  # of the users: up to the first for training, up to the second for validation
+SHOWN = 60  # characters of a tweet in a message
+WORDS = 20
+
+
+class Tweets(NamedTuple):
+    """Tweets that are negative or positive.
+
+    Attributes:
+        texts: n texts.
+        positive: (n,).
+        users: (n,), who wrote each: places in the sorted list of names.
+        neutral: how many neutral ones were left out.
+    """
+
+    texts: list[str]
+    positive: NDArray[np.bool_]
+    users: NDArray[np.int64]
+    neutral: int
+
+
+class Sent140:
+    """Tweets as sequences of word vectors, few-shot: negative or positive, of new users."""
+
+    title = "Sentiment140: negative or positive tweets, few-shot, users disjoint"
+    page = "http://help.sentiment140.com/for-students"
+    layout = f"{PUBLISHED[0]}, {PUBLISHED[1]}; or one CSV file of its six columns"
+    folders = ("sentiment140", "sent140", "Sentiment140", "trainingandtestdata")
+
+    class Settings(DataSettings):
+        """``[data] name = "sent140"``."""
+
+        name: Literal["sent140"] = "sent140"
+        root: Path
+        """The folder of Sentiment140's two CSV files, or a CSV file of its six columns."""
+        tweets: int | None = Field(None, ge=1)
+        """Take whole users, drawn once for all runs, until so many tweets are together; unset takes all."""
+        min_per_user: int = Field(1, ge=1)
+        """Leave out users with fewer tweets, negative and positive ones together."""
+        words: int = Field(WORDS, ge=1, le=200)
+        """The first so many words of a tweet that have a vector are its sample."""
+        vectors: str = "minilm"
+        """`"minilm"` (word pieces, 384-d, offline), or a file of word vectors as text, such as `glove.6B.300d.txt`."""
+
+    @classmethod
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
+        """Return the benchmark, features (n, words, width); ``seed`` is not used (see the top of this file).
+
+        Raises:
+            DataError: if a file is missing or damaged, a group of users has no tweet of one answer, or all are empty.
+            MissingDependencyError: if ``minilm`` is not installed.
+        """
+        files = _files(settings.root.expanduser())
+        tweets = _read(files)
+        if tweets.neutral:
+            warnings.warn(f"sent140: {tweets.neutral:,} neutral tweets are left out", stacklevel=2)
+        order = _chosen_users(tweets.users, settings, files[0])
+        group_of = np.full(int(tweets.users.max()) + 1, -1)
+        group_of[order] = np.searchsorted(np.rint(np.array(SHARES) * len(order)), np.arange(len(order)), side="right")
+        kept = np.flatnonzero(group_of[tweets.users] >= 0)
+        found = look_up([tweets.texts[i] for i in kept.tolist()], settings.vectors, settings.words)
+        empty = found.ids[:, 0] == PADDING
+        if empty.all():
+            raise DataError(
+                f"{files[0]}: none of {len(kept):,} tweets has a word with a vector in {settings.vectors}: name other "
+                "vectors in data.vectors"
+            )
+        if empty.any():
+            warnings.warn(
+                f"sent140: {int(empty.sum()):,} of {len(kept):,} tweets are left out: none of their words has a vector",
+                stacklevel=2,
+            )
+        kept, found = kept[~empty], WordIds(found.ids[~empty], found.table)
+        users = tweets.users[kept]
+        names = [answer + group for group in GROUPS for answer in ("negative", "positive")]
+        return few_shot_benchmark(
+            "sent140",
+            few_shot_space(names, (0, 1), (2, 3), (4, 5)),
+            sequences(found),
+            2 * group_of[users] + tweets.positive[kept],
+            remedy=": take more tweets (data.tweets) or more users (data.min_per_user)",
+            users=np.unique(users, return_inverse=True)[1].astype(np.int64),
+            answers=np.arange(len(names)) % 2,
+        )
+
+    @staticmethod
+    def read_texts(texts: Sequence[str], settings: Settings) -> NDArray[np.float16]:
+        """Turn texts into samples, as the benchmark's own are made.
+
+        Returns:
+            (n, words, width).
+
+        Raises:
+            DataError: if there is no text, or one has no word with a vector; and as ``load`` for the vectors.
+        """
+        return _samples(texts, settings.vectors, settings.words)
+
+    @staticmethod
+    def read_image(path: Path, settings: Settings) -> NDArray[np.float16]:
+        """Read a text file, a tweet a line: what ``predict`` calls where the samples are not plain vectors.
+
+        Returns:
+            (n, words, width).
+
+        Raises:
+            DataError: if the file is missing, empty or no text, or as :meth:`read_texts`.
+        """
+        return _from_file(Path(path), settings.vectors, settings.words)
+
+    @staticmethod
+    def read(path: Path, width: int | None = None) -> NDArray[Any]:
+        """Read a text file, a tweet a line, with the default settings (MiniLM, 20 words), or a feature file.
+
+        Returns:
+            (n, 20, 384); for a feature file (n, ``width``).
+
+        Raises:
+            DataError: as :meth:`read_image`.
+        """
+        path = Path(path)
+        if path.suffix.lower() in FEATURE_SUFFIXES:
+            return read_features(path, width)
+        return _from_file(path, "minilm", WORDS)
+
+    @classmethod
+    def find(cls, folder: Path) -> Path | None:
+        """Return the folder of the CSV files: ``folder`` itself or one of the usual names in it; None if neither."""
+        for candidate in (folder, *(folder / name for name in cls.folders)):
+            if _csv_files(candidate):
+                return candidate
+        return None
+
+
+def _files(root: Path) -> list[Path]:
+    """Return the CSV files: ``root`` itself, or what lies in it or in a folder of the usual name there."""
+    if root.is_file():
+        return [root]
+    found = _csv_files(Sent140.find(root) or root)
+    if not found:
+        raise DataError(
+            f"{root} holds no Sentiment140: unpack trainingandtestdata.zip ({Sent140.page}) there, or name a CSV file "
+            "of its six columns in data.root"
+        )
+    return found
+
+
+def _csv_files(folder: Path) -> list[Path]:
+    """Return the published files in a folder, or its only CSV file if that looks like one of them."""
+    published = [folder / name for name in PUBLISHED if (folder / name).is_file()]
+    if published:
+        return published
+    others = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    return others if len(others) == 1 and _looks_right(others[0]) else []
+
+
+def _looks_right(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            lines = file.read(4096).decode("latin-1").splitlines()[:2]
+        rows = list(csv.reader(lines))
+    except (OSError, csv.Error):
+        return False
+    return bool(rows) and all(len(row) == COLUMNS for row in rows) and rows[-1][0] in (NEGATIVE, NEUTRAL, POSITIVE)
+
+
+def _read(files: Sequence[Path]) -> Tweets:
+    """Read CSV files of six columns, with or without a header."""
+    texts: list[str] = []
+    positive: list[bool] = []
+    users: list[str] = []
+    neutral = 0
+    for path in files:
+        for where, (polarity, _, _, _, user, text) in _rows(path):
+            if polarity == NEUTRAL:
+                neutral += 1
+                continue
+            if polarity not in (NEGATIVE, POSITIVE):
+                raise DataError(f"{where}: the polarity {polarity[:SHOWN]!r} is none of 0, 2 and 4: mend the line")
+            texts.append(text)
+            positive.append(polarity == POSITIVE)
+            users.append(user)
+    if not texts:
+        raise DataError(f"{files[0]} has no negative or positive tweet: get it again ({Sent140.page})")
+    return Tweets(texts, np.array(positive), np.unique(users, return_inverse=True)[1].astype(np.int64), neutral)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield where each tweet stands, for messages, and its six cells."""
+    # the published files are in Latin-1, copies of them often in UTF-8; what is no UTF-8 is known before it is read
+    encoding = "utf-8-sig" if _is_utf8(path) else "latin-1"
+    try:
+        with path.open(newline="", encoding=encoding) as file:
+            reader = csv.reader(file)
+            for i, row in enumerate(reader):
+                where = f"{path}, line {reader.line_num}"
+                if not row:
+                    continue
+                if len(row) != COLUMNS:
+                    raise DataError(
+                        f"{where}: {len(row)} columns, not Sentiment140's six (polarity, id, date, query, user, text): "
+                        f"get it again ({Sent140.page})"
+                    )
+                if i == 0 and not row[0].strip().isdecimal():
+                    continue  # a header
+                yield where, row
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): mend data.root") from None
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: not a CSV file ({error}): get it again") from None
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8") as file:
+            while file.read(2**20):
+                pass
+    except UnicodeDecodeError:
+        return False
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): mend data.root") from None
+    return True
+
+
+def _chosen_users(users: NDArray[np.int64], settings: Sent140.Settings, path: Path) -> NDArray[np.int64]:
+    """Return the users that take part, shuffled, always alike; more tweets begin with the users of fewer."""
+    counts = np.bincount(users)
+    enough = np.flatnonzero(counts >= settings.min_per_user)
+    if not len(enough):
+        raise DataError(
+            f"{path}: no user has {settings.min_per_user} tweets (the most has {counts.max()}): lower data.min_per_user"
+        )
+    order = stream(0, "sent140 users").permutation(enough)
+    if settings.tweets is None:
+        return order
+    together = np.cumsum(counts[order])
+    if together[-1] < settings.tweets:
+        raise DataError(
+            f"{path}: data.tweets = {settings.tweets}, but there are {together[-1]}: lower it, or leave it out"
+        )
+    return order[: int(np.searchsorted(together, settings.tweets)) + 1]
+
+
+def _from_file(path: Path, vectors: str, words: int) -> NDArray[np.float16]:
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"{path} cannot be read as text: save it in UTF-8, a tweet a line") from None
+    return _samples([line for line in lines if line], vectors, words)
+
+
+def _samples(texts: Sequence[str], vectors: str, words: int) -> NDArray[np.float16]:
+    if not texts:
+        raise DataError("there is no text to read: give at least one")
+    found = look_up(texts, vectors, words)
+    empty = np.flatnonzero(found.ids[:, 0] == PADDING)
+    if len(empty):
+        first = int(empty[0])
+        raise DataError(
+            f"{len(empty)} of {len(texts)} texts have no word with a vector, the first is text {first + 1} "
+            f"({texts[first][:SHOWN]!r}): leave them out"
+        )
+    return np.where(found.ids[:, :, None] == PADDING, np.float16(0), found.table[found.ids])

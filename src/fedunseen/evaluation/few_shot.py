@@ -1,0 +1,81 @@
+"""Few-shot accuracy as the field measures it: the mean over many episodes with its 95 % interval.
+
+Every model of a run answers the same episodes, and so do baselines that cost nothing: the nearest support sample in raw
+pixels, and the nearest class mean of the features of the network before training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.data.episodes import Episodes, Tasks, split
+
+__all__ = ["confidence", "episode_accuracies", "episode_answers", "nearest_support"]
+
+
+def episode_answers(
+    classify: Callable[[Tasks], Tensor], inputs: Tensor, rows: NDArray[np.int64], episodes: Episodes, block: int = 8
+) -> NDArray[np.int64]:
+    """Return (E, N, Q) the answers to the queries of episodes.
+
+    Args:
+        classify: gives logits (T, N * Q, N) of some tasks' queries.
+        inputs: (n, ...) all samples.
+        rows: those that the episodes were drawn from: their positions in ``inputs``.
+        episodes: E of them.
+        block: how many tasks at once.
+    """
+    ways = episodes.index.shape[1]
+    parts = []
+    for start in range(0, len(episodes), block):
+        index = torch.from_numpy(rows[episodes.index[start : start + block]]).to(inputs.device)
+        logits = classify(split(inputs[index], episodes.shots))
+        parts.append(logits.argmax(-1).unflatten(1, (ways, -1)).cpu())
+    return torch.cat(parts).numpy()
+
+
+def episode_accuracies(answers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (E,) the accuracies of answers (E, N, Q) in percent.
+
+    Example:
+        >>> episode_accuracies(np.array([[[0, 0], [1, 0]], [[0, 0], [1, 1]]])).tolist()
+        [75.0, 100.0]
+    """
+    right = answers == np.arange(answers.shape[1])[:, None]
+    return np.asarray(100 * right.mean((1, 2)))
+
+
+def confidence(accuracies: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean of episodes' accuracies (E,) and half of its 95 % interval, 1.96 sd / sqrt(E).
+
+    Example:
+        >>> confidence(np.array([40.0, 60.0]))[0], round(confidence(np.array([40.0, 60.0]))[1], 3)
+        (50.0, 19.6)
+    """
+    spread = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else float("nan")
+    return float(accuracies.mean()), 1.96 * spread / len(accuracies) ** 0.5
+
+
+def nearest_support(ways: int) -> Callable[[Tasks], Tensor]:
+    """Return what answers queries by the nearest support sample, as the samples are: pixels, or mean word vectors."""
+
+    def classify(tasks: Tasks) -> Tensor:
+        support, queries = (_raw(side) for side in tasks)
+        distance = torch.cdist(queries, support)  # (T, N * Q, N * P)
+        return -distance.unflatten(2, (ways, -1)).amin(-1)
+
+    return classify
+
+
+def _raw(samples: Tensor) -> Tensor:
+    """Return samples (T, n, ...) as vectors (T, n, d); of sequences (T, n, steps, width) the mean over their words."""
+    values = samples.to(torch.promote_types(samples.dtype, torch.float32))
+    if values.ndim == 4:
+        there = (values != 0).any(-1, keepdim=True)
+        return (values * there).sum(2) / there.sum(2).clamp_min(1)
+    return values.flatten(2)

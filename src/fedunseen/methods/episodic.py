@@ -1,0 +1,179 @@
+"""What few-shot methods have in common: episodes as batches, a network with a classifier, answers to new episodes.
+
+A step's batch is some N-way P-shot Q-query tasks (:mod:`fedunseen.data.episodes`), laid out one task after the other and
+within it one class after the other, so that a sample's answer is told by its place alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import SGD, Adam, Batch, Optimiser, Plan, Terms
+from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.data.episodes import Episodes, Tasks, draw_episodes, split, turned
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.base import Method
+
+__all__ = ["Episodic", "EpisodicSettings", "accuracy", "answers_of", "turn"]
+
+
+class EpisodicSettings(NamedSettings):
+    """Settings that every few-shot method has: its episodes and its optimiser."""
+
+    ways: int = Field(5, ge=2)
+    """Classes of an episode (N)."""
+    shots: int = Field(1, ge=1)
+    """Labelled samples of each class (P)."""
+    queries: int = Field(15, ge=1)
+    """Samples of each class that are to be recognised (Q), in training and in tests."""
+    episodes: int = Field(40, ge=1)
+    """Episodes that a client draws in one local epoch."""
+    tasks: int = Field(4, ge=1)
+    """Episodes in one gradient step."""
+    rotations: bool = False
+    """In training, images turned by 90, 180 and 270 degrees count as classes of their own."""
+    permute_labels: bool = True
+    """Deal the answers anew in each episode. Otherwise a class is always the same answer (negative, positive)."""
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """Of the outer steps: FedFSL's algorithms say SGD, its section 5.1 Adam. The state starts anew each round."""
+    lr: float = Field(0.001, gt=0)
+    """Learning rate of the outer steps (beta in Eq. 6)."""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Momentum of SGD."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay of the outer steps."""
+    batch_tasks: Literal["auto", "vmap", "loop"] = "auto"
+    """Whether the tasks of a step run as one batch; `auto` loops over convolutions on a CPU, which gain nothing."""
+
+
+class Episodic(Method):
+    """Base of the few-shot methods.
+
+    Attributes:
+        limited: tells at most ``ways`` classes apart; otherwise any number.
+    """
+
+    Settings = EpisodicSettings
+    limited: ClassVar[bool] = False
+    episodic = True
+    zero_shot = False
+
+    def __init__(self, settings: EpisodicSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.config = settings
+        self.answers: NDArray[np.int64] | None = None
+        shape = backbone.image_shape
+        if settings.rotations and not (shape and turned(shape[1:])):
+            raise ExperimentError(
+                "method.rotations turns square images, and these samples are none: set method.rotations = false"
+            )
+
+    def set_answers(self, answers: NDArray[np.int64] | None) -> None:
+        """Say what classes stand for where their answers are fixed: (C,), or None where they are not."""
+        self.answers = answers
+
+    def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
+        """Draw episodes of samples with these labels, as the settings say; turned images in training only.
+
+        Raises:
+            DataError: too few classes have enough samples.
+        """
+        s = self.config
+        return draw_episodes(
+            labels, count, s.ways, s.shots, s.queries, rng, s.rotations and training, self.answers, s.permute_labels
+        )
+
+    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+        """Draw a client's episodes of a round: ``epochs * episodes``, rounded up to full steps."""
+        s = self.config
+        steps = epochs * -(-s.episodes // s.tasks)
+        episodes = self.draw(labels, steps * s.tasks, rng, training=True)
+        index = episodes.index.reshape(steps, -1)
+        extras = {}
+        if s.rotations:
+            of_each = np.broadcast_to(episodes.quarters[..., None], episodes.index.shape)
+            extras["quarters"] = of_each.reshape(steps, -1).astype(np.float32)
+        return Plan(index, np.ones(index.shape, dtype=np.float32), extras)
+
+    def tasks_of(self, batch: Batch) -> Tasks:
+        """Lay out a batch as tasks."""
+        inputs = batch["inputs"]
+        if "quarters" in batch:
+            shape = self.backbone.image_shape
+            assert shape is not None  # asked for when the method was made
+            inputs = turn(inputs.reshape(-1, *shape), batch["quarters"])
+        s = self.config
+        return split(inputs.unflatten(0, (-1, s.ways, s.shots + s.queries)), s.shots)
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw the features' network f."""
+        return self.backbone.init(rng)
+
+    def over_tasks(self, one: Callable[[Tasks], Terms], tasks: Tasks) -> Terms:
+        """Return the means of one task's terms over all tasks, run as one batch or one after the other."""
+        if self.batches_tasks(tasks.support.device):
+            every = torch.func.vmap(one)(tasks)
+        else:
+            each = [one(Tasks(*pair)) for pair in zip(*tasks, strict=True)]
+            every = {name: torch.stack([terms[name] for terms in each]) for name in each[0]}
+        return {name: values.mean(0) for name, values in every.items()}
+
+    def batches_tasks(self, device: torch.device) -> bool:
+        """Say whether tasks run as one batch."""
+        choice = self.config.batch_tasks
+        return choice == "vmap" or (choice == "auto" and not (self.backbone.convolves and device.type == "cpu"))
+
+    def classify(self, params: Params, tasks: Tasks) -> Tensor:
+        """Learn from each task's support set, and return the answers' logits of its queries (T, N * Q, N)."""
+        raise TypeError(f"{type(self).__name__} must say how it answers an episode")
+
+    def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
+        """Learn new classes from examples, and return the answers' logits (n, M) of inputs (n, ...).
+
+        Args:
+            params: the merged model.
+            support: (m, ...) examples, of one class more than of another if need be.
+            answers: (m,) which of the M classes each is of.
+            inputs: what is to be recognised.
+        """
+        raise TypeError(f"{type(self).__name__} must say how it learns new classes")
+
+    def optimiser(self) -> Optimiser:
+        """Return the optimiser of the outer steps."""
+        s = self.config
+        if s.optimiser == "adam":
+            return Adam(s.lr, weight_decay=s.weight_decay)
+        return SGD(s.lr, s.momentum, s.weight_decay)
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Refuse: without a support set there is nothing to score."""
+        raise TypeError(f"{type(self).__name__} scores classes of which it is given examples, not descriptions")
+
+
+def turn(images: Tensor, quarters: Tensor) -> Tensor:
+    """Turn each of square images (n, C, side, side) by some quarters (n,), 0 to 3, counter-clockwise."""
+    turned = images
+    for k in (1, 2, 3):
+        turned = torch.where((quarters == k)[:, None, None, None], torch.rot90(images, k, (-2, -1)), turned)
+    return turned
+
+
+def answers_of(tasks_side: Tensor, ways: int) -> Tensor:
+    """Return the right answers of one side of a task (N * k, ...): its samples stand class after class."""
+    each = tasks_side.shape[0] // ways
+    return torch.arange(ways, device=tasks_side.device).repeat_interleave(each)
+
+
+def accuracy(logits: Tensor, answers: Tensor) -> Tensor:
+    """Return the share of right answers in percent, a scalar."""
+    return 100 * (logits.argmax(-1) == answers).float().mean()

@@ -1,0 +1,186 @@
+"""MAML (Finn et al. 2017), and with it FedFSL-naive (Fan and Huang 2021, FedFSL, section 3): learn to learn quickly.
+
+A model is trained so that after a few gradient steps on a task's support set (Eq. 4) it answers the queries well (Eq. 5).
+Federated, every client does so on its own episodes (Eq. 7), and the server averages the models (Eq. 10): that is FedAvg,
+and with FedProx FedFSL-prox. The paper leaves open how many inner steps there are, and whether they are differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, is_statistic, linear_layer
+from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.data.episodes import Tasks
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
+from fedunseen.methods.networks import linear, mlp, mlp_init
+
+__all__ = ["MAML", "MAMLSettings"]
+
+Order = Literal["second", "first", "none"]
+
+
+class MAMLSettings(EpisodicSettings):
+    """Settings of MAML."""
+
+    name: Literal["maml"] = "maml"
+    inner_lr: float = Field(0.1, gt=0)
+    """Step size of the adaptation (alpha in Eq. 4). FedFSL prints 0.01."""
+    inner_steps: int = Field(5, ge=1)
+    """Gradient steps of the adaptation in training."""
+    test_steps: int = Field(10, ge=1)
+    """Gradient steps of the adaptation in tests; more than in training helps much."""
+    order: Literal["second", "first"] = "second"
+    """`second`: differentiate through the adaptation; `first`: take the gradient at its end (FOMAML), which is cheaper.
+    """
+    adapt: Literal["all", "head"] = "all"
+    """What the adaptation changes: all parameters, or the classifier alone (ANIL, Raghu et al. 2020)."""
+    hidden: tuple[PositiveInt, ...] = ()
+    """Widths of the layers between the features and the answers; one makes FedFSL's two-layer classifier."""
+
+
+class MAML(Episodic):
+    """One phase: the queries' loss after inner steps on the support set."""
+
+    Settings = MAMLSettings
+    limited = True
+
+    def __init__(self, settings: MAMLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.maml = settings
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw the features' network f and the classifier."""
+        return super().init(rng) | self.init_head("head", rng)
+
+    def init_head(self, name: str, rng: np.random.Generator) -> Params:
+        """Draw a classifier: hidden layers with ReLU, then N answers."""
+        widths = [self.width, *self.maml.hidden]
+        return mlp_init(name, widths, rng) | linear_layer(f"{name}.out", widths[-1], self.config.ways, rng)
+
+    def logits(self, params: Params, inputs: Tensor, head: str = "head") -> Tensor:
+        """Return the answers' logits (n, N) of inputs (n, ...)."""
+        return self.answer_features(params, self.backbone(params, inputs, training=True), head)
+
+    def answer_features(self, params: Params, features: Tensor, head: str = "head") -> Tensor:
+        """Return the answers' logits (n, N) of features (n, d)."""
+        return linear(params, f"{head}.out", mlp(params, head, features))
+
+    def phases(self) -> Sequence[Phase]:
+        """One phase: all parameters."""
+        return (Phase("local", self.loss, self.optimiser()),)
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """The clients' objective, Eq. 7: the mean over tasks of Eq. 5."""
+
+        def one(task: Tasks) -> Terms:
+            answers = answers_of(task.queries, self.config.ways)
+            (logits,) = self.solve(params, task)
+            return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
+
+        terms = self.over_tasks(one, self.tasks_of(batch))
+        return terms["loss"], terms
+
+    def adapted(
+        self,
+        params: Params,
+        support: Tensor,
+        order: Order | None = None,
+        head: str = "head",
+        steps: int | None = None,
+        answers: Tensor | None = None,
+        features: Tensor | None = None,
+    ) -> Params:
+        """Take the inner steps on one task's support set (N * P, ...): Eq. 4, repeated.
+
+        Args:
+            params: the model; not changed.
+            support: class after class.
+            order: how far the result can be differentiated by ``params``: through the steps (``second``), past them
+                (``first``: their gradients count as constants), or not at all (``none``); by default as set.
+            head: the classifier's name.
+            steps: how many; by default as in training.
+            answers: (n,) of a support set (n, ...) that is not laid out class after class.
+            features: of the support set, if no step changes them and somebody has them already.
+        """
+        answers = answers_of(support, self.config.ways) if answers is None else answers
+        order = order or self.maml.order
+        changes = {
+            name: value
+            for name, value in params.items()
+            if name.startswith(f"{head}.") or (self.maml.adapt == "all" and name.startswith("f."))
+        }
+        fast = {name: value for name, value in changes.items() if not is_statistic(name)}
+        if self.maml.adapt == "head" and features is None:
+            features = self.backbone(params, support, training=True)
+
+        def loss(values: Params) -> Tensor:
+            if features is not None:
+                return F.cross_entropy(self.answer_features(values, features, head), answers)
+            return F.cross_entropy(self.logits({**params, **values}, support, head), answers)
+
+        for _ in range(steps or self.maml.inner_steps):
+            grads = _gradient(loss, fast, support, order)
+            fast = {name: value - self.maml.inner_lr * grads[name] for name, value in fast.items()}
+            if order == "none":
+                fast = {name: value.detach() for name, value in fast.items()}
+        return {**params, **fast}
+
+    def solve(
+        self,
+        params: Params,
+        task: Tasks,
+        order: Order | None = None,
+        heads: Sequence[str] = ("head",),
+        steps: int | None = None,
+    ) -> list[Tensor]:
+        """Adapt to one task, and return its queries' logits (N * Q, N): for each of some classifiers on one f."""
+        if self.maml.adapt == "all":  # each classifier adapts together with its own copy of f
+            each = [self.adapted(params, task.support, order, head, steps) for head in heads]
+            return [self.logits(adapted, task.queries, head) for adapted, head in zip(each, heads, strict=True)]
+        support, queries = (self.backbone(params, side, training=True) for side in task)
+        return [
+            self.answer_features(
+                self.adapted(params, task.support, order, head, steps, features=support), queries, head
+            )
+            for head in heads
+        ]
+
+    def classify(self, params: Params, tasks: Tasks) -> Tensor:
+        """Adapt to each task's support set with ``test_steps`` steps, and answer its queries."""
+
+        def one(task: Tasks) -> Terms:
+            return {"logits": self.solve(params, task, "none", steps=self.maml.test_steps)[0]}
+
+        with torch.no_grad():
+            if self.batches_tasks(tasks.support.device):
+                return torch.func.vmap(one)(tasks)["logits"]
+            return torch.stack([one(Tasks(*pair))["logits"] for pair in zip(*tasks, strict=True)])
+
+    def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
+        """Adapt with ``test_steps`` steps to examples of at most ``ways`` classes, and answer."""
+        adapted = self.adapted(params, support, "none", steps=self.maml.test_steps, answers=answers)
+        with torch.no_grad():
+            return self.logits(adapted, inputs)[:, : int(answers.max()) + 1]
+
+
+def _gradient(
+    loss: Callable[[Params], Tensor], values: Mapping[str, Tensor], inputs: Tensor, order: Order
+) -> dict[str, Tensor]:
+    """Differentiate by ``values``: on the ordinary tape, which costs least, or within a transform by a transform."""
+    if any(torch.func.debug_unwrap(value) is not value for value in (inputs, *values.values())):
+        grads = torch.func.grad(loss)(dict(values))
+        return grads if order == "second" else {name: grad.detach() for name, grad in grads.items()}
+    with torch.enable_grad():
+        leaves = {n: v if v.requires_grad else v.detach().requires_grad_() for n, v in values.items()}
+        found = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=order == "second")
+    return dict(zip(leaves, found, strict=True))

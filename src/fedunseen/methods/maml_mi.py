@@ -1,0 +1,87 @@
+"""FedFSL-MI (Fan and Huang 2021, FedFSL, section 4.1): MAML whose clients agree with one another.
+
+A client's answers are pulled towards those of a peer model by their Kullback-Leibler divergence (Eq. 12): towards the
+model of all clients, which the client starts from (what the paper's experiments do), or that of all others (Eq. 11).
+
+The paper does not say on which answers. Here they are those of the queries after both models have adapted to the
+support set, p(w) being "the normalized N-way predictions" of a model on a task; the peer's count as constants.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, within
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.data.episodes import Tasks
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.episodic import accuracy, answers_of
+from fedunseen.methods.maml import MAML, MAMLSettings
+
+__all__ = ["MAMLMI", "MAMLMISettings", "divergence"]
+
+
+class MAMLMISettings(MAMLSettings):
+    """Settings of FedFSL-MI."""
+
+    name: Literal["maml-mi"] = "maml-mi"  # type: ignore[assignment]
+    mi: float = Field(0.2, ge=0)
+    """Weight of the mutual information (gamma in Eq. 13)."""
+    exclusive: bool = False
+    """The peer is the model of all other clients (Eq. 11), instead of the merged one, which the paper takes."""
+
+
+class MAMLMI(MAML):
+    """One phase: the queries' loss and the divergence from the peer's answers."""
+
+    Settings = MAMLMISettings
+    compares = True
+
+    def __init__(self, settings: MAMLMISettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.mi = settings.mi
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Eq. 13: the mean over tasks of Eq. 5, and gamma times Eq. 12."""
+        peer = self.peer(params, context)
+
+        def one(task: Tasks) -> Terms:
+            answers = answers_of(task.queries, self.config.ways)
+            (logits,) = self.solve(params, task)
+            of_task = F.cross_entropy(logits, answers)
+            mi = divergence(self.peer_logits(peer, task), logits)
+            loss = of_task + self.mi * mi
+            return {"loss": loss, "task": of_task, "mi": mi, "accuracy": accuracy(logits, answers)}
+
+        terms = self.over_tasks(one, self.tasks_of(batch))
+        return terms["loss"], terms
+
+    @staticmethod
+    def peer(params: Params, context: Context) -> Params:
+        """Return the peer's model; what does not travel is the client's own."""
+        own = {name: value.detach() for name, value in params.items()}
+        return own | within("peers/", context)
+
+    def peer_logits(self, peer: Params, task: Tasks) -> Tensor:
+        """Return the peer's answers after its own adaptation, as constants."""
+        with torch.no_grad():
+            return self.solve(peer, task, "none")[0].detach()
+
+
+def divergence(of: Tensor, from_: Tensor) -> Tensor:
+    """Return KL(p || q) in nats, averaged over samples, of logits (n, N): p of the first, q of the second.
+
+    Example:
+        >>> import torch
+        >>> p = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
+        >>> float(divergence(p, p)), round(float(divergence(p[:1], p[1:])), 4)  # log 0.5/0.9 / 2 + log 0.5/0.1 / 2
+        (0.0, 0.5108)
+    """
+    log_p, log_q = of.log_softmax(-1), from_.log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1).mean()

