@@ -92,7 +92,8 @@ def test_an_unknown_name_is_compared_with_those_of_other_packages_too(make):
         make({"method.name": "mnie"})
     assert str(error.value) == (
         "method.name: unknown method 'mnie': did you mean 'mine'? "
-        "(known: apn, broken, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, mine, msdn, svip, vaegan)"
+        "(known: apn, broken, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, maml, maml-mi, maml-mi-adv, "
+        "mine, msdn, protonet, svip, vaegan)"
     )
 
 

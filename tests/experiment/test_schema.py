@@ -7,12 +7,16 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 
 SECTIONS = "(known: data, encoder, engine, evaluation, method, partition, run, strategy)"
-METHODS = "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, msdn, svip, vaegan)"
+METHODS = (
+    "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, maml, maml-mi, maml-mi-adv, msdn, protonet, "
+    "svip, vaegan)"
+)
 PRESETS = (
     "apy-clswgan, awa1-clswgan, awa1-free, awa2-clswgan, awa2-distzsl, awa2-fedzsl, awa2-free, awa2-vaegan, "
-    "cub-clswgan, cub-distzsl, cub-fedzsl, cub-free, cub-vaegan, digit-pairs, digit-pairs-classifier, "
-    "digit-pairs-clswgan, digit-pairs-conv, digit-pairs-distzsl, flo-clswgan, flo-free, sun-clswgan, sun-distzsl, "
-    "sun-fedzsl, sun-free, sun-vaegan"
+    "cifar-fs-maml-mi-adv, cub-clswgan, cub-distzsl, cub-fedzsl, cub-free, cub-vaegan, digit-pairs, "
+    "digit-pairs-classifier, digit-pairs-clswgan, digit-pairs-conv, digit-pairs-distzsl, digits-maml, "
+    "fc100-maml-mi-adv, flo-clswgan, flo-free, miniimagenet-maml-mi-adv, mnist-maml-mi-adv, omniglot-maml, "
+    "sent140-maml-mi-adv, sun-clswgan, sun-distzsl, sun-fedzsl, sun-free, sun-vaegan"
 )
 WHOLE = "input should be a valid integer"
 
@@ -44,7 +48,8 @@ WHOLE = "input should be a valid integer"
         (
             "data.name=digitpairs",
             "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? "
-            "(known: apy, awa2, cifar100, cub, deepfashion, digit-pairs, folder, images, sun, xlsa17)",
+            "(known: apy, awa2, cifar-fs, cifar100, cub, deepfashion, digit-pairs, digits, fc100, folder, images, "
+            "miniimagenet, mnist, omniglot, sent140, sun, xlsa17)",
         ),
         (
             "strategy.name=fedporx",
@@ -53,7 +58,7 @@ WHOLE = "input should be a valid integer"
         ),
         (
             "partition.kind=pcdd",
-            "partition.kind: unknown value 'pcdd': did you mean 'pccd'? (known: dirichlet, file, iid, pccd)",
+            "partition.kind: unknown value 'pcdd': did you mean 'pccd'? (known: dirichlet, file, iid, pccd, user)",
         ),
         ("engine.name=flower", "engine.name: unknown value 'flower' (known: in-process)"),
         ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, cpu, cuda)"),
@@ -216,7 +221,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_survives_the_way_to_a_dictionary_and_back(name):
-    needed = {} if name.startswith("digit-pairs") else {"data.root": "somewhere"}
+    needed = {} if name.startswith(("digit-pairs", "digits")) else {"data.root": "somewhere"}
     experiment = Experiment.load(name, needed)
     tree = experiment.to_dict()
     again = Experiment.from_dict(tree)

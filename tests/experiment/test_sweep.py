@@ -240,7 +240,8 @@ def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused)
          "for example { method = { kl = 1 } }"),
         (SMALL + "[data_sets]\nbirds = 1", "data_sets.birds: input should be a table, not 1"),
         (SMALL + "[data_sets.birds.methods.fedzls]\nlr = 1", "birds: methods: unknown method 'fedzls': did you mean "
-         "'fedzsl'? (known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, msdn, svip, vaegan)"),
+         "'fedzsl'? (known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, maml, maml-mi, maml-mi-adv, "
+         "msdn, protonet, svip, vaegan)"),
         (SMALL + "[data_sets.birds]\nfixed = 1", "data_sets: birds: write a table of settings"),
         (SMALL + '"more" = { lr = 1 }', "axes: losses: more: lr: write settings as section.key = value"),
         ('only = [{ lr = "0.1" }]\n' + SMALL, "only[0]: lr: unknown value '0.1': did you mean '0.5'? (known: 0.05, "
@@ -301,7 +302,7 @@ def test_every_cell_of_every_shipped_sweep_is_read(name):
         sweep = read_sweep(name, data)
         assert sweep.cells
         assert [cell.refused for cell in sweep.cells if cell.refused] == []
-        seeds = 1 if name in ("digit-pairs-grid", "fzsl-fig7") else 3
+        seeds = {"digit-pairs-grid": 1, "fzsl-fig7": 1, "fedfsl-fig6": 5}.get(name, 3)
         assert all(cell.experiment.run.seeds == seeds for cell in sweep.cells)
         assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
         assert len({json.dumps(cell.experiment.to_dict()) for cell in sweep.cells}) == len(sweep.cells)
@@ -311,9 +312,10 @@ def test_the_tables_and_figures_of_the_papers_are_there():
     distzsl = [f"distzsl-{what}" for what in ("table1", "table2", "table3", "fig8", "fig9", "fig10", "fig11")]
     fedzsl = [f"fedzsl-{what}" for what in ("table1", "table2", *(f"fig{n}" for n in (3, 4, 5, 9, 12, 13, 14)))]
     fzsl = [f"fzsl-{what}" for what in (*(f"table{n}" for n in range(1, 7)), *(f"fig6{n}" for n in "abcd"), "fig7")]
-    assert sorted([*distzsl, *fedzsl, *fzsl, "fzsl-noise", "digit-pairs-grid"]) == sweep_names()
-    for name in distzsl + fedzsl + fzsl:
-        assert re.match(r"# (DistZSL|FedZSL|FZSL), (Table|Tables|Fig\.) ", sweep_text(name))
+    fedfsl = [f"fedfsl-{what}" for what in ("table2", "table3", "fig6", "fig8", "exclusive")]
+    assert sorted([*distzsl, *fedzsl, *fzsl, *fedfsl, "fzsl-noise", "digit-pairs-grid"]) == sweep_names()
+    for name in distzsl + fedzsl + fzsl + fedfsl:
+        assert re.match(r"# (DistZSL|FedZSL|FZSL|FedFSL), (Table|Tables|Fig\.|5\.) ?", sweep_text(name))
 
 
 def printed(name, columns=("AWA2", "AWA1", "APY", "CUB", "SUN")):

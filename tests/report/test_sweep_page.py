@@ -279,3 +279,143 @@ def test_what_travels_stands_in_tables_and_bars(made):
     np.testing.assert_allclose(lengths / lengths[0], [1, 3, 4, 5, 6], rtol=2e-3)
     assert re.findall(r'<text class="tick"[^>]*>([\d.]+)</text>', chart) == ["1", "3", "4", "5", "6"]
     assert "| 4 MB |" in (out / "results.md").read_text("utf-8")
+
+
+FEW_SHOT = """
+title = "Examples"
+base = "digits-maml"
+
+[axes]
+clients = { key = "partition.clients", values = [1, 2, 5] }
+
+[axes.row]
+"MAML" = {}
+%s
+
+[table]
+%s
+
+[[figures]]
+x = "clients"
+lines = ["row"]
+
+[[figures]]
+lines = ["row"]
+%s
+
+[paper]
+source = "Nobody (1900), Fig. 0"
+metrics = ["few_shot"]
+[paper.figures]
+"2" = { "MAML" = [54.25] }
+"""
+OTHER = """"ZSL" = { data = { name = "digit-pairs" }, encoder = { name = "none" }, method = { name = "fedzsl" } }"""
+
+
+@pytest.fixture
+def few(tmp_path):
+    """A sweep of few-shot runs with made-up numbers, all different, and the curves of its runs."""
+
+    def make(other='"ProtoNet" = { method = { name = "protonet" } }', table="", figure="", seeds=1):
+        (tmp_path / "few.toml").write_text(FEW_SHOT % (other, table, figure), "utf-8")
+        sweep = read_sweep(tmp_path / "few.toml")
+        random = np.random.default_rng(0)
+        found = []
+        for cell in sweep.cells:
+            names = METRICS if cell.values["row"] == "ZSL" else ("few_shot", "few_shot_pixels", "few_shot_random")
+            mean = {name: float(random.uniform(20, 90)) for name in names}
+            sd = {name: float(random.uniform(0, 5)) for name in names} if seeds > 1 else {}
+            mean |= {"few_shot_ci95": float(random.uniform(0.5, 3))} if "few_shot" in names else {}
+            place = f"cells/{cell.folder}"
+            found.append(Row(cell, "done", None, mean, sd, seeds, cell.experiment.evaluation.selection, place, 1.5))
+            directory = RunDirectory(tmp_path / place)
+            directory.path.mkdir(parents=True)
+            for round in range(3):
+                directory.add_metrics({"round": round + 1, **dict.fromkeys(names[:1], 10.0 * round)})
+        return sweep, found, tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_few_shot_cells_have_their_own_columns_and_intervals(few, seeds):
+    sweep, found, out = few(seeds=seeds)
+    text = write_sweep_report(sweep, found, out).read_text("utf-8")
+    page = Page(text)
+    head, *body = page.tables[0]
+    assert [cell for cell, _ in head] == ["clients", "row", "few-shot", "paper", "raw samples", "untrained"]
+    for row, line in zip(found, body, strict=True):
+        half = row.sd["few_shot"] if seeds > 1 else row.mean["few_shot_ci95"]
+        assert line[2] == [f"{row.mean['few_shot']:.1f} ± {half:.1f}", [row.mean["few_shot"], half]]
+        assert line[3][0] == ("54.2" if row.cell.key == "2 / MAML" else "")
+        rest = [row.mean[name] for name in ("few_shot_pixels", "few_shot_random")]
+        assert [cell[1][0] for cell in line[4:]] == rest
+        assert ("±" in line[4][0]) == (seeds > 1)
+    words = re.sub(r"\s+", " ", " ".join(page.words))
+    assert "ZSL" not in words
+    assert "Few-shot accuracies over test episodes in percent" in words
+    assert ("± half of the 95 % interval over the test episodes of the one run" in words) == (seeds == 1)
+    assert ("mean ± standard deviation over the seeds" in words) == (seeds > 1)
+    bars = "one standard deviation" if seeds > 1 else "the 95 % interval over the episodes"
+    assert f"; bars: {bars}. On test episodes the nearest example" in words
+    pixels = [row.mean["few_shot_pixels"] for row in found]
+    assert f"reaches {min(pixels):.1f} to {max(pixels):.1f} %." in words
+    markdown = (out / "results.md").read_text("utf-8")
+    assert "| clients | row | few-shot | paper | raw samples | untrained |" in markdown
+    assert f"| {found[0].mean['few_shot']:.1f} ± " in markdown
+
+
+def test_few_shot_accuracy_is_drawn_over_the_number_of_clients_and_by_round(few):
+    sweep, found, out = few()
+    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    labels = [chart["label"].partition(":")[0] for chart in page.charts]
+    assert labels == ["Few-shot accuracy over clients", *["Few-shot accuracy by round"] * 3]
+    assert {title for title in page.charts[0]["titles"] if title} == {
+        f"{row.cell.values['row']} clients {row.cell.values['clients']}: {row.mean['few_shot']:.1f}% "
+        f"± {row.mean['few_shot_ci95']:.1f}"
+        for row in found
+    }
+    assert "MAML ends at 20%" in page.charts[1]["label"]
+
+
+def test_what_is_measured_once_has_no_curve_by_round(few):
+    sweep, found, out = few(figure='metrics = ["few_shot", "few_shot_pixels", "few_shot_random"]\nband = "clients"')
+    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    assert [chart["label"].partition(" by")[0] for chart in page.charts[1:]] == ["Few-shot accuracy"] * 3
+    assert "clients' own models" not in " ".join(page.words)
+
+
+def test_cells_of_either_kind_stand_in_one_table(few):
+    sweep, found, out = few(other=OTHER)
+    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    head, *body = page.tables[0]
+    assert [cell for cell, _ in head][2:] == [
+        "ZSL", "U", "S", "H", "few-shot", "paper", "raw samples", "untrained",
+    ]  # fmt: skip
+    for row, line in zip(found, body, strict=True):
+        zero_shot, few_shot = [cell[0] for cell in line[2:6]], [cell[0] for cell in (line[6], *line[8:])]
+        if row.cell.values["row"] == "ZSL":
+            assert zero_shot == [f"{row.mean[name]:.1f}" for name in METRICS]
+            assert set(few_shot) == {"–"}  # noqa: RUF001
+        else:
+            assert set(zero_shot) == {"–"}  # noqa: RUF001
+            assert few_shot[0].startswith(f"{row.mean['few_shot']:.1f} ± ")
+    labels = [chart["label"].partition(":")[0] for chart in page.charts]
+    assert labels[:2] == ["ZSL accuracy over clients", "H, harmonic mean over clients"]
+    assert labels[2] == "Few-shot accuracy over clients"
+    words = re.sub(r"\s+", " ", " ".join(page.words))
+    assert "Per-class top-1 accuracies in percent, few-shot accuracies over test episodes in percent" in words
+    points = [title for title in page.charts[2]["titles"] if title]
+    assert len(points) == 3
+    assert all(title.startswith("MAML") for title in points)
+
+
+def test_a_metric_that_no_cell_has_gets_no_column(few):
+    sweep, found, out = few(table='metrics = ["zsl", "few_shot", "few_shot_pixels", "bytes_up"]')
+    bare = [Row(**{**vars(row), "mean": {"few_shot": 50.0, "few_shot_ci95": 1.0}}) for row in found]
+    (table,) = sweep_tables(sweep, bare)
+    assert table.heads == (("few-shot", True),)
+    none = [Row(r.cell, "not run", None, {}, {}, 1, "last", r.run, None) for r in found]
+    (table,) = sweep_tables(sweep, none)
+    assert [head for head, _ in table.heads] == ["few-shot", "raw samples", "up"]
+    write_sweep_report(sweep, none, out)

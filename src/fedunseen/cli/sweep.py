@@ -140,7 +140,11 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
 def _tell(row: Row, left: int) -> None:
     """Say how a cell ended."""
     if row.status == "done":
-        words = f"ZSL {row.mean['zsl']:.1f}  H {row.mean['gzsl_harmonic']:.1f}  ({row.seconds:.0f} s)"
+        if "few_shot" in row.mean:
+            numbers = f"few-shot {row.mean['few_shot']:.1f} ± {row.mean['few_shot_ci95']:.1f}"
+        else:
+            numbers = f"ZSL {row.mean['zsl']:.1f}  H {row.mean['gzsl_harmonic']:.1f}"
+        words = f"{numbers}  ({row.seconds:.0f} s)"
     else:
         words = f"{row.status}: {row.problem}"
     _say(f"{row.cell.key}: {words}" + (f"  {left} left" if left else ""))

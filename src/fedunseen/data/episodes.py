@@ -72,7 +72,9 @@ def draw_episodes(
     Args:
         labels: (n,) classes of the samples to draw from.
         count: how many episodes.
-        ways, shots, queries: N, P and Q. Classes with fewer than P + Q samples are not drawn.
+        ways: N.
+        shots: P.
+        queries: Q. Classes with fewer than P + Q samples are not drawn.
         rng: the source of all choices.
         rotations: images turned by 90, 180 and 270 degrees count as three classes more (Santoro et al. 2016).
         answers: (C,) what each class stands for in every episode; only together with ``permuted = False``.
@@ -114,7 +116,10 @@ def too_few(labels: Ids, ways: int, shots: int, queries: int, rotations: bool = 
 
     Args:
         labels: (n,) classes of the samples, for example a client's.
-        ways, shots, queries, rotations: as for :func:`draw_episodes`.
+        ways: N.
+        shots: P.
+        queries: Q.
+        rotations: turned images are classes of their own.
 
     Returns:
         Ids of the classes that are there but have fewer than P + Q samples; and the reason, None if N are left.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class ConvSettings(EncoderSettings):
 class Conv(Encoder):
     """A few blocks of 3 x 3 convolutions, trained in the model."""
 
-    Settings = ConvSettings
+    Settings: ClassVar[type[EncoderSettings]] = ConvSettings
     trained = True
 
     def __init__(self, settings: ConvSettings, image_shape: tuple[int, int, int], output: Output) -> None:

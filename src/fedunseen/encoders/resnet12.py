@@ -54,7 +54,7 @@ class ResNet12(Encoder):
 
 
 class ResNet12Backbone(Backbone):
-    """The network; parameters ``f.block0.conv0.weight``, ``f.block0.norm0.weight``, ``f.block0.shortcut.weight``, ..."""
+    """The network; parameters ``f.block0.conv0.weight``, ``f.block0.norm0.weight``, ``f.block0.shortcut.weight``..."""
 
     trained = True
     convolves = True

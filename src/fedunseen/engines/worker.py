@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, to_device
-from fedunseen.core.phases import Loss, Plan
+from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.strategies import Instruction, Reply, Strategy
+from fedunseen.strategies.selective import corrected_in_part
 
 __all__ = ["Work", "Worker"]
 
@@ -75,9 +76,15 @@ class Worker:
         def change(images: Tensor, draws: Tensor) -> Tensor:
             return augment(images, draws, augmentations)
 
+        # What a client has for one round alone is no strategy's business.
+        fresh = frozenset(method.fresh(np.random.default_rng(0)))
+
+        def correct(gradient: GradientFunction) -> GradientFunction:
+            return corrected_in_part(gradient, strategy.correct, fresh) if fresh else strategy.correct(gradient)
+
         self.augments = bool(augmentations)
         changing = change if augmentations else None
-        self.trainer = Trainer(self.phases, inputs, labels, context, strategy.correct, objective, bf16, changing)
+        self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, bf16, changing)
 
     def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
@@ -127,7 +134,9 @@ class Worker:
         instruction = work.instruction
         params, extras = instruction.params | instruction.own, instruction.extras | instruction.kept
         fresh = self.method.fresh(stream(self.seed, "fresh", round, work.client))
-        return Task(params | to_device(fresh, self.device), self.samples[work.client], plans, context, extras)
+        like = next(iter(params.values()))
+        params = params | {name: value.to(like) for name, value in fresh.items()}
+        return Task(params, self.samples[work.client], plans, context, extras)
 
     def _solve(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)

@@ -35,7 +35,7 @@ def episode_answers(
     for start in range(0, len(episodes), block):
         index = torch.from_numpy(rows[episodes.index[start : start + block]]).to(inputs.device)
         logits = classify(split(inputs[index], episodes.shots))
-        parts.append(logits.argmax(-1).unflatten(1, (ways, -1)).cpu())
+        parts.append(logits.argmax(-1).reshape(len(index), ways, -1).cpu())
     return torch.cat(parts).numpy()
 
 
@@ -67,7 +67,8 @@ def nearest_support(ways: int) -> Callable[[Tasks], Tensor]:
     def classify(tasks: Tasks) -> Tensor:
         support, queries = (_raw(side) for side in tasks)
         distance = torch.cdist(queries, support)  # (T, N * Q, N * P)
-        return -distance.unflatten(2, (ways, -1)).amin(-1)
+        nearest: Tensor = distance.reshape(*distance.shape[:2], ways, -1).amin(-1)
+        return -nearest
 
     return classify
 

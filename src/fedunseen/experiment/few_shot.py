@@ -120,7 +120,8 @@ class FewShot:
 
     def _mean_accuracies(self, models: Sequence[Params], pool: Pool) -> NDArray[np.float64]:
         """Return (E,) the accuracy in each episode, the mean over models."""
-        return np.mean([episode_accuracies(self.answers(model, pool)) for model in models], axis=0)
+        each = np.stack([episode_accuracies(self.answers(model, pool)) for model in models])
+        return np.asarray(each.mean(axis=0))
 
     def measure(
         self, round: int, result: RoundResult, models: Sequence[Params], client_states: dict[int, Params]
@@ -230,9 +231,9 @@ class FewShot:
         """Return the plane of two features after adaptation to the first test episode (FedFSL, Fig. 6), if it is one.
 
         Returns:
-            ``points`` (n, 2) and ``labels`` (n,) of samples of its classes, ``classes`` (N,), ``grid`` (G, G) the answer
-            at each cell (rows from low to high in the second feature), ``low`` and ``high`` (2,) its corners, and
-            ``accuracy`` (), in percent, on the points. None if the method has no two features and a classifier on them.
+            ``points`` (n, 2) and ``labels`` (n,) of samples of its classes, ``classes`` (N,), ``grid`` (G, G) the
+            answer at each cell (rows from low to high in the second feature), ``low`` and ``high`` (2,) its corners,
+            and ``accuracy`` (), in percent, on the points. None where there are no two features with a classifier on them.
         """
         method, e = self.method, self.tests.episodes
         if not isinstance(method, MAML) or method.backbone.shape != (2,):
@@ -248,9 +249,8 @@ class FewShot:
             margin = 0.05 * (high - low).clamp_min(1e-6)
             low, high = low - margin, high + margin
             steps = torch.linspace(0, 1, _GRID, device=points.device)
-            x, y = torch.meshgrid(
-                low[0] + steps * (high[0] - low[0]), low[1] + steps * (high[1] - low[1]), indexing="xy"
-            )
+            sides = [low[i] + steps * (high[i] - low[i]) for i in (0, 1)]
+            x, y = torch.meshgrid(*sides, indexing="xy")
             grid = method.answer_features(adapted, torch.stack([x.flatten(), y.flatten()], 1)).argmax(1)
             answered = method.answer_features(adapted, points).argmax(1).cpu().numpy()
         right = e.classes[0][answered] == labels[chosen]

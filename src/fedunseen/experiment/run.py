@@ -122,8 +122,8 @@ class Run:
         name = self.experiment.method.name
         if self._few_shot:
             raise ExperimentError(
-                f"method.name = {name!r} learns classes from examples: give a folder with a folder of examples for each "
-                "class, --support FOLDER"
+                f"method.name = {name!r} learns classes from examples: give a folder with a folder of examples for "
+                "each class, --support FOLDER"
             )
         if not find("strategy", self.experiment.strategy.name).merges:
             raise ExperimentError(
@@ -215,8 +215,8 @@ class Run:
             raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
         if method.limited and len(examples) > method.config.ways:
             raise DataError(
-                f"this run's model tells {method.config.ways} classes apart, and there are examples of {len(examples)}: "
-                "give fewer, or train with more method.ways, or with method.name = 'protonet'"
+                f"this run's model tells {method.config.ways} classes apart, and there are examples of "
+                f"{len(examples)}: give fewer, or train with more method.ways, or with method.name = 'protonet'"
             )
         rows = {name: self._read(some) for name, some in examples.items()}
         answers = torch.tensor([n for n, some in enumerate(rows.values()) for _ in some])

@@ -70,8 +70,8 @@ class Method:
         training_only: patterns of parameters that scoring does without, so that they may stay with the clients.
         episodic: few-shot: learns from episodes and is measured on episodes of classes that nobody trained on
             (:class:`fedunseen.methods.episodic.Episodic`).
-        compares: its loss asks the model of all clients, or (``settings.exclusive``) of all others, which it finds under
-            ``peers/`` in its context.
+        compares: its loss asks the model of all clients, or (``settings.exclusive``) of all others, which it finds
+            under ``peers/`` in its context.
         batched: its losses and its backbone are pure, so that the clients of a round can train as one batch.
         width: the length of a feature vector, or the channels of a map.
     """

@@ -1,7 +1,7 @@
 """What few-shot methods have in common: episodes as batches, a network with a classifier, answers to new episodes.
 
-A step's batch is some N-way P-shot Q-query tasks (:mod:`fedunseen.data.episodes`), laid out one task after the other and
-within it one class after the other, so that a sample's answer is told by its place alone.
+A step's batch is some N-way P-shot Q-query tasks (:mod:`fedunseen.data.episodes`), laid out one task after the other
+and within it one class after the other, so that a sample's answer is told by its place alone.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Episodic(Method):
         limited: tells at most ``ways`` classes apart; otherwise any number.
     """
 
-    Settings = EpisodicSettings
+    Settings: ClassVar[type[NamedSettings]] = EpisodicSettings
     limited: ClassVar[bool] = False
     episodic = True
     zero_shot = False
@@ -113,7 +113,7 @@ class Episodic(Method):
             assert shape is not None  # asked for when the method was made
             inputs = turn(inputs.reshape(-1, *shape), batch["quarters"])
         s = self.config
-        return split(inputs.unflatten(0, (-1, s.ways, s.shots + s.queries)), s.shots)
+        return split(inputs.reshape(-1, s.ways, s.shots + s.queries, *inputs.shape[1:]), s.shots)
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the features' network f."""

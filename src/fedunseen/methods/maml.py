@@ -1,14 +1,15 @@
 """MAML (Finn et al. 2017), and with it FedFSL-naive (Fan and Huang 2021, FedFSL, section 3): learn to learn quickly.
 
-A model is trained so that after a few gradient steps on a task's support set (Eq. 4) it answers the queries well (Eq. 5).
-Federated, every client does so on its own episodes (Eq. 7), and the server averages the models (Eq. 10): that is FedAvg,
-and with FedProx FedFSL-prox. The paper leaves open how many inner steps there are, and whether they are differentiated.
+A model is trained so that after a few gradient steps on a task's support set (Eq. 4) it answers the queries well
+(Eq. 5). Federated, every client does so on its own episodes (Eq. 7), and the server averages the models (Eq. 10): that
+is FedAvg, and with FedProx FedFSL-prox. The paper leaves open how many inner steps there are, and whether they are
+differentiated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
 from fedunseen.encoders.backbone import Backbone
@@ -51,7 +53,7 @@ class MAMLSettings(EpisodicSettings):
 class MAML(Episodic):
     """One phase: the queries' loss after inner steps on the support set."""
 
-    Settings = MAMLSettings
+    Settings: ClassVar[type[NamedSettings]] = MAMLSettings
     limited = True
 
     def __init__(self, settings: MAMLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
@@ -80,11 +82,11 @@ class MAML(Episodic):
         return (Phase("local", self.loss, self.optimiser()),)
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """The clients' objective, Eq. 7: the mean over tasks of Eq. 5."""
+        """Return the clients' objective, Eq. 7: the mean over tasks of Eq. 5."""
 
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.config.ways)
-            (logits,) = self.solve(params, task)
+            (logits,) = self.answer(params, task)
             return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
 
         terms = self.over_tasks(one, self.tasks_of(batch))
@@ -135,7 +137,7 @@ class MAML(Episodic):
                 fast = {name: value.detach() for name, value in fast.items()}
         return {**params, **fast}
 
-    def solve(
+    def answer(
         self,
         params: Params,
         task: Tasks,
@@ -159,7 +161,7 @@ class MAML(Episodic):
         """Adapt to each task's support set with ``test_steps`` steps, and answer its queries."""
 
         def one(task: Tasks) -> Terms:
-            return {"logits": self.solve(params, task, "none", steps=self.maml.test_steps)[0]}
+            return {"logits": self.answer(params, task, "none", steps=self.maml.test_steps)[0]}
 
         with torch.no_grad():
             if self.batches_tasks(tasks.support.device):

@@ -9,7 +9,7 @@ support set, p(w) being "the normalized N-way predictions" of a model on a task;
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, within
 from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
 from fedunseen.encoders.backbone import Backbone
@@ -40,7 +41,7 @@ class MAMLMISettings(MAMLSettings):
 class MAMLMI(MAML):
     """One phase: the queries' loss and the divergence from the peer's answers."""
 
-    Settings = MAMLMISettings
+    Settings: ClassVar[type[NamedSettings]] = MAMLMISettings
     compares = True
 
     def __init__(self, settings: MAMLMISettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
@@ -53,7 +54,7 @@ class MAMLMI(MAML):
 
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.config.ways)
-            (logits,) = self.solve(params, task)
+            (logits,) = self.answer(params, task)
             of_task = F.cross_entropy(logits, answers)
             mi = divergence(self.peer_logits(peer, task), logits)
             loss = of_task + self.mi * mi
@@ -71,7 +72,7 @@ class MAMLMI(MAML):
     def peer_logits(self, peer: Params, task: Tasks) -> Tensor:
         """Return the peer's answers after its own adaptation, as constants."""
         with torch.no_grad():
-            return self.solve(peer, task, "none")[0].detach()
+            return self.answer(peer, task, "none")[0].detach()
 
 
 def divergence(of: Tensor, from_: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ At the start of every round a client draws a second classifier, theta', which ne
 solve the tasks and to disagree (Eq. 15), the features being fixed; stage 2 trains the features so that they agree
 (Eq. 16). After Saito et al. 2018 ("Maximum classifier discrepancy").
 
-Algorithm 2 contains no mutual information, the method's name does: it is on in both stages unless ``mi_in_stages`` says
-otherwise. Section 4.2.2 lets a client's classifier leave the central model's answers, 4.2.3 and the equations the second
-classifier's, which is done here. Each classifier adapts to a task with a copy of the features of its own (or, with
-``adapt = "head"``, on the same features), and they are compared on the queries.
+Algorithm 2 contains no mutual information, the method's name does: it is on in both stages unless ``mi_in_stages``
+says otherwise. Section 4.2.2 lets a client's classifier leave the central model's answers, 4.2.3 and the equations the
+second classifier's, which is done here. Each classifier adapts to a task with a copy of the features of its own (or,
+with ``adapt = "head"``, on the same features), and they are compared on the queries.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
@@ -53,6 +54,11 @@ class MAMLMIAdv(MAMLMI):
     def __init__(self, settings: MAMLMIAdvSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
         self.adv = settings
+        if not backbone.trained:
+            raise ExperimentError(
+                "method.name = 'maml-mi-adv' trains features that two classifiers agree on, but these are frozen: name "
+                "a trained encoder, for example conv4"
+            )
 
     def fresh(self, rng: np.random.Generator) -> Params:
         """Draw the second classifier theta' of a client's round."""
@@ -79,7 +85,7 @@ class MAMLMIAdv(MAMLMI):
 
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.config.ways)
-            first, second = self.solve(params, task, heads=("head", "second"))
+            first, second = self.answer(params, task, heads=("head", "second"))
             of_task = F.cross_entropy(first, answers)
             of_second = F.cross_entropy(second, answers)
             adversarial = divergence(first, second)  # Eq. 14

@@ -62,12 +62,12 @@ class ProtoNet(Episodic):
         return (Phase("local", self.loss, self.optimiser()),)
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """The mean over tasks of the queries' cross-entropy."""
+        """Return the mean over tasks of the queries' cross-entropy."""
 
         def one(task: Tasks) -> Terms:
             ways = self.config.ways
             answers = answers_of(task.queries, ways)
-            support, queries = self.represent(params, torch.cat(task)).split([len(side) for side in task])
+            support, queries = torch.split(self.represent(params, torch.cat(task)), [len(side) for side in task])
             logits = prototype_logits(support, queries, ways)
             return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
 
@@ -93,5 +93,6 @@ class ProtoNet(Episodic):
 
 def prototype_logits(support: Tensor, queries: Tensor, ways: int) -> Tensor:
     """Return minus the squared distance (n, N) of queries (n, d) from the means of the support (N * P, d), by class."""
-    prototypes = support.unflatten(0, (ways, -1)).mean(1)
-    return -(queries[:, None] - prototypes).square().sum(-1)
+    prototypes = support.reshape(ways, -1, *support.shape[1:]).mean(1)
+    logits: Tensor = -(queries[:, None] - prototypes).square().sum(-1)
+    return logits

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 __all__ = [
     "Curve",
     "Frame",
+    "class_colour",
     "confusion_map",
     "coverage_map",
     "embedding_map",
@@ -29,6 +30,7 @@ __all__ = [
     "hue",
     "image_source",
     "line_chart",
+    "plane_map",
     "raster",
     "scatter",
     "similarity_map",
@@ -41,6 +43,7 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
+CLASSES = 7  # that have colours of their own on the page of few-shot runs
 _HOVERED = 120  # rounds up to which every point says its value when pointed at
 
 
@@ -169,6 +172,7 @@ def line_chart(
     level: tuple[str, float] | None = None,
     mark: float | None = None,
     legend: bool = False,
+    levels: Sequence[tuple[str, float, str]] = (),
 ) -> str:
     """Draw curves over common x values.
 
@@ -183,13 +187,15 @@ def line_chart(
         level: a name and a value to draw as a dotted horizontal line.
         mark: the x value to mark.
         legend: name the curves below the title.
+        levels: names, values and colours of further dotted lines, which the legend names.
     """
     if top is None:
         tops = [np.nanmax(values, initial=0.0) for c in curves for values in (c.y, c.high) if values is not None]
         top = max([*map(float, tops), 1e-9]) * 1.05
     lows = [np.nanmin(values, initial=0.0) for c in curves for values in (c.y, c.low) if values is not None]
     bottom = min([*map(float, lows), 0.0]) * 1.05
-    rows = _legend(curves) if legend else []
+    dotted = [Curve(np.array([value]), name, colour) for name, value, colour in levels]
+    rows = _legend([*curves, *dotted]) if legend else []
     height = 34 + 17 * (1 + max((row for row, _, _ in rows), default=-1)) if rows else 34
     frame = Frame((float(x[0]), float(x[-1])), (bottom, top), height=206 + height, top=height)
     whole = [t for t in ticks(*frame.x, about=5) if t == round(t)] or [float(x[0])]
@@ -204,6 +210,10 @@ def line_chart(
         y = frame.py(level[1])
         out.append(f'<path class="level" d="M{frame.left} {y:g}H{frame.width - frame.right}"/>')
         out.append(text(frame.width - frame.right, y - 5, level[0], "tick end"))
+    for one in dotted:
+        if one.y[0] <= top:
+            across = f"M{frame.left} {frame.py(one.y[0]):g}H{frame.width - frame.right}"
+            out.append(f'<path class="level" style="stroke:var(--{one.colour})" d="{across}"/>')
     for curve in reversed(curves):
         dash = " dashed" if curve.dashed else ""
         out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{frame.path(x, curve.y)}"/>')
@@ -215,8 +225,12 @@ def line_chart(
         out += _mark(frame, x, curves[0], mark, unit)
     for row, offset, curve in rows:
         y = 29 + 17 * row
-        dash = " dashed" if curve.dashed else ""
-        out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>')
+        place = f"M{frame.left + offset} {y}h16"
+        if any(curve is one for one in dotted):
+            out.append(f'<path class="level" style="stroke:var(--{curve.colour})" d="{place}"/>')
+        else:
+            dash = " dashed" if curve.dashed else ""
+            out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{place}"/>')
         out.append(text(frame.left + offset + 21, y + 4, curve.label))
     if len(x) <= _HOVERED:
         out += _hovers(frame, x, curves, x_label, unit)
@@ -260,7 +274,7 @@ def _hovers(frame: Frame, x: Floats, curves: Sequence[Curve], x_label: str, unit
         for curve in curves:
             if np.isfinite(curve.y[i]):
                 spread = ""
-                if curve.low is not None and curve.high is not None:
+                if curve.low is not None and curve.high is not None and np.isfinite(curve.low[i] + curve.high[i]):
                     spread = f" ({_short(curve.low[i], 1)} to {_short(curve.high[i], 1)})"
                 said.append(f"{curve.label} {_short(curve.y[i], 2)}{unit}{spread}")
         left = max(frame.px(at) - wide / 2, 0)
@@ -473,6 +487,61 @@ def generated_map(
     return svg(out, frame.width, frame.height, f"{words} of {len(classes)} classes", "map")
 
 
+def plane_map(
+    points: Floats,
+    labels: NDArray[np.int64],
+    grid: NDArray[np.int64],
+    corners: tuple[Sequence[float], Sequence[float]],
+    names: Sequence[str],
+    title: str,
+    words: str,
+) -> str:
+    """Draw samples in the plane of two features over the classifier's answers there (FedFSL, Fig. 6).
+
+    Args:
+        points: (n, 2).
+        labels: (n,) positions in ``names``; their colours are the page's ``--class-0`` and so on.
+        grid: (G, G) positions of the answers at evenly spaced places, rows from low to high in the second feature.
+        corners: the lowest and the highest of both features, where the first and the last of those places are.
+        names: what is written at the mean of each class's samples.
+        title: what it is; as ``words``, only said, not written.
+        words: how good it is.
+    """
+    (x0, y0), (x1, y1) = corners
+    half = [max(high - low, 1e-12) / max(len(grid) - 1, 1) / 2 for low, high in ((x0, x1), (y0, y1))]
+    frame = Frame(
+        (x0 - half[0], x1 + half[0]), (y0 - half[1], y1 + half[1]),
+        width=300, height=300, left=0, right=0, top=0, bottom=0,
+    )  # fmt: skip
+    box = 'x="0" y="0" width="300" height="300"'
+    out = [f'<rect class="cells" {box}/>']
+    for k in np.unique(grid).tolist():
+        source = image_source((grid[::-1] == k).astype(np.float64))
+        name = "m" + hashlib.blake2b((box + source).encode(), digest_size=6).hexdigest()
+        out.append(
+            f'<mask id="{name}" maskUnits="userSpaceOnUse" {box}><image {box} preserveAspectRatio="none" '
+            f'href="{source}"/></mask><rect class="region" {box} fill="{class_colour(k)}" mask="url(#{name})"/>'
+        )
+    for k in np.unique(labels).tolist():
+        marks = "".join(f"M{frame.px(a):.1f} {frame.py(b):.1f}h0" for a, b in points[labels == k].tolist())
+        said = f"<title>{escape(names[k])}</title>"
+        out.append(f'<path class="samples" style="stroke:{class_colour(k)}" d="{marks}">{said}</path>')
+    for k in np.unique(labels).tolist():
+        x, y = points[labels == k].mean(axis=0).tolist()
+        out.append(text(frame.px(x), frame.py(y) + 5, _cut(names[k]), "where", 14.0))
+    return svg(out, frame.width, frame.height, f"{title}: {len(points)} samples of {len(names)} classes, {words}")
+
+
+def class_colour(place: int) -> str:
+    """Return the colour of the class at a place of a list: one that the colour-blind tell apart, while there are any.
+
+    Example:
+        >>> class_colour(0), class_colour(7)
+        ('var(--class-0)', 'hsl(243 62% var(--dots))')
+    """
+    return f"var(--class-{place})" if place < CLASSES else f"hsl({hue(place)} 62% var(--dots))"
+
+
 def small_map(values: Floats, title: str, words: str) -> str:
     """Draw a matrix (m, m) in [-1, 1] small, to stand in a row with others, with ``words`` below it."""
     out = [text(0, 12, title, "title"), raster(values, 0, 20, 180, 180), text(0, 215, words, "tick")]
@@ -522,7 +591,15 @@ def _gaps(rows: int, columns: int, x: float, y: float, cell: tuple[float, float]
     return f'<path class="gap" d="{path}"/>' if path else ""
 
 
-def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idle: int, clients: Sequence[str]) -> str:
+def holdings_map(
+    counts: NDArray[np.int64],
+    names: Sequence[str],
+    held: int,
+    idle: int,
+    clients: Sequence[str],
+    idle_words: str = "not trained on",
+    counted: bool = False,
+) -> str:
     """Draw who holds how much of which class.
 
     Args:
@@ -531,6 +608,8 @@ def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idl
         held: how many columns are held by somebody.
         idle: how many are held by nobody although they are not unseen.
         clients: (K,) names of the rows.
+        idle_words: what classes are that nobody holds although they are not unseen.
+        counted: write the number of samples into each cell, where there is room.
     """
     rows, columns = counts.shape
     left, wide = 74, 700
@@ -542,6 +621,8 @@ def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idl
     tall = rows * down
     out = [raster(np.sqrt(counts / max(counts.max(), 1)), left, top, wide, tall)]
     out.append(_gaps(rows, columns, left, top, (across, down)))
+    if counted:
+        out += _counts(counts, left, top, (across, down))
     every = max(1, math.ceil(12 / down))
     totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     longest = max(int(totals.max()), 1)
@@ -565,7 +646,7 @@ def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idl
     start = 0
     for words, number, css, drop in (
         (f"{held} classes held by somebody", held, "held", 25),
-        (f"{idle} not trained on", idle, "none end", 41),
+        (f"{idle} {idle_words}", idle, "none end", 41),
         (f"{nobody} unseen: nobody holds them", nobody, "none end", 25),
     ):
         x, w = left + start * across, number * across
@@ -578,6 +659,20 @@ def holdings_map(counts: NDArray[np.int64], names: Sequence[str], held: int, idl
         out.append(text(x + w if "end" in css else x, top + tall + drop, words, f"tick {css}"))
     words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
     return svg(out, left + wide + 106, top + tall + (48 if idle else 32), words, "map")
+
+
+def _counts(counts: NDArray[np.int64], x: float, y: float, cell: tuple[float, float]) -> list[str]:
+    """Return the numbers that stand in the cells of a map of counts; none where cells are too small for them."""
+    across, down = cell
+    size = min(11.0, down * 0.62, across / (0.66 * len(str(int(counts.max(initial=0))))))
+    if size < 7:
+        return []
+    dark = np.sqrt(counts / max(int(counts.max(initial=0)), 1)) > 0.72
+    return [
+        text(x + (j + 0.5) * across, y + (i + 0.5) * down + size * 0.36, str(int(counts[i, j])),
+             "cell strong" if dark[i, j] else "cell", size)
+        for i, j in zip(*np.nonzero(counts), strict=True)
+    ]  # fmt: skip
 
 
 def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str, int]], clients: Sequence[str]) -> str:

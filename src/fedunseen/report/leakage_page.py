@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, reproduce
+from fedunseen.report.parts import render
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,25 +34,18 @@ def write_leakage_report(facts: Facts, tensors: Mapping[str, Tensor], path: Path
         tensors: what ``leakage.safetensors`` holds.
         path: where to.
     """
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    source = files("fedunseen.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((source / "leakage.html").read_text("utf-8"))
     classifier, method = facts["classifier"], facts["method"]
-    page = template.render(
-        facts=facts,
-        conclusions=conclusions(facts),
-        left_out=classifier.get("left_out"),
-        strips=[] if "left_out" in classifier else _strips(facts, tensors),
-        classifier_rows=[] if "left_out" in classifier else _classifier_rows(classifier),
-        phases=[_phase(facts, name, phase, tensors) for name, phase in method["phases"].items()],
-        noun=_noun(facts),
-        command=_command(facts),
-        style=Markup((source / "style.css").read_text("utf-8")),
-    )
-    write_text(path, page + "\n")
+    context = {
+        "facts": facts,
+        "conclusions": conclusions(facts),
+        "left_out": classifier.get("left_out"),
+        "strips": [] if "left_out" in classifier else _strips(facts, tensors),
+        "classifier_rows": [] if "left_out" in classifier else _classifier_rows(classifier),
+        "phases": [_phase(facts, name, phase, tensors) for name, phase in method["phases"].items()],
+        "noun": _noun(facts),
+        "command": _command(facts),
+    }
+    write_text(path, render("leakage.html", context))
     return path
 
 

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
-from fedunseen.report import figures, reproduce, statistics
+from fedunseen.report import figures, statistics
+from fedunseen.report.episodes_page import episodes_context
 from fedunseen.report.figures import Curve
-from fedunseen.report.sharing import coverage_section, travel_section
+from fedunseen.report.parts import (
+    BLIND,
+    FLATTERS,
+    LAST,
+    LINES,
+    LISTED,
+    Facts,
+    axis,
+    client_names,
+    holdings,
+    labelled,
+    losses,
+    render,
+    technical,
+    travel,
+    upper_end,
+)
+from fedunseen.report.sharing import coverage_section
 from fedunseen.report.theory import theory_section
 
 if TYPE_CHECKING:
     from fedunseen.experiment.run import Run
 
 __all__ = ["write_report"]
-
-Tensors = Mapping[str, NDArray[Any]]
 
 NUMBERS = (
     ("zsl", "ZSL", "only unseen classes to choose from"),
@@ -39,9 +51,6 @@ TITLES = {
     "gzsl_harmonic": "H, harmonic mean",
 }
 COLOURS = {"zsl": "orange", "gzsl_unseen": "orange", "gzsl_seen": "blue", "gzsl_harmonic": "green"}
-LOSSES = ("blue", "orange", "green", "purple", "sky", "yellow")
-LISTED = 120  # classes that are listed openly; more are folded away
-NAMED_HOLDINGS = 150  # classes of one client that are named
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
@@ -57,15 +66,10 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     Raises:
         RunDirectoryError: what the run left behind is damaged.
     """
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    source = files("fedunseen.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((source / "report.html").read_text("utf-8"))
-    style = Markup((source / "style.css").read_text("utf-8"))
+    few_shot = "few_shot" in run.result
+    text = render("episodes.html", episodes_context(run)) if few_shot else render("report.html", _context(run))
     target = path if path is not None else run.path / "report.html"
-    write_text(target, template.render(_context(run), style=style) + "\n")
+    write_text(target, text)
     return target
 
 
@@ -82,9 +86,9 @@ def _context(run: Run) -> dict[str, Any]:
         "choice": _choice(run, first),
         "seeds": _seeds(run, facts),
         "curves": _curves(first, facts),
-        "losses": _losses(first),
-        "holdings": _holdings(facts),
-        "coverage": coverage_section(tensors["client_counts"], run.space, _clients(facts)),
+        "losses": losses(first),
+        "holdings": holdings(facts),
+        "coverage": coverage_section(tensors["client_counts"], run.space, client_names(facts)),
         "classes": _classes(facts) if "labels" in tensors else None,
         "similarity": _similarity(facts),
         "learnt": _learnt(facts),
@@ -93,62 +97,9 @@ def _context(run: Run) -> dict[str, Any]:
         "theory": _theory(facts),
         "images": _images(facts) if "images" in tensors else None,
         "chosen": _chosen(first),
-        "travel": _travel(facts),
-        "technical": _technical(run, first),
+        "travel": travel(facts),
+        "technical": technical(run, first),
     }
-
-
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """What several parts of the page need to know about one run."""
-
-    run: Run
-    tensors: Tensors
-    names: tuple[str, ...]
-    unseen: NDArray[np.int64]
-    merges: bool
-    pools: bool
-    zero_shot: bool
-
-    @staticmethod
-    def of(run: Run) -> Facts:
-        """Read them from the run directory."""
-        from fedunseen.experiment.directory import load_params
-        from fedunseen.experiment.registry import find
-
-        tree = run.manifest["experiment"]
-        strategy = find("strategy", tree["strategy"]["name"])
-        method = find("method", tree["method"]["name"])
-        stored = load_params(run.path / "evaluation.safetensors")
-        return Facts(
-            run,
-            {name: value.numpy() for name, value in stored.items()},
-            run.space.names,
-            run.space.unseen,
-            bool(strategy.merges),
-            bool(strategy.pools),
-            bool(method.zero_shot),
-        )
-
-    @property
-    def chance(self) -> float:
-        """ZSL accuracy of guessing, in percent."""
-        return 100.0 / max(len(self.unseen), 1)
-
-    @property
-    def holders(self) -> str:
-        """Say in one clause who trained."""
-        if self.pools:
-            return "One model, with all training data in one place,"
-        counts = self.tensors["client_counts"]
-        if len(counts) == 1:
-            return "One client"
-        disjoint = ((counts > 0).sum(axis=0) <= 1).all()
-        return f"{len(counts)} clients" + (", no class held by two of them," if disjoint else "")
-
-    def of_classes(self, ids: NDArray[np.int64]) -> list[str]:
-        """Return the names of classes."""
-        return [self.names[int(c)] for c in ids]
 
 
 def _headline(run: Run, facts: Facts) -> list[dict[str, Any]]:
@@ -183,17 +134,17 @@ def _choice(run: Run, first: Run) -> dict[str, Any]:
     if selection == "validation":
         words = (
             f"{both[0].upper()}{both[1:]} chosen on validation classes, which played the unseen ones in a run of "
-            "their own. No test sample took part in the choice."
+            f"their own. {BLIND}"
         )
         label, honest = "Chosen on validation classes", True
     elif selection == "best-on-test":
         words = (
             f"{both[0].upper()}{both[1:]} chosen for scoring best on the very test samples that are reported "
-            "here. Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
+            f"here. {FLATTERS}"
         )
         label, honest = "Not an honest choice: best on test", False
     else:
-        words, label, honest = "The last round, whatever it is. Nothing was chosen.", "Last round", True
+        words, label, honest = LAST, "Last round", True
     if fixed:
         words += f" The calibration factor {evaluation['factor']:g} was given in the experiment."
     elif not calibrated:
@@ -203,22 +154,12 @@ def _choice(run: Run, first: Run) -> dict[str, Any]:
     return {"words": words, "label": label, "honest": honest, "calibrated": calibrated}
 
 
-def _axis(lines: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    return np.array([line["round"] for line in lines], dtype=np.float64)
-
-
-def _top(curves: Sequence[Curve]) -> float:
-    """Return a common upper end for percentages: 100, or lower where all that is drawn is low."""
-    highest = max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None)
-    return 100.0 if highest > 50 else max(5 * np.ceil(highest * 1.08 / 5), 5.0)
-
-
 def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
     """Draw each accuracy of one run by round, with the spread of the clients' own models."""
     lines = run.metrics
     if not lines:
         return None
-    x = _axis(lines)
+    x = axis(lines)
     drawn: dict[str, list[Curve]] = {}
     spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
     for name, _, _ in NUMBERS:
@@ -230,7 +171,7 @@ def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
         drawn[name] = [Curve(main, "merged", COLOURS[name])]
         if spread:
             drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
-    top = _top([curve for curves in drawn.values() for curve in curves])
+    top = upper_end([curve for curves in drawn.values() for curve in curves])
     charts = [
         figures.line_chart(
             curves,
@@ -246,23 +187,6 @@ def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
     return {"charts": charts, "spread": spread}
 
 
-def _losses(run: Run) -> str | None:
-    """Draw the losses by term; the total is left out where it is the only term's double."""
-    lines = run.metrics
-    terms = list(lines[-1].get("losses", {})) if lines else []
-    losses = {t: statistics.curve([line.get("losses", {}) for line in lines], t) for t in terms}
-    if len(losses) == 2 and "loss" in losses:
-        other = next(term for term in losses if term != "loss")
-        if np.allclose(losses[other], losses["loss"], equal_nan=True):
-            del losses["loss"]
-    if not losses:
-        return None
-    curves = [
-        Curve(y, term, LOSSES[i % len(LOSSES)], dashed=i >= len(LOSSES)) for i, (term, y) in enumerate(losses.items())
-    ]
-    return figures.line_chart(curves, "Losses by term, mean of clients", _axis(lines), legend=True)
-
-
 def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
     """Summarise a run of several seeds: a table, and mean curves with the spread over seeds."""
     if not run.seeds:
@@ -270,13 +194,13 @@ def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
     rows = [{"seed": one.result["seed"], **one.result} for one in run.seeds]
     all_lines = [one.metrics for one in run.seeds]
     rounds = min(map(len, all_lines))
-    x = _axis(all_lines[0][:rounds])
+    x = axis(all_lines[0][:rounds])
     drawn = {}
     for name, _, _ in NUMBERS:
         each = np.array([statistics.curve(lines[:rounds], name) for lines in all_lines])
         low, mean, high = statistics.band(each.T.tolist())
         drawn[name] = Curve(mean, "mean of seeds", COLOURS[name], low, high)
-    top = _top(list(drawn.values()))
+    top = upper_end(list(drawn.values()))
     charts = [
         figures.line_chart(
             [curve],
@@ -289,41 +213,6 @@ def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
         for name, curve in drawn.items()
     ]
     return {"rows": rows, "charts": charts, "count": len(rows)}
-
-
-def _clients(facts: Facts) -> list[str]:
-    """Return what the rows of the maps of clients are called."""
-    rows = len(facts.tensors["client_counts"])
-    return ["all data"] if facts.pools and rows == 1 else [f"client {k}" for k in range(rows)]
-
-
-def _holdings(facts: Facts) -> dict[str, Any]:
-    """Draw and list who holds which classes."""
-    counts = facts.tensors["client_counts"]
-    order, held, idle = statistics.holding_order(counts, facts.unseen)
-    clients = _clients(facts)
-    listed = []
-    for client, row in zip(clients, counts, strict=True):
-        own = facts.of_classes(np.flatnonzero(row))
-        listed.append(
-            {
-                "client": client,
-                "classes": len(own),
-                "samples": int(row.sum()),
-                "names": own[:NAMED_HOLDINGS],
-                "more": max(len(own) - NAMED_HOLDINGS, 0),
-            }
-        )
-    per_client = (counts > 0).sum(axis=1)
-    spread = int(per_client.min()), int(per_client.max())
-    return {
-        "map": figures.holdings_map(counts[:, order], facts.of_classes(order), held, idle, clients),
-        "listed": listed,
-        "range": spread[:1] if spread[0] == spread[1] else spread,
-        "held": held,
-        "idle": facts.of_classes(order[held : held + idle]),
-        "nobody": facts.of_classes(facts.unseen),
-    }
 
 
 def _classes(facts: Facts) -> dict[str, Any]:
@@ -415,7 +304,7 @@ def _embedding(facts: Facts) -> dict[str, Any]:
     tensors, labels = facts.tensors, facts.tensors["embedding_labels"]
     classes, positions = np.unique(labels, return_inverse=True)
     names = facts.of_classes(classes)
-    numbered, written = _labelled(names)
+    numbered, written = labelled(names)
     before, after = float(tensors["silhouettes"][1]), float(tensors["silhouettes"][0])
     charts = [
         figures.embedding_map(tensors[f"embedding_{name}"].astype(np.float64), positions, written, title)
@@ -430,19 +319,13 @@ def _embedding(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _labelled(names: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return what is written at the classes of a picture: names, or numbers where names would hide each other."""
-    numbered = len(names) > 50 or float(np.mean([len(name) for name in names])) > 4
-    return numbered, [str(i + 1) for i in range(len(names))] if numbered else list(names)
-
-
 def _generated(facts: Facts) -> dict[str, Any]:
     """Draw generated and real features of the unseen classes in one plane (FZSL, Fig. 5)."""
     tensors = facts.tensors
     labels, made = tensors["generated_labels"].astype(np.int64), tensors["generated_kind"] == 1
     classes, positions = np.unique(labels, return_inverse=True)
     names = facts.of_classes(classes)
-    numbered, written = _labelled(names)
+    numbered, written = labelled(names)
     accuracies = dict(zip(facts.unseen.tolist(), tensors["generated_accuracy"].astype(np.float64), strict=True))
     own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
     plane = tensors["generated_plane"].astype(np.float64)
@@ -461,28 +344,6 @@ def _generated(facts: Facts) -> dict[str, Any]:
             for i, (name, accuracy) in enumerate(zip(names, own, strict=True))
         ],
     }
-
-
-def _parameter_sizes(path: Path) -> dict[str, int]:
-    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "np") as file:
-            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return {}
-
-
-def _travel(facts: Facts) -> dict[str, Any] | None:
-    """Return what travels between clients and server, and what stays."""
-    from fedunseen.experiment.registry import find
-
-    run = facts.run
-    tree = run.manifest["experiment"]
-    strategy, method = (find(room, tree[room]["name"]) for room in ("strategy", "method"))
-    sizes = _parameter_sizes(run.path / "model.safetensors")
-    return travel_section(tree, run.result, run.metrics, sizes, strategy, method.private)
 
 
 def _theory(facts: Facts) -> dict[str, Any] | None:
@@ -570,31 +431,15 @@ def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     settings = [one["settings"] for one in tried] or [{}]
     best = settings.index(chosen["settings"]) if tried else 0
     # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
-    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LOSSES) - 1]
+    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]
     shown = [i for i in (best, *others) if lines[i]]
     if best not in shown:
         return None
     curves = []
-    for colour, i in zip(LOSSES, shown, strict=False):
+    for colour, i in zip(LINES, shown, strict=False):
         label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
         curves.append(Curve(statistics.curve(lines[i], name), label, colour))
     title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
     return figures.line_chart(
-        curves, title, _axis(lines[best]), _top(curves), unit="%", mark=chosen["round"], legend=len(curves) > 1
+        curves, title, axis(lines[best]), upper_end(curves), unit="%", mark=chosen["round"], legend=len(curves) > 1
     )
-
-
-def _technical(run: Run, first: Run) -> dict[str, Any]:
-    """Return what is needed to make the run again, and what it cost."""
-    tree, lines = run.manifest["experiment"], first.metrics
-    again, whole = reproduce.command(tree)
-    return {
-        "command": again,
-        "whole": whole,
-        "toml": reproduce.toml_text(tree),
-        "versions": run.manifest["versions"],
-        "fingerprint": run.manifest["data_fingerprint"],
-        "created": run.manifest["created"],
-        "seconds": run.result["seconds"],
-        "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
-    }

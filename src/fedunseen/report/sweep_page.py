@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
-from fedunseen.experiment.sweep.schema import MEASURES
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.sweep.schema import FEW_SHOT, MEASURES, METRICS
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve, Frame
 from fedunseen.report.page import NUMBERS, TITLES
+from fedunseen.report.parts import render
 from fedunseen.report.sharing import written_bytes
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
-    from fedunseen.experiment.sweep.schema import Figure
+    from fedunseen.experiment.sweep.schema import Figure, Table
 
 __all__ = ["SweepTable", "sweep_tables", "write_sweep_report"]
 
@@ -33,12 +34,23 @@ SHORT = {
     "parameters_shared": "parameters that travel",
     "bytes_down": "down",
     "bytes_up": "up",
+    "few_shot": "few-shot",
+    "few_shot_pixels": "raw samples",
+    "few_shot_random": "untrained",
 }
 MEASURED = {
     **TITLES,
     "parameters_shared": "Parameters that travel",
     "bytes_down": "Bytes down, per client and round",
     "bytes_up": "Bytes up, per client and round",
+    "few_shot": "Few-shot accuracy",
+    "few_shot_pixels": "Nearest example in raw samples",
+    "few_shot_random": "Features before training",
+}
+WORDS = {
+    "few_shot": "classes that nobody had, after a few examples of each",
+    "few_shot_pixels": "the nearest of those examples, with nothing learnt",
+    "few_shot_random": "their nearest mean in the features before training",
 }
 COLOURS = ("blue", "orange", "green", "purple", "sky", "yellow", "wrong", "grey")
 SELECTIONS = {
@@ -47,12 +59,19 @@ SELECTIONS = {
     "set itself, as many papers do.",
     "last": "The last round, whatever it is; nothing was chosen.",
 }
+OF_EPISODES = {
+    "validation": "The round was chosen on episodes of validation classes; no test sample took part in the choice.",
+    "best-on-test": "Not an honest choice: each run reports the round that scores best on the first test episodes, as "
+    "many papers do.",
+    "last": SELECTIONS["last"],
+}
 
 
 class Number(NamedTuple):
     """A cell's accuracy in percent: ours (None if there is none), its deviation over the seeds, and the paper's.
 
-    Or what travels, without a deviation: parameters, or bytes of a client in a round.
+    Of a few-shot run of one seed, half of the 95 % interval over its episodes in place of the deviation. Or what
+    travels, without a deviation: parameters, or bytes of a client in a round.
     """
 
     metric: str
@@ -81,6 +100,35 @@ def _written(metric: str, value: float) -> str:
     if metric.startswith("bytes_"):
         return written_bytes(value)
     return f"{value:,.0f}" if metric in MEASURES else f"{value:.1f}"
+
+
+def _few_shot(row: Row) -> bool:
+    """Say whether a cell's runs are few-shot runs."""
+    if row.mean or row.cell.experiment is None:
+        return "few_shot" in row.mean
+    return bool(find("method", row.cell.experiment.method.name).episodic)
+
+
+def _spread(row: Row, metric: str) -> float | None:
+    """Return what stands behind ±: the deviation over the seeds, or of one few-shot run half of its interval."""
+    return row.sd.get(metric, row.mean.get(f"{metric}_ci95") if row.seeds <= 1 else None)
+
+
+def _asked(sweep: Sweep, shown: Table | Figure) -> list[str]:
+    """Return the metrics that a table or a figure is to show; unset, those of runs of either kind."""
+    more = [] if "metrics" in shown.model_fields_set or "few_shot" not in sweep.metrics else list(FEW_SHOT)
+    if shown is not sweep.file.table:
+        more = more[:1]
+    return list(dict.fromkeys([*shown.metrics, *more]))
+
+
+def _there(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
+    """Return the metrics that any of the cells has, or the paper; before anything is done, those of such runs."""
+    found = [name for name in metrics if any(name in row.mean or name in row.cell.paper for row in rows)]
+    if any(row.mean for row in rows) and found:
+        return found
+    kinds = {_few_shot(row) for row in rows}
+    return [name for name in metrics if name in MEASURES or name in found or (name in FEW_SHOT) in kinds] or [*metrics]
 
 
 @dataclass(frozen=True)
@@ -115,28 +163,23 @@ class SweepTable:
 
 def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     """Write ``results.html`` and ``results.md`` in the sweep's directory, and return where the page is."""
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-
-    tables = sweep_tables(sweep, rows)
-    source = files("fedunseen.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((source / "sweep.html").read_text("utf-8"))
     from fedunseen.experiment.sweep.results import cell_command
 
+    tables = sweep_tables(sweep, rows)
     context = {
         "sweep": sweep,
         "tables": tables,
         "charts": [chart for figure in sweep.file.figures for chart in _charts(sweep, figure, rows, out)],
-        "what": _what(sweep),
-        "accuracies": _shows_accuracies(sweep),
-        "selections": _selections(rows) if _shows_accuracies(sweep) else [],
+        "what": _what(tables),
+        "zero_shot": bool(_metrics(tables) & set(METRICS)),
+        "few_shot": [(SHORT[name], WORDS[name]) for name in FEW_SHOT if name in _metrics(tables)],
+        "interval": _interval(tables, rows),
+        "selections": _selections(rows) if _shows_accuracies(tables) else [],
         "counts": _counts(rows),
         "seeds": max((row.seeds for row in rows), default=1),
         "commands": [(row.cell.key, cell_command(sweep, row.cell), row.run, row.status) for row in rows],
     }
-    style = Markup((source / "style.css").read_text("utf-8"))
-    write_text(out / "results.html", template.render(context, style=style) + "\n")
+    write_text(out / "results.html", render("sweep.html", context))
     write_text(out / "results.md", _markdown(sweep, tables, rows))
     return out / "results.html"
 
@@ -150,6 +193,7 @@ def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
     found: list[SweepTable] = []
     for title, mine in _grouped(rows, apart).items():
         beside = list(_grouped(mine, across))
+        metrics = _there(mine, _asked(sweep, shown))
         by_place = {(_at(row, down), _at(row, across)): row for row in mine}
         known = {name for row in mine for name in row.cell.paper}
         notes: list[str] = []
@@ -159,7 +203,7 @@ def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
             said: list[str] = []
             for group in beside:
                 row = by_place.get((labels, group))
-                numbers += [_number(row, name) for name in shown.metrics]
+                numbers += [_number(row, name) for name in metrics]
                 if row is not None and row.status != "done":
                     said.append(_note(row, notes))
             lines.append((labels, tuple(numbers), ", ".join(dict.fromkeys(said))))
@@ -168,11 +212,11 @@ def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
                 " · ".join(title),
                 tuple(down),
                 tuple(" · ".join(group) for group in beside),
-                tuple((SHORT[name], name in known) for name in shown.metrics),
+                tuple((SHORT[name], name in known) for name in metrics),
                 _paper_head(sweep, mine),
                 tuple(lines),
                 tuple(notes),
-                _caption(sweep, mine),
+                _caption(sweep, mine, metrics),
             )
         )
     return found
@@ -193,7 +237,7 @@ def _grouped(rows: Iterable[Row], axes: Sequence[str]) -> dict[tuple[str, ...], 
 def _number(row: Row | None, name: str) -> Number:
     if row is None:
         return Number(name, None, None, None)
-    return Number(name, row.mean.get(name), row.sd.get(name), row.cell.paper.get(name))
+    return Number(name, row.mean.get(name), _spread(row, name), row.cell.paper.get(name))
 
 
 def _note(row: Row, notes: list[str]) -> str:
@@ -212,12 +256,12 @@ def _paper_head(sweep: Sweep, rows: Sequence[Row]) -> str:
     return f"paper, {others.pop()}" if len(others) == 1 and others != own else "paper"
 
 
-def _caption(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
+def _caption(sweep: Sweep, rows: Sequence[Row], metrics: Sequence[str]) -> tuple[str, ...]:
     """Say which data these are, and whose figures stand beside ours."""
     said: list[str] = []
     data = list(dict.fromkeys(row.cell.values["data"] for row in rows if "data" in row.cell.values))
     said += [f"{one}: {sweep.notes[one]}." for one in data if one in sweep.notes]
-    if any(name.startswith("bytes_") for name in sweep.file.table.metrics):
+    if any(name.startswith("bytes_") for name in metrics):
         said.append("Down: bytes that the server sends to a client in a round; up: bytes that the client sends back.")
     if sweep.file.paper is not None and any(row.cell.paper for row in rows):
         said.append(f"“paper” is what {sweep.file.paper.source} prints.")
@@ -231,24 +275,35 @@ def _caption(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _shows_accuracies(sweep: Sweep) -> bool:
-    return any(name not in MEASURES for name in sweep.file.table.metrics)
+def _metrics(tables: Sequence[SweepTable]) -> set[str]:
+    """Return the metrics that tables show."""
+    return {number.metric for table in tables for _, numbers, _ in table.lines for number in numbers}
 
 
-def _what(sweep: Sweep) -> str:
+def _shows_accuracies(tables: Sequence[SweepTable]) -> bool:
+    return bool(_metrics(tables) - set(MEASURES))
+
+
+def _what(tables: Sequence[SweepTable]) -> str:
     """Say what the numbers are."""
-    travels = any(name in MEASURES for name in sweep.file.table.metrics)
-    accuracies = _shows_accuracies(sweep)
-    said = ["Per-class top-1 accuracies in percent"] if accuracies else []
-    said += (
-        ["parameters and bytes that travel" if accuracies else "Parameters and bytes that travel"] if travels else []
-    )
-    return ", ".join(said)
+    shown = _metrics(tables)
+    said = ["per-class top-1 accuracies in percent"] if shown & set(METRICS) else []
+    said += ["few-shot accuracies over test episodes in percent"] if shown & set(FEW_SHOT) else []
+    said += ["parameters and bytes that travel"] if shown & set(MEASURES) else []
+    words = ", ".join(said)
+    return words[:1].upper() + words[1:]
+
+
+def _interval(tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
+    """Say what stands behind ± where cells have one seed."""
+    alone = "few_shot" in _metrics(tables) and any(row.seeds <= 1 and "few_shot_ci95" in row.mean for row in rows)
+    return "± half of the 95 % interval over the test episodes of the one run" if alone else ""
 
 
 def _selections(rows: Iterable[Row]) -> list[str]:
     """Say how the rounds of these runs were chosen."""
-    return [SELECTIONS[one] for one in dict.fromkeys(row.selection for row in rows if row.selection)]
+    said = [(OF_EPISODES if _few_shot(row) else SELECTIONS)[row.selection] for row in rows if row.selection]
+    return list(dict.fromkeys(said))
 
 
 def _counts(rows: Sequence[Row]) -> list[tuple[int, str]]:
@@ -260,8 +315,9 @@ def _counts(rows: Sequence[Row]) -> list[tuple[int, str]]:
 def _markdown(sweep: Sweep, tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
     """Write the tables as Markdown."""
     seeds = max((row.seeds for row in rows), default=1)
-    spread = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else ""
-    words = " ".join([f"{_what(sweep)}{spread}.", *(_selections(rows) if _shows_accuracies(sweep) else [])])
+    interval = _interval(tables, rows)
+    spread = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else f"; {interval}" if interval else ""
+    words = " ".join([f"{_what(tables)}{spread}.", *(_selections(rows) if _shows_accuracies(tables) else [])])
     text = [f"# {sweep.file.title}", words, f"    {sweep.command}"]
     for table in tables:
         if table.title:
@@ -302,9 +358,11 @@ def _charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
             continue
         lines = _grouped(done, figure.lines)
         charts = []
-        for metric in figure.metrics:
-            if not any(metric in row.mean or metric not in MEASURES for row in done):
-                continue  # runs of an older version do not say what travels
+        for metric in _asked(sweep, figure):
+            if not any(metric in row.mean for row in done):
+                continue  # of the other kind of run, or runs of an older version, which do not say what travels
+            if figure.x == "round" and metric in FEW_SHOT[1:]:
+                continue  # measured once, in the end
             if figure.x == "round":
                 charts.append(_rounds(lines, figure, metric, out))
             elif metric in MEASURES:
@@ -329,16 +387,30 @@ def _colour(i: int) -> str:
 
 
 def _band_words(figure: Figure, rows: Sequence[Row]) -> str:
-    several = any(row.seeds > 1 for row in rows)
-    mean = "Mean over the seeds" if several else "One seed"
+    several, episodes = any(row.seeds > 1 for row in rows), any(_few_shot(row) for row in rows)
+    said = ["Mean over the seeds" if several else "One seed"]
     if figure.x != "round":
-        return f"{mean}{'; bars: one standard deviation' if several else ''}."
-    if figure.band == "clients":
-        return (
-            f"{mean}. Solid: the model after merging. Dashed, and shaded with one standard deviation: the clients' own "
-            "models before merging."
+        bars = "one standard deviation" if several else "the 95 % interval over the episodes" if episodes else ""
+        said[0] += f"; bars: {bars}." if bars else "."
+    elif figure.band == "clients" and not all(_few_shot(row) for row in rows):
+        said[0] += "."
+        said.append(
+            "Solid: the model after merging. Dashed, and shaded with one standard deviation: the clients' own models "
+            "before merging."
         )
-    return f"{mean}{'; shaded: one standard deviation' if several and figure.band == 'seeds' else ''}."
+    else:
+        said[0] += f"{'; shaded: one standard deviation' if several and figure.band == 'seeds' else ''}."
+    if episodes and figure.x == "round":
+        said.append(
+            "After a round few-shot accuracy is measured on episodes of validation classes where the round is chosen "
+            "on them, else on the first test episodes."
+        )
+    pixels = [row.mean["few_shot_pixels"] for row in rows if "few_shot_pixels" in row.mean]
+    if pixels:
+        low, high = f"{min(pixels):.1f}", f"{max(pixels):.1f}"
+        between = low if low == high else f"{low} to {high}"
+        said.append(f"On test episodes the nearest example in raw samples, with nothing learnt, reaches {between} %.")
+    return " ".join(said)
 
 
 def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metric: str, out: Path) -> str:
@@ -366,7 +438,8 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
         else:
             curves.append(Curve(mean, name, colour))
     x = np.arange(1, max(len(curve.y) for curve in curves) + 1, dtype=np.float64)
-    return figures.line_chart([_padded(curve, len(x)) for curve in curves], TITLES[metric], x, _top(curves), unit="%")
+    drawn = [_padded(curve, len(x)) for curve in curves]
+    return figures.line_chart(drawn, MEASURED[metric], x, _top(curves), unit="%")
 
 
 def _clients(lines: Sequence[Mapping[str, Any]], metric: str) -> tuple[Floats, Floats]:
@@ -409,12 +482,16 @@ def _over_axis(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values
     """Draw an accuracy over the values of an axis, which stand at equal distances."""
     points: list[tuple[str, str, list[tuple[int, float, float]]]] = []
     for i, (label, rows) in enumerate(lines.items()):
-        at = [(values.index(row.cell.values[axis]), row.mean[metric], row.sd.get(metric, 0.0)) for row in rows]
+        at = [
+            (values.index(row.cell.values[axis]), row.mean[metric], _spread(row, metric) or 0.0)
+            for row in rows
+            if metric in row.mean
+        ]
         points.append((" · ".join(label), _colour(i), sorted(at)))
     used = sorted({x for _, _, at in points for x, _, _ in at})
     top = _upper(max(mean + sd for _, _, at in points for _, mean, sd in at))
     frame = Frame((-0.4, len(used) - 0.6), (0.0, top))
-    out = frame.axes(TITLES[metric], axis, (), "%")
+    out = frame.axes(MEASURED[metric], axis, (), "%")
     out += [
         figures.text(frame.px(i), frame.height - frame.bottom + 16, values[x], "tick mid") for i, x in enumerate(used)
     ]
@@ -432,7 +509,7 @@ def _over_axis(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values
                 f'<circle class="mark" cx="{frame.px(x):g}" cy="{frame.py(mean):g}" r="4" fill="var(--{colour})">'
                 f"<title>{escape(said.strip())}</title></circle>"
             )
-    return figures.svg(out, frame.width, frame.height, f"{TITLES[metric]} over {axis}")
+    return figures.svg(out, frame.width, frame.height, f"{MEASURED[metric]} over {axis}")
 
 
 def _bars(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values: Sequence[str], metric: str) -> str:

@@ -7,7 +7,7 @@ classes. It wraps any strategy, which then sees nothing but what travels.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 
 from fedunseen.core.errors import ExperimentError
@@ -16,7 +16,7 @@ from fedunseen.core.phases import GradientFunction, Loss, Represent, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
 
-__all__ = ["Selective", "matches", "travelling"]
+__all__ = ["Selective", "corrected_in_part", "matches", "travelling"]
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -61,6 +61,32 @@ def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[st
     return chosen
 
 
+def corrected_in_part(
+    gradient: GradientFunction, correct: Callable[[GradientFunction], GradientFunction], kept: Container[str]
+) -> GradientFunction:
+    """Correct the gradient by some parameters only; leave that by those in ``kept`` as it is.
+
+    Where the correction asks for gradients more than once, the rest follows the last one.
+    """
+
+    def split(params: Params, step: Step) -> tuple[Params, Terms]:
+        rest = {name: value for name, value in params.items() if name in kept}
+        if len(rest) == len(params):
+            return gradient(params, step)
+        of_rest: Params = {}
+
+        def of_part(part: Params, step: Step) -> tuple[Params, Terms]:
+            grads, terms = gradient({**part, **rest}, step)
+            of_rest.update({name: grads[name] for name in rest})
+            return {name: grads[name] for name in part}, terms
+
+        part = {name: value for name, value in params.items() if name not in kept}
+        grads, terms = correct(of_part)(part, step)
+        return {**grads, **of_rest}, terms
+
+    return split
+
+
 class Selective(Strategy):
     """Another strategy, for some of the parameters.
 
@@ -88,27 +114,8 @@ class Selective(Strategy):
         return self.inner.objective(loss, represent)
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
-        """Correct the gradient by what travels as the inner strategy does, and leave that by the rest as it is.
-
-        Where the inner strategy asks for gradients more than once, the rest follows the last one.
-        """
-
-        def split(params: Params, step: Step) -> tuple[Params, Terms]:
-            kept = {name: value for name, value in params.items() if name in self.initial}
-            if len(kept) == len(params):
-                return gradient(params, step)
-            of_kept: Params = {}
-
-            def of_shared(shared: Params, step: Step) -> tuple[Params, Terms]:
-                grads, terms = gradient({**shared, **kept}, step)
-                of_kept.update({name: grads[name] for name in kept})
-                return {name: grads[name] for name in shared}, terms
-
-            shared = {name: value for name, value in params.items() if name not in self.initial}
-            grads, terms = self.inner.correct(of_shared)(shared, step)
-            return {**grads, **of_kept}, terms
-
-        return split
+        """Correct the gradient by what travels as the inner strategy does, and leave that by the rest as it is."""
+        return corrected_in_part(gradient, self.inner.correct, self.initial)
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send the inner strategy's update, and keep the rest."""

@@ -14,7 +14,7 @@ from typing import Any
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.experiment.directory import RunDirectory
-from fedunseen.experiment.sweep.schema import MEASURES, METRICS, Cell, Sweep
+from fedunseen.experiment.sweep.schema import FEW_SHOT, MEASURES, METRICS, Cell, Sweep
 
 __all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
 
@@ -28,7 +28,8 @@ class Row:
         status: ``done``, ``failed``, ``refused`` (its combination makes no sense) or ``not run``.
         problem: the sentence that says why it failed or is refused.
         mean, sd: metric -> percent, over the seeds; ``sd`` (n - 1 in the denominator) is empty for one seed. In
-            ``mean`` also, where the run says it: the parameters that travel, and bytes of a client in a round.
+            ``mean`` also, where the run says it: the parameters that travel, and bytes of a client in a round; of a
+            few-shot run half of its 95 % interval.
         seeds: how many.
         selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
         run: the run directory, relative to the sweep's.
@@ -69,8 +70,9 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         status, problem = "refused", cell.refused
     elif result is not None:
         status = "done"
-        mean = {name: float(result[name]) for name in METRICS} | _travelling(directory.path, result)
-        sd = {name: float(result[f"{name}_sd"]) for name in METRICS if f"{name}_sd" in result}
+        there = [name for name in (*METRICS, *FEW_SHOT, "few_shot_ci95") if name in result]
+        mean = {name: float(result[name]) for name in there} | _travelling(directory.path, result)
+        sd = {name: float(result[f"{name}_sd"]) for name in there if f"{name}_sd" in result}
         seconds = float(result["seconds"])
     elif record.exists():
         told = json.loads(record.read_bytes())
@@ -99,14 +101,14 @@ def cell_command(sweep: Sweep, cell: Cell) -> str:
 
 def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
     """Write one line a cell: its values, its numbers, the paper's, and where the run is."""
-    names = [column for name in METRICS for column in (name, f"{name}_sd", f"{name}_paper")]
+    names = [column for name in sweep.metrics for column in (name, f"{name}_sd", f"{name}_paper")]
     last = ["paper_data", "seeds", "selection", "run", "problem", "command", "seconds"]
     header = [*sweep.axes, "status", *names, *MEASURES, *last]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     for one in rows:
-        numbers = [values.get(name, "") for name in METRICS for values in (one.mean, one.sd, one.cell.paper)]
+        numbers = [values.get(name, "") for name in sweep.metrics for values in (one.mean, one.sd, one.cell.paper)]
         numbers += [one.mean.get(name, "") for name in MEASURES]
         beside = sweep.beside.get(one.cell.values.get("data", ""), "") if one.cell.paper else ""
         writer.writerow(

@@ -16,7 +16,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -25,10 +25,11 @@ from pydantic import Field, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import Settings
-from fedunseen.experiment.registry import names
+from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
 
 __all__ = [
+    "FEW_SHOT",
     "MEASURES",
     "METRICS",
     "Cell",
@@ -45,10 +46,12 @@ __all__ = [
     "sweep_text",
 ]
 
-Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
-Measure = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "parameters_shared", "bytes_down", "bytes_up"]
+Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "few_shot", "few_shot_pixels", "few_shot_random"]
+Measure = Metric | Literal["parameters_shared", "bytes_down", "bytes_up"]
 EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
 METRICS: tuple[Metric, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+FEW_SHOT: tuple[Metric, ...] = ("few_shot", "few_shot_pixels", "few_shot_random")
+"""Those of few-shot runs, in place of ``METRICS``: the model's, and what costs nothing."""
 MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
 """What a run may be shown by beside its accuracies: parameters that travel, and bytes of a client in a round."""
 
@@ -65,7 +68,8 @@ class Table(Settings):
     columns: list[str] = Field(default_factory=list)
     """Axes whose values stand beside each other; all others have a row for each of their values."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure](METRICS))
-    """What is shown of each run: accuracies, and what travels (`parameters_shared`, `bytes_down`, `bytes_up`)."""
+    """What is shown of each run: accuracies, and what travels (`parameters_shared`, `bytes_down`, `bytes_up`); unset,
+    of few-shot runs `few_shot`, `few_shot_pixels` and `few_shot_random`."""
 
 
 class Figure(Settings):
@@ -184,6 +188,12 @@ class Sweep:
     notes: Mapping[str, str]
     command: str
 
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The accuracies that its runs have."""
+        kinds = [find("method", cell.experiment.method.name).episodic for cell in self.cells if cell.experiment]
+        return (() if kinds and all(kinds) else METRICS) + (FEW_SHOT if any(kinds) else ())
+
 
 def sweep_names() -> list[str]:
     """Return the sweeps shipped in the package."""
@@ -260,7 +270,18 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
     words += [word for one in data for word in ("--data", one)]
     words += [word for key, value in overrides.items() for word in ("--set", _assignment(key, value))]
     notes = {label: str(sets[label]["note"]) for label in labels if "note" in sets[label]}
-    return Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
+    sweep = Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
+    if sweep.metrics != FEW_SHOT:
+        return sweep
+    # What the file leaves open is meant for zero-shot runs.
+    figures = [
+        one if "metrics" in one.model_fields_set else one.model_copy(update={"metrics": [FEW_SHOT[0]]})
+        for one in file.figures
+    ]
+    table = file.table
+    if "metrics" not in table.model_fields_set:
+        table = table.model_copy(update={"metrics": list(FEW_SHOT)})
+    return replace(sweep, file=file.model_copy(update={"table": table, "figures": figures}))
 
 
 def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]:

@@ -1,0 +1,129 @@
+"""Episodes: what they hold, whom they leave out, and that chance is fair."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import Benchmark, ClassSpace
+from fedunseen.data.episodes import draw_episodes, for_episodes, too_few, validation_samples
+
+LABELS = np.random.default_rng(1).permutation(np.repeat([2, 5, 7, 9], [6, 6, 4, 30]))
+
+
+def drawn(count=50, ways=3, shots=2, queries=3, labels=LABELS, seed=0, **more):
+    return draw_episodes(labels, count, ways, shots, queries, np.random.default_rng(seed), **more)
+
+
+def test_an_episode_has_different_classes_and_different_samples_of_each():
+    episodes = drawn()
+    assert episodes.index.shape == (50, 3, 5)
+    assert episodes.shots == 2
+    for index, classes in zip(episodes.index, episodes.classes, strict=True):
+        assert len(set(classes.tolist())) == 3
+        for row, c in zip(index, classes, strict=True):
+            assert (LABELS[row] == c).all()
+            assert len(set(row.tolist())) == 5
+
+
+def test_classes_with_too_few_samples_are_not_drawn():
+    assert set(drawn().classes.ravel().tolist()) == {2, 5, 9}  # class 7 has four samples, five are needed
+
+
+def test_answers_are_dealt_anew_in_each_episode():
+    """Each class is each answer as often as chance has it: 200 of 600 episodes of 3 classes, give or take 5 sigma."""
+    classes = drawn(600).classes
+    for c in (2, 5, 9):
+        for n in range(3):
+            assert abs((classes[:, n] == c).sum() - 200) < 5 * (600 * (1 / 3) * (2 / 3)) ** 0.5
+
+
+def test_without_permutation_answers_are_in_the_order_of_classes():
+    assert (drawn(permuted=False).classes == [2, 5, 9]).all()
+
+
+def test_fixed_answers_take_one_class_of_each():
+    answers = np.array([0] * 5 + [0, 0, 1, 0, 1])  # of classes 0 to 9
+    classes = drawn(100, 2, 1, 2, permuted=False, answers=answers).classes
+    assert set(classes[:, 0].tolist()) == {2, 5}
+    assert set(classes[:, 1].tolist()) == {7, 9}
+
+
+def test_turned_images_are_classes_of_their_own():
+    episodes = drawn(200, 5, rotations=True)  # five of 3 classes x 4 turns
+    kinds = {tuple(kind) for kind in np.stack([episodes.classes, episodes.quarters], -1).reshape(-1, 2).tolist()}
+    assert kinds == {(c, q) for c in (2, 5, 9) for q in range(4)}
+    for classes, quarters in zip(episodes.classes, episodes.quarters, strict=True):
+        assert len(set(zip(classes.tolist(), quarters.tolist(), strict=True))) == 5
+
+
+def test_the_same_stream_gives_the_same_episodes():
+    assert np.array_equal(drawn(seed=4).index, drawn(seed=4).index)
+    assert not np.array_equal(drawn(seed=4).index, drawn(seed=5).index)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"ways": 4},
+            "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 queries), but of 4 classes 3 "
+            "have so many",
+        ),
+        (
+            {"queries": 20},
+            "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but of 4 classes 1 "
+            "has so many",
+        ),
+    ],
+)
+def test_too_few_classes_are_refused(told, message):
+    with pytest.raises(DataError) as caught:
+        drawn(**told)
+    assert str(caught.value) == message
+    sizes = {"ways": 3, "shots": 2, "queries": 3} | told
+    assert too_few(LABELS, **sizes)[1] == message
+
+
+def test_a_client_learns_which_of_its_classes_are_too_small():
+    few, reason = too_few(LABELS, 3, 2, 3)
+    assert few.tolist() == [7]
+    assert reason is None
+
+
+def benchmark(validation=(1,)):
+    labels = np.repeat(np.arange(5), 4)
+    space = ClassSpace(tuple("abcde"), np.zeros((5, 0)), (), [0, 1, 2], list(validation), [3, 4])
+    seen = np.isin(labels, [0, 1, 2])
+    features = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    held = np.arange(20) % 4 == 3
+    return Benchmark(
+        "small",
+        space,
+        features,
+        labels,
+        np.flatnonzero(seen & ~held),
+        np.flatnonzero(seen & held),
+        np.flatnonzero(~seen),
+    )
+
+
+def test_validation_classes_are_nobodys():
+    full = benchmark()
+    held = for_episodes(full)
+    assert set(full.labels[held.train].tolist()) == set(full.labels[held.test_seen].tolist()) == {0, 2}
+    assert held.space.seen.tolist() == [0, 2]
+    assert not len(held.space.validation)
+    assert (full.labels[validation_samples(full)] == 1).all()
+    assert len(validation_samples(full)) == 3
+
+
+def test_without_validation_classes_nothing_changes():
+    full = benchmark(())
+    assert for_episodes(full) is full
+
+
+def test_a_benchmark_of_validation_classes_alone_is_refused():
+    with pytest.raises(DataError, match=r"^small: every seen class is a validation class: leave some to train on$"):
+        for_episodes(benchmark((0, 1, 2)))

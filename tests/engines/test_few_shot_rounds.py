@@ -1,0 +1,146 @@
+"""Whole rounds of few-shot methods: batched against one at a time, the peer model against its definition."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.core.parameters import within
+from fedunseen.data import ClassSpace
+from fedunseen.encoders import Backbone
+from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
+from fedunseen.engines import InProcess, Worker
+from fedunseen.methods import METHODS
+from fedunseen.strategies import STRATEGIES
+from fedunseen.strategies.peers import Peers
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WIDTH = 6
+CLASSES = [(0, 1, 2), (1, 2), (0, 3, 4, 5)]  # who holds which
+EPISODE = {"ways": 2, "shots": 1, "queries": 3, "tasks": 2, "episodes": 4, "hidden": (5,), "lr": 0.01}
+
+
+def find(registry, name):
+    module, attribute = registry[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one-at-a-time"):
+    """Return an engine of three clients, and the first parameters, in double precision."""
+    rng = np.random.default_rng(2)
+    kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
+    space = ClassSpace(tuple("abcdefg"), np.zeros((7, 0)), (), range(6), [], [6])
+    backbone = Backbone((WIDTH,))
+    if method == "maml-mi-adv":  # the only one that has nothing to do on frozen features
+        backbone = ConvBackbone(Conv4Settings(widths=(8,)), (1, 2, 3), "vectors")
+    made = kind(kind.Settings(**(EPISODE | (settings or {}))), space, torch.zeros(7, 0), backbone)
+    labels = np.array([c for held in CLASSES for c in held for _ in range(5)])
+    owner = np.array([k for k, held in enumerate(CLASSES) for c in held for _ in range(5)])
+    inputs = torch.from_numpy(rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH)))
+    chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (told or {}))))
+    if made.compares:
+        chosen = Peers(chosen, made.settings.exclusive)
+    samples = [np.flatnonzero(owner == k) for k in range(len(CLASSES))]
+    worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, mode)
+    return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
+
+
+def rounds(made, params, count=3, clients=(0, 1, 2)):
+    """Return the state, the parameters, the clients' states and the results of some rounds."""
+    state, states, results = made.strategy.init(params, 3), {}, []
+    for round in range(count):
+        results.append(made.round(round, state, params, states, clients))
+        state, params = results[-1].state, results[-1].params
+        states |= results[-1].client_states
+    return state, params, states, results
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("maml", {"inner_steps": 2}),
+        ("maml", {"order": "first", "batch_tasks": "loop"}),
+        ("maml", {"adapt": "head", "optimiser": "sgd"}),
+        ("maml-mi", {"inner_steps": 2}),
+        ("maml-mi", {"exclusive": True, "batch_tasks": "loop"}),
+        ("maml-mi-adv", {"inner_steps": 2}),
+        ("maml-mi-adv", {"stages": "alternating", "mi_in_stages": False, "adapt": "head"}),
+        ("protonet", {}),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["fedavg", "fedprox"])
+def test_batched_clients_train_as_they_do_one_at_a_time(method, settings, strategy):
+    one, first = engine(method, settings, strategy)
+    together, _ = engine(method, settings, strategy, mode="batched")
+    _, alone, _, results = rounds(one, first)
+    _, batched, _, others = rounds(together, first)
+    for name, value in alone.items():
+        torch.testing.assert_close(batched[name], value, rtol=1e-7, atol=1e-9)
+    for result, other in zip(results, others, strict=True):
+        for reply, twin in zip(result.replies, other.replies, strict=True):
+            assert reply.terms.keys() == twin.terms.keys()
+
+
+def test_every_few_shot_method_is_tried_above():
+    few = {name for name in METHODS if find(METHODS, name).episodic}
+    assert few == {"maml", "maml-mi", "maml-mi-adv", "protonet"}
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+def test_the_second_classifier_never_leaves_its_client_nor_outlives_a_round(mode):
+    made, first = engine("maml-mi-adv", mode=mode)
+    _, params, states, results = rounds(made, first)
+    assert params.keys() == first.keys()
+    for result in results:
+        for reply in result.replies:
+            assert reply.update.keys() == first.keys()
+    assert not any("second" in name for state in states.values() for name in state)
+
+
+def test_naive_weights_without_pulls_are_maml():
+    """gamma = eta = lambda = 0 and one classifier: what is left of each method is the one before it."""
+    plain, first = engine("maml")
+    mutual, _ = engine("maml-mi", {"mi": 0.0})
+    _, expected, _, _ = rounds(plain, first)
+    _, found, _, _ = rounds(mutual, first)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_the_peer_is_the_merged_model():
+    made, first = engine("maml-mi")
+    state, params, states, _ = rounds(made, first, 2)
+    told = made.strategy.instruct(state, params, states.get(1, {}), 2)
+    peer = within("peers/", told.kept)
+    assert all(peer[name] is value for name, value in params.items())
+    assert not within("peers/", told.extras)  # it does not travel a second time
+
+
+def test_the_exclusive_peer_is_the_mean_of_all_others():
+    """Eq. 11, from the clients' models themselves."""
+    made, first = engine("maml-mi", {"exclusive": True})
+    state, params, states, results = rounds(made, first, 2)
+    for client in range(3):
+        peer = within("peers/", made.strategy.instruct(state, params, states[client], 2).kept)
+        others = [results[-1].models(k) for k in range(3) if k != client]
+        for name, value in peer.items():
+            torch.testing.assert_close(value, torch.stack([other[name] for other in others]).mean(0))
+
+
+def test_a_client_that_had_no_share_in_the_model_compares_itself_with_all_of_it():
+    made, first = engine("maml-mi", {"exclusive": True})
+    state, params, states, _ = rounds(made, first, 1)
+    result = made.round(1, state, params, states, [0, 2])
+    told = made.strategy.instruct(result.state, result.params, states[1], 2)
+    for name, value in within("peers/", told.kept).items():
+        assert torch.equal(value, result.params[name])
+
+
+def test_a_single_client_has_no_others():
+    made, first = engine("maml-mi", {"exclusive": True})
+    state, params, states, _ = rounds(made, first, 2, clients=(0,))
+    told = made.strategy.instruct(state, params, states[0], 2)
+    assert all(torch.equal(value, params[name]) for name, value in within("peers/", told.kept).items())

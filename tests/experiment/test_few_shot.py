@@ -1,0 +1,278 @@
+"""Few-shot runs from end to end, on scikit-learn's digits with a network small enough for seconds."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedunseen import Experiment
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.experiment import load_run, run
+from fedunseen.experiment.directory import load_params
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {
+    "strategy.rounds": 3,
+    "partition.clients": 2,
+    "encoder.widths": [4],
+    "method.episodes": 4,
+    "method.inner_steps": 1,
+    "method.test_steps": 2,
+    "evaluation.episodes": 20,
+    "evaluation.validation_episodes": 6,
+}
+
+
+def small(**more):
+    return Experiment.load("digits-maml", SMALL | {key.replace("__", "."): value for key, value in more.items()})
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(small(), tmp_path_factory.mktemp("few-shot") / "run")
+
+
+def test_a_run_reports_accuracy_with_its_interval_and_baselines(done):
+    result = done.result
+    assert result["test_episodes"] == 20
+    assert result["selected_round"] == 3
+    for name in ("few_shot", "few_shot_base", "few_shot_pixels", "few_shot_random"):
+        assert 0 <= result[name] <= 100
+    assert 0 < result["few_shot_ci95"] < 10
+    assert result["few_shot_pixels"] > 60  # 72.0 on 600 episodes of 15 queries, measured elsewhere
+    assert "zsl" not in result
+    assert [line["episodes_of"] for line in done.metrics] == ["test"] * 3
+
+
+def test_the_watched_episodes_are_the_first_test_episodes(done):
+    assert done.result["few_shot_test"] == done.metrics[2]["few_shot"]
+
+
+def test_the_same_seed_gives_the_same_bits(done, tmp_path):
+    again = run(small(), tmp_path / "again")
+    for name, value in load_params(done.path / "model.safetensors").items():
+        assert torch.equal(value, again.params[name])
+    assert again.result["few_shot"] == done.result["few_shot"]
+
+
+@pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
+def test_a_run_cut_short_goes_on_to_the_same_bits(method, tmp_path):
+    """What a client remembers (its share in the last model) and what it draws anew (a classifier) survive."""
+    told = {"method__name": method, "method__exclusive": True}
+    whole = run(small(**told), tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    def stop(stage, round, rounds, line):
+        if round == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(small(**told), tmp_path / "cut", progress=stop)
+    rest = run(small(**told), tmp_path / "cut", resume=True)
+    for name, value in whole.params.items():
+        assert torch.equal(value, rest.params[name])
+    assert rest.result["few_shot"] == whole.result["few_shot"]
+
+
+def test_clients_alone_are_measured_as_a_mean(tmp_path):
+    result = run(small(strategy__name="local"), tmp_path / "local").result
+    stored = load_params(tmp_path / "local" / "model.safetensors")
+    assert {name.split("/")[1] for name in stored} == {"0", "1"}
+    assert 0 <= result["few_shot"] <= 100
+    assert result["bytes_up"] == 0
+
+
+def test_all_data_in_one_place(tmp_path):
+    result = run(small(strategy__name="centralised", strategy__rounds=1), tmp_path / "pooled").result
+    assert result["bytes_up"] == 0
+    assert 0 <= result["few_shot"] <= 100
+
+
+def test_several_seeds_have_an_interval_over_seeds(tmp_path):
+    """Of two values the t interval is 12.706 sd / sqrt(2)."""
+    result = run(small(run__seeds=2, strategy__rounds=1), tmp_path / "seeds").result
+    each = [json.loads((tmp_path / "seeds" / f"seed-{k}" / "result.json").read_text())["few_shot"] for k in (0, 1)]
+    assert result["few_shot"] == pytest.approx(np.mean(each))
+    assert result["few_shot_ci95"] == pytest.approx(12.706 * np.std(each, ddof=1) / 2**0.5, rel=1e-3)
+
+
+def test_a_zero_shot_benchmark_has_classes_to_choose_on(tmp_path):
+    """digit-pairs with frozen pixels: rounds are chosen on validation classes, which no client trains on."""
+    experiment = Experiment.load(
+        "digit-pairs",
+        {
+            "method.name": "protonet", "method.hidden": [8], "method.episodes": 4, "method.queries": 5,
+            "strategy.rounds": 2, "partition.kind": "pccd", "partition.clients": 10, "evaluation.episodes": 10,
+            "evaluation.validation_episodes": 5,
+        },
+    )  # fmt: skip
+    result = run(experiment, tmp_path / "pairs").result
+    assert "few_shot_validation" in result
+    assert "few_shot_base" in result
+    counts = load_params(tmp_path / "pairs" / "evaluation.safetensors")["client_counts"].numpy()
+    space = load_run(tmp_path / "pairs").space
+    assert counts[:, space.train].sum() > 0
+    assert counts[:, space.validation].sum() == counts[:, space.unseen].sum() == 0
+
+
+def test_the_plane_of_two_features_is_kept(tmp_path):
+    run(small(encoder__outputs=2, strategy__rounds=1), tmp_path / "plane")
+    plane = {n: v.numpy() for n, v in load_params(tmp_path / "plane" / "plane" / "round-1.safetensors").items()}
+    assert sorted(plane["classes"].tolist()) == [5, 6, 7, 8, 9]
+    assert plane["points"].shape == (len(plane["labels"]), 2)
+    assert plane["grid"].min() >= 0
+    assert plane["grid"].max() <= 4
+    # The answer at a sample is that of the nearest cell but near a boundary.
+    place = np.round((plane["points"] - plane["low"]) / (plane["high"] - plane["low"]) * (len(plane["grid"]) - 1))
+    answered = plane["classes"][plane["grid"][place[:, 1].astype(int), place[:, 0].astype(int)]]
+    assert 100 * (answered == plane["labels"]).mean() == pytest.approx(float(plane["accuracy"]), abs=5)
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"method__ways": 6, "method__rotations": False},
+            "no client can make an episode (client 0: 6-way episodes need 6 classes with at least 6 samples each "
+            "(1 shots and 5 queries), but of 5 classes 5 have so many): lower method.ways, method.shots, "
+            "method.queries or partition.clients",
+        ),
+        (
+            {"evaluation__selection": "validation"},
+            "digits has no validation classes to choose the round on: set evaluation.selection = 'last'",
+        ),
+        (
+            {"method__name": "maml-mi", "method__exclusive": True, "strategy__weights": "samples"},
+            "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
+            "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1",
+        ),
+        (
+            {"strategy__name": "scaffold"},
+            "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'maml' does not: choose another "
+            "strategy, for example fedavg",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(told, message, tmp_path):
+    with pytest.raises(ExperimentError) as caught:
+        run(small(**told), tmp_path / "run")
+    assert str(caught.value) == message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"method.name": "fedzsl"},
+            "data.name = 'digits' has no descriptions of its classes, which method.name = 'fedzsl' needs: name a "
+            "few-shot method, for example maml or protonet",
+        ),
+        (
+            {"encoder.name": "gru"},
+            "encoder.name = 'gru' reads sequences, but data.name = 'digits' gives images: name another, for example "
+            "conv4",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_benchmark_is_one_sentence(told, message, tmp_path):
+    with pytest.raises(ExperimentError) as caught:
+        run(Experiment.load("digits-maml", told), tmp_path / "run")
+    assert str(caught.value) == message
+    assert not (tmp_path / "run").exists()
+
+
+def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):
+    with pytest.raises(DataError) as caught:
+        run(small(method__ways=6, method__rotations=True), tmp_path / "run")
+    assert str(caught.value) == (
+        "digits, test classes: 6-way episodes need 6 classes with at least 6 samples each (1 shots and 5 queries), but "
+        "of 5 classes 5 have so many: lower method.ways or queries"
+    )
+
+
+def test_choosing_settings_is_refused():
+    with pytest.raises(ExperimentError) as caught:
+        small(evaluation__choose={"method.lr": [0.1]}, evaluation__selection="validation")
+    assert str(caught.value) == (
+        "evaluation.choose is not there for few-shot methods such as method.name = 'maml': compare settings with a "
+        "sweep, on validation classes (evaluation.selection = 'validation')"
+    )
+
+
+def test_clients_that_cannot_take_part_are_left_out_and_named(tmp_path):
+    """Of ten Dirichlet clients some hold too little: they say so, and the others go on."""
+    told = {
+        "partition__kind": "dirichlet",
+        "partition__alpha": 0.2,
+        "partition__clients": 10,
+        "method__rotations": False,
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run(small(**told, method__ways=3, strategy__rounds=1), tmp_path / "run")
+    words = [str(one.message) for one in caught]
+    assert any("clients are left out (client" in text and "3-way episodes need 3 classes" in text for text in words)
+    left_out = int(next(text for text in words if "left out" in text).split()[0])
+    assert 0 < left_out < 10
+    assert len(result.metrics[0]["participants"]) == 10 - left_out
+
+
+@pytest.fixture
+def examples(tmp_path):
+    """Give a folder with a folder of pictures for each of 5 digits, and a picture to recognise."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    for c in range(5, 10):
+        folder = tmp_path / "support" / f"digit {c}"
+        folder.mkdir(parents=True)
+        for k, i in enumerate(np.flatnonzero(digits.target == c)[: 3 if c == 5 else 2]):
+            Image.fromarray((digits.images[i] / 16 * 255).astype(np.uint8)).save(folder / f"{k}.png")
+    picture = tmp_path / "seven.png"
+    Image.fromarray((digits.images[np.flatnonzero(digits.target == 7)[9]] / 16 * 255).astype(np.uint8)).save(picture)
+    return tmp_path / "support", picture
+
+
+def test_new_classes_are_learnt_from_a_folder_of_examples(done, examples):
+    support, picture = examples
+    (ranking,) = done.recognise(picture, support)
+    assert sorted(one.name for one in ranking) == [f"digit {c}" for c in range(5, 10)]
+    assert [one.score for one in ranking] == sorted((one.score for one in ranking), reverse=True)
+    (fewer,) = done.recognise(picture, {"a": [support / "digit 7" / "0.png"], "b": [support / "digit 8" / "0.png"]}, 1)
+    assert [one.name for one in fewer] in (["a"], ["b"])
+
+
+def test_wrong_examples_are_one_sentence(done, examples, tmp_path):
+    support, picture = examples
+    for c in "xyz":
+        (support / c).mkdir()
+    with pytest.raises(DataError, match=r"x is empty: put at least one example of the class there$"):
+        done.recognise(picture, support)
+    with pytest.raises(DataError, match=r"is no folder: give one with a folder of examples for each class$"):
+        done.recognise(picture, tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"^the examples are of 1 classes: give some of at least two$"):
+        done.recognise(picture, {"one": [picture]})
+    many = {str(k): [picture] for k in range(6)}
+    with pytest.raises(
+        DataError, match=r"^this run's model tells 5 classes apart, and there are examples of 6: give fewer"
+    ):
+        done.recognise(picture, many)
+    with pytest.raises(ExperimentError, match=r"learns classes from examples: give a folder .* --support FOLDER$"):
+        done.predict(picture)
+
+
+def test_a_damaged_result_is_one_sentence(done, tmp_path):
+    import shutil
+
+    shutil.copytree(done.path, tmp_path / "copy")
+    (tmp_path / "copy" / "result.json").write_text('{"rounds": 3}')
+    with pytest.raises(RunDirectoryError, match=r"result\.json is damaged: delete it and resume the run$"):
+        load_run(tmp_path / "copy")

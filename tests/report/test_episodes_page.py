@@ -1,0 +1,498 @@
+"""The page of a few-shot run says what the run says."""
+
+import base64
+import functools
+import io
+import itertools
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from test_report import Page, page_of
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.files import write_tensors
+from fedunseen.experiment.directory import load_params
+from fedunseen.report import figures
+from fedunseen.report.episodes_page import half_width, verdict
+from fedunseen.report.statistics import episode_confusion
+
+NAMES = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")
+VARIANTS = {
+    "plain": (("method.name", "maml"), ("method.inner_steps", 1), ("method.test_steps", 1)),
+    "plane": (("encoder.outputs", 2), ("method.hidden", (8,)), ("method.test_steps", 2)),
+    "stages": (("method.name", "maml-mi-adv"), ("method.hidden", (8,)), ("method.test_steps", 1)),
+    "local": (("method.name", "protonet"), ("strategy.name", "local")),
+    "centralised": (("method.name", "protonet"), ("strategy.name", "centralised"), ("method.shots", 2)),
+    "seeds": (("method.name", "protonet"), ("run.seeds", 3), ("evaluation.selection", "best-on-test")),
+    "dirichlet": (("method.name", "protonet"), ("partition.kind", "dirichlet"), ("method.queries", 2)),
+}
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """Make a tiny few-shot run, each kind once."""
+
+    @functools.cache
+    def make(kind):
+        overrides = {
+            "encoder.widths": [4, 4],
+            "method.episodes": 4,
+            "strategy.rounds": 2,
+            "evaluation.episodes": 12,
+            "evaluation.validation_episodes": 6,
+            **dict(VARIANTS[kind]),
+        }
+        return run(Experiment.load("digits-maml", overrides), tmp_path_factory.mktemp("few") / "run")
+
+    return make
+
+
+@pytest.fixture
+def changed(few, tmp_path):
+    """Copy a run with other numbers, tensors or settings."""
+
+    def make(kind="plain", result=None, tensors=None, lines=None, names=None):
+        folder = tmp_path / "copy"
+        shutil.copytree(few(kind).path, folder)
+        stored = json.loads((folder / "result.json").read_text("utf-8"))
+        (folder / "result.json").write_text(json.dumps({**stored, **(result or {})}), "utf-8")
+        if tensors is not None:
+            old = {k: v.numpy() for k, v in load_params(folder / "evaluation.safetensors").items()}
+            write_tensors(folder / "evaluation.safetensors", {**old, **tensors})
+        if lines is not None:
+            told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+            text = "".join(json.dumps({**line, **lines}) + "\n" for line in told)
+            (folder / "metrics.jsonl").write_text(text, "utf-8")
+        if names is not None:
+            old = (folder / "classes.csv").read_text("utf-8").splitlines()
+            quoted = ['"' + name.replace('"', '""') + '"' for name in names]
+            rows = [f"{name},{row.partition(',')[2]}" for name, row in zip(quoted, old[1:], strict=True)]
+            (folder / "classes.csv").write_text("\n".join([old[0], *rows]) + "\n", "utf-8")
+        return load_run(folder)
+
+    return make
+
+
+def episode(rng, ways=5, shots=2, queries=4, side=7):
+    """Return the tensors of a made-up first test episode."""
+    return {
+        "support_images": rng.random((ways, shots, side, side)).astype(np.float32),
+        "query_images": rng.random((ways, queries, side, side)).astype(np.float32),
+        "query_answers": rng.integers(0, ways, (ways, queries)),
+        "episode_classes": np.array([9, 5, 7, 6, 8])[:ways],
+    }
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_every_kind_of_run_has_a_whole_page_that_needs_nothing_else(kind, few, tmp_path):
+    page, text = page_of(few(kind), tmp_path)
+    for tag, attributes in page.elements:
+        assert tag not in ("script", "link", "iframe", "object", "form")
+        for name in ("src", "href", "xlink:href", "action", "srcset"):
+            if name in attributes:
+                assert attributes[name].startswith("data:image/png;base64,")
+    assert "://" not in text
+    assert "@import" not in text
+    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+    assert "None" not in page.text
+    assert all(a["role"] == "img" and len(a["aria-label"]) > 10 for tag, a in page.elements if tag == "svg")
+    assert "ZSL" not in page.text
+    assert len(text) < 250_000
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_headline_numbers_are_those_of_the_result(kind, few, tmp_path):
+    made = few(kind)
+    page, text = page_of(made, tmp_path)
+    for name in NAMES:
+        value, written = page.numbers[name][0]
+        assert value == made.result[name]
+        assert written == f"{made.result[name]:.1f}"
+        block = re.search(rf'id="number-{name}".*?</div>', text, re.DOTALL)[0]
+        half = half_width(made.result, name)
+        assert (f"± {half or 0:.1f}" in block) == (half is not None)
+        assert ("standard deviation" in block) == (kind == "seeds")
+    assert page.numbers["few_shot"][1] == (20.0, "20.0")
+    assert f"for {made.result['few_shot']:.1f} % of queries; guessing would reach 20 %" in page.text.replace(
+        "\xa0", " "
+    )
+
+
+def test_the_lead_says_who_trained_and_on_how_many_examples(few, tmp_path):
+    said = {kind: page_of(few(kind), tmp_path)[0].text for kind in VARIANTS}
+    assert "5 clients, every class dealt evenly to all of them, trained for 2 rounds." in said["plain"]
+    assert "After one example of each of 5 classes that nobody had, the merged model names" in said["plain"]
+    assert (
+        "5 clients, every class dealt by a Dirichlet draw (\N{GREEK SMALL LETTER ALPHA} = 0.5), trained"
+        in said["dirichlet"]
+    )
+    assert "One model, with all training data in one place, trained" in said["centralised"]
+    assert "After 2 examples of each of 5 classes that nobody had, the trained model names" in said["centralised"]
+    assert "Every client kept its own model; all numbers are means over the clients." in said["local"]
+    assert "a client's model names" in said["local"]
+    assert all("Nobody has an example of 5 of the 10 classes." in words for words in said.values())
+
+
+@pytest.mark.parametrize(
+    ("numbers", "order", "words"),
+    [
+        ((80.0, 1.0, 70.0, 2.0, 60.0), 1, "10.0 points less; the intervals are apart. The model is better than the"),
+        ((80.0, 1.0, 77.5, 2.0, 60.0), 0, "the intervals overlap, so these episodes do not show that the model gains"),
+        ((75.0, 1.0, 77.5, 2.0, 60.0), 0, "the intervals overlap"),
+        ((70.0, 1.0, 77.5, 2.0, 60.0), -1, "7.5 points more; the intervals are apart: this model is worse than no"),
+        ((70.0, 1.0, 77.5, 2.0, 70.5), -1, "Nor can it be told from the network before training"),
+        ((80.0, 1.0, 70.0, 2.0, 90.0), 1, "The model is worse than the network before training"),
+        ((80.0, 1.0, 70.0, 2.0, 80.0), 1, "The model cannot be told from the network before training"),
+    ],
+)
+def test_the_page_says_plainly_whether_the_model_beats_raw_samples(numbers, order, words, changed, tmp_path):
+    names = ("few_shot", "few_shot_ci95", "few_shot_pixels", "few_shot_pixels_ci95", "few_shot_random")
+    page, text = page_of(
+        changed(result=dict(zip(names, numbers, strict=True)) | {"few_shot_random_ci95": 1.0}), tmp_path
+    )
+    label = {1: "Better than raw samples.", 0: "Not better than raw samples.", -1: "Worse than raw samples."}[order]
+    assert label in page.text
+    assert words in page.text
+    css = re.search(r'<p class="choice (\w+)" id="verdict"><b>(.)', text)
+    assert css[1] == ("good" if order > 0 else "warning")
+    assert (css[2] == "⚠") == (order <= 0)
+    assert f"{numbers[2]:.1f} ± {numbers[3]:.1f} %" in page.text
+
+
+def test_the_verdict_agrees_with_the_intervals_themselves():
+    rng = np.random.default_rng(0)
+    orders = set()
+    for _ in range(200):
+        a, b, c = rng.uniform(20, 40, 3)
+        ha, hb, hc = rng.uniform(0.5, 5, 3)
+        found = verdict(
+            {"few_shot": a, "few_shot_ci95": ha, "few_shot_pixels": b, "few_shot_pixels_ci95": hb,
+             "few_shot_random": c, "few_shot_random_ci95": hc},
+            "episodes",
+        )  # fmt: skip
+        overlap = max(a - ha, b - hb) <= min(a + ha, b + hb)
+        assert found["order"] == (0 if overlap else np.sign(a - b))
+        orders.add(found["order"])
+    assert orders == {-1, 0, 1}
+
+
+def test_how_the_round_was_chosen(few, changed, tmp_path):
+    assert "Nothing was chosen" in page_of(few("plain"), tmp_path)[0].text
+    page, text = page_of(few("seeds"), tmp_path)
+    assert "Not an honest choice: best on test" in page.text
+    assert "Each seed's round was chosen for scoring best on some of the very test episodes" in page.text
+    assert 'class="choice warning"' in text
+    result = {"selection": "validation", "selected_round": 1, "few_shot_validation": 44.0}
+    made = changed(result=result, lines={"episodes_of": "validation"})
+    page, text = page_of(made, tmp_path)
+    assert "Round 1 of 2 was chosen on episodes of validation classes" in page.text
+    assert "No test sample took part in the choice." in page.text
+    assert "of validation classes: other classes than those of the test" in page.text
+    assert "Few-shot accuracy on validation classes by round" in text
+    assert "raw samples, test classes" in page.text
+
+
+def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
+    import scipy.stats
+
+    made = few("seeds")
+    page, text = page_of(made, tmp_path)
+    table = re.search(r"<h2>3 seeds</h2>.*?</table>", text, re.DOTALL)[0]
+    cells = re.findall(r"<td>(.*?)</td>", table)
+    for i, one in enumerate(made.seeds):
+        row = cells[5 * i : 5 * i + 5]
+        for name, cell in zip(NAMES[:3], row, strict=False):
+            assert cell == f"{one.result[name]:.1f} ± {one.result[f'{name}_ci95']:.1f}"
+        assert row[3:] == [f"{one.result['few_shot_base']:.1f}", str(one.result["selected_round"])]
+    assert cells[15:19] == [f"{made.result[name]:.1f}, {made.result[f'{name}_sd']:.1f}" for name in NAMES]
+    values = [one.result["few_shot_pixels"] for one in made.seeds]
+    low, high = scipy.stats.t.interval(0.95, 2, np.mean(values), scipy.stats.sem(values))
+    assert half_width(made.result, "few_shot_pixels") == pytest.approx((high - low) / 2)
+    assert "interval over 3 seeds (Student's t), not over their episodes." in page.text
+    assert "so these seeds do not show" in page.text or "the intervals are apart" in page.text
+    assert "From here on: seed 0 alone." in page.text
+    single = page_of(few("plain"), tmp_path)[0].text
+    assert "interval over 12 test episodes of this one run: another seed may lie outside." in single
+
+
+def test_images_are_marked_right_and_wrong_as_the_tensors_say(changed, tmp_path):
+    tensors = episode(np.random.default_rng(0))
+    page, text = page_of(changed(tensors=tensors), tmp_path)
+    classes, answers = tensors["episode_classes"], tensors["query_answers"]
+    part = re.search(r'<ol class="episode".*?</ol>', text, re.DOTALL)[0]
+    rows = part.split('<div class="name">')[1:]
+    assert [row.partition("<")[0] for row in rows] == [str(c) for c in classes]
+    for n, row in enumerate(rows):
+        told = re.findall(r'<li class="(right|wrong)">(<img.*?>)<span>.*?>([✓✗])</b>(.*?)</span>', row)
+        assert len(told) == 4
+        for q, (css, image, sign, words) in enumerate(told):
+            right = answers[n, q] == n
+            assert (css, sign) == (("right", "✓") if right else ("wrong", "✗"))
+            assert words.strip() == ("" if right else str(classes[answers[n, q]]))
+            assert f'alt="query of class {classes[n]}"' in image
+            np.testing.assert_allclose(pixels(image), tensors["query_images"][n, q], atol=0.5 / 255 + 1e-6)
+        examples = re.findall(r'<img[^>]*alt="example of class \d"[^>]*>', row)
+        for shown, image in zip(examples, tensors["support_images"][n], strict=True):
+            np.testing.assert_allclose(pixels(shown), image, atol=0.5 / 255 + 1e-6)
+    right = int((answers == np.arange(5)[:, None]).sum())
+    assert f"Right for {right} of these 20." in page.text
+
+
+def pixels(image):
+    source = re.search(r'src="data:image/png;base64,(.*?)"', image)[1]
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
+
+
+def test_an_episode_in_colour_and_one_without_queries(changed, tmp_path):
+    tensors = episode(np.random.default_rng(1))
+    coloured = {name: np.repeat(tensors[name][..., None], 3, -1) for name in ("support_images", "query_images")}
+    page, _ = page_of(changed(tensors=tensors | coloured), tmp_path)
+    assert sum(tag == "img" for tag, _ in page.elements) == 5 * 6
+    shutil.rmtree(tmp_path / "copy")
+    without = {"query_images": tensors["query_images"][:, :0], "query_answers": tensors["query_answers"][:, :0]}
+    page, _ = page_of(changed(tensors=tensors | without), tmp_path)
+    assert "The first test episode" not in page.text
+
+
+def test_curves_are_those_of_the_metrics_with_their_intervals(few, tmp_path):
+    made = few("plain")
+    _, text = page_of(made, tmp_path)
+    chart = re.search(r'<svg[^>]*aria-label="Few-shot accuracy by round.*?</svg>', text, re.DOTALL)[0]
+    for line in made.metrics:
+        mean, half = line["few_shot"], line["few_shot_ci95"]
+        said = re.search(rf"<title>round {line['round']}, merged ([\d.]+)% \(([\d.]+) to ([\d.]+)\)</title>", chart)
+        np.testing.assert_allclose([float(v) for v in said.groups()], [mean, mean - half, mean + half], atol=0.051)
+    assert f"raw samples {made.result['few_shot_pixels']:.1f}%" in chart
+    assert "guessing 20%" in chart
+    assert chart.count('class="level"') == 4  # two lines, and what they are called
+    frame = float(re.search(r'class="mark" cx="[\d.]+" cy="([\d.]+)"', chart)[1])
+    levels = sorted(float(y) for y in re.findall(r'class="level"[^>]* d="M40 ([\d.]+)H', chart))
+    value, pixels = made.metrics[-1]["few_shot"], made.result["few_shot_pixels"]
+    scale = (levels[1] - levels[0]) / (pixels - 20)
+    assert levels[1] - frame == pytest.approx((value - 20) * scale, abs=0.05)
+
+
+def test_losses_stand_apart_from_accuracy_and_stage_from_stage(few, tmp_path):
+    _, text = page_of(few("stages"), tmp_path)
+    labels = re.findall(r'<svg[^>]*aria-label="(Losses.*?|Accuracy on.*?)"', text)
+    assert [label.partition(" by round")[0] for label in labels] == [
+        "Accuracy on queries of training episodes",
+        "Losses by term, mean of clients, stage 1",
+        "Losses by term, mean of clients, last stage",
+    ]
+    last = few("stages").metrics[-1]["losses"]
+    assert f"task ends at {last['stage1_task']:.1f}" in labels[1]
+    assert f"task ends at {last['task']:.1f}" in labels[2]
+    assert "accuracy" not in labels[1] + labels[2]
+    assert f"stage 1 ends at {last['stage1_accuracy']:.1f}".removesuffix(".0") in labels[0]
+
+
+def slow_confusion(labels, answers, ids):
+    """Count query by query."""
+    table, together = np.full((len(ids), len(ids)), np.nan), np.zeros((len(ids), len(ids)), dtype=int)
+    for i, j in itertools.product(range(len(ids)), repeat=2):
+        asked = said = 0
+        for truth, answered in zip(labels, answers, strict=True):
+            if ids[i] in truth[:, 0] and ids[j] in truth[:, 0]:
+                together[i, j] += 1
+                own = answered[truth == ids[i]]
+                asked, said = asked + len(own), said + int((own == ids[j]).sum())
+        if asked:
+            table[i, j] = 100 * said / asked
+    return table, together
+
+
+@pytest.mark.parametrize(("classes", "ways", "episodes"), [(5, 5, 7), (9, 3, 4), (30, 4, 3)])
+def test_confusions_are_counted_among_the_classes_of_an_episode(classes, ways, episodes):
+    rng = np.random.default_rng(classes)
+    named = rng.choice(100, classes, replace=False)
+    drawn = np.stack([rng.choice(named, ways, replace=False) for _ in range(episodes)])
+    labels = np.repeat(drawn[:, :, None], 6, 2)
+    answers = drawn[np.arange(episodes)[:, None, None], rng.integers(0, ways, labels.shape)]
+    ids = np.unique(labels)
+    table, together = episode_confusion(labels, answers, ids)
+    slow, many = slow_confusion(labels, answers, ids)
+    np.testing.assert_allclose(table, slow)
+    np.testing.assert_array_equal(together, many)
+
+
+def test_classes_are_ranked_by_their_queries(few, tmp_path):
+    made = few("plain")
+    page, text = page_of(made, tmp_path)
+    tensors = load_params(made.path / "evaluation.safetensors")
+    labels, answers = (tensors[name].numpy() for name in ("labels", "answers"))
+    own = {str(c): 100 * (answers[labels == c] == c).mean() for c in np.unique(labels)}
+    part = re.search(r'<ol class="ranking.*?</ol>', text, re.DOTALL)[0]
+    told = re.findall(r'title="60 queries">(\d)</span>.*?class="num">([\d.]+)<', part, re.DOTALL)
+    assert {name: float(value) for name, value in told} == {name: round(v, 1) for name, v in own.items()}
+    assert [float(value) for _, value in told] == sorted((round(v, 1) for v in own.values()), reverse=True)
+    assert np.mean(list(own.values())) == pytest.approx(made.result["few_shot"])
+    diagonal = re.search(r"Confusion among 5 unseen classes, ([\d.]+) percent on the diagonal", text)[1]
+    assert float(diagonal) == pytest.approx(made.result["few_shot"], abs=0.051)
+    assert "rows need not add up" not in page.text
+
+
+def test_of_many_classes_few_meet_in_an_episode(changed, tmp_path):
+    rng = np.random.default_rng(0)
+    drawn = np.stack([rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 5, replace=False) for _ in range(12)])
+    labels = np.repeat(drawn[:, :, None], 5, 2)
+    answers = drawn[np.arange(12)[:, None, None], rng.integers(0, 5, labels.shape)]
+    page, text = page_of(changed(tensors={"labels": labels.ravel(), "answers": answers.ravel()}), tmp_path)
+    assert "rows need not add up to 100" in page.text
+    table, together = slow_confusion(labels, answers, np.unique(labels))
+    told = re.findall(r'class="pair">(\d) → (\d) \((\d+)&nbsp;%\)', text)
+    assert told
+    for true, answer, share in told:
+        assert together[int(true), int(answer)] >= 5
+        assert float(share) == pytest.approx(table[int(true), int(answer)], abs=0.51)
+
+
+def test_a_local_run_says_that_there_is_no_merged_model(few, tmp_path):
+    page, _ = page_of(few("local"), tmp_path)
+    assert "no single model whose answers could be shown class by class" in page.text
+    assert "What classes are taken for" not in page.text
+    assert "Every client's model answers its share of them." in page.text
+    assert "merged" not in page.text
+    assert "Who holds what" in page.text
+
+
+def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
+    made = few("plane")
+    page, text = page_of(made, tmp_path)
+    section = re.search(r"<h2>The plane of two features</h2>.*?</section>", text, re.DOTALL)[0]
+    drawn = re.findall(r"<svg.*?</svg>", section, re.DOTALL)
+    assert len(drawn) == 2
+    for round, drawing in zip((1, 2), drawn, strict=True):
+        tensors = {k: v.numpy() for k, v in load_params(made.path / "plane" / f"round-{round}.safetensors").items()}
+        assert f"Round {round}" in drawing
+        assert f"{float(tensors['accuracy']):.1f} % right" in drawing
+        paths = re.findall(r'class="samples" style="stroke:(.*?)" d="(.*?)"><title>(\d)', drawing)
+        assert [name for _, _, name in paths] == [str(c) for c in tensors["classes"]]
+        assert [colour for colour, _, _ in paths] == [f"var(--class-{n})" for n in range(5)]
+        for (_, path, _), c in zip(paths, tensors["classes"], strict=True):
+            assert path.count("h0") == (tensors["labels"] == c).sum()
+        masks = re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect class="region".*?--class-(\d)', drawing)
+        grid = np.full((120, 120), -1)
+        for source, k in masks:
+            grid[np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) > 127] = int(k)
+        np.testing.assert_array_equal(grid[::-1], tensors["grid"])
+    accuracy = float(tensors["accuracy"])
+    assert f"Round 2 {accuracy:.1f} % right" in page.text
+    assert re.findall(r'class="key class".*?</i>(\d)<', section) == [str(c) for c in tensors["classes"]]
+
+
+def test_dots_lie_on_the_ground_that_answers_for_them():
+    """The nearest of two centres is drawn: each dot's colour is that of the cell below it."""
+    rng = np.random.default_rng(0)
+    low, high, side = np.array([-3.0, 10.0]), np.array([5.0, 90.0]), 120
+    xs, ys = (np.linspace(low[i], high[i], side) for i in (0, 1))
+    grid = ((xs[None] - 1) * 10 + (ys[:, None] - 50) > 0).astype(np.int64)
+    points = rng.uniform(low, high, (200, 2))
+    labels = ((points[:, 0] - 1) * 10 + (points[:, 1] - 50) > 0).astype(np.int64)
+    drawing = figures.plane_map(points, labels, grid, (low, high), ["a", "b"], "Round 1", "all right")
+    ground = {}
+    for source, k in re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect.*?--class-(\d)', drawing):
+        ground[int(k)] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) > 127
+    wrong = 0
+    for colour, path in re.findall(r'class="samples" style="stroke:var\(--class-(\d)\)" d="(.*?)"', drawing):
+        for x, y in re.findall(r"M([\d.]+) ([\d.]+)h0", path):
+            wrong += not ground[int(colour)][int(float(y) / 300 * side), int(float(x) / 300 * side)]
+    assert wrong <= 2  # those on the border itself
+
+
+def test_colours_of_classes_can_be_told_apart_by_the_colour_blind(few, tmp_path):
+    """Under the simulation of Machado et al. (2009), as dots and as ground, on light and on dark."""
+    matrices = {
+        "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+        "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+        "none": np.eye(3),
+    }
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+
+    def lab(colour, matrix):
+        linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+        seen = np.clip(np.array(matrix) @ linear, 0, 1)
+        x, y, z = np.cbrt(np.array(to_xyz) @ seen / [0.95047, 1, 1.08883])
+        return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+    _, text = page_of(few("plane"), tmp_path)
+    schemes = [re.findall(r"--class-\d: (#\w{6})", line) for line in text.splitlines() if "--class-0:" in line]
+    assert [len(one) for one in schemes] == [figures.CLASSES] * 2
+    for scheme, paper in zip(schemes, ("#eeeeea", "#1f242a"), strict=True):
+        rgb = [np.array([int(one[i : i + 2], 16) for i in (1, 3, 5)]) / 255 for one in (*scheme, paper)]
+        for matrix in matrices.values():
+            for share, least in ((1.0, 15.0), (0.36, 7.0)):
+                seen = [lab(share * one + (1 - share) * rgb[-1], matrix) for one in rgb[:-1]]
+                apart = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
+                assert min(apart) > least
+
+
+def test_who_holds_what_is_counted(few, tmp_path):
+    made = few("dirichlet")
+    page, text = page_of(made, tmp_path)
+    counts = load_params(made.path / "evaluation.safetensors")["client_counts"].numpy()
+    drawing = re.search(r'<svg[^>]*aria-label="5 clients and 10 classes.*?</svg>', text, re.DOTALL)[0]
+    written = sorted(int(n) for n in re.findall(r'<text class="cell[^>]*>(\d+)<', drawing))
+    assert written == sorted(counts[counts > 0].tolist())
+    for k, row in enumerate(counts):
+        listed = re.search(rf"<dt>client {k} .*?<dd>(.*?)</dd>", text, re.DOTALL)[1]
+        assert listed == ", ".join(f"{c} ({row[c]})" for c in np.flatnonzero(row))
+    largest = np.mean([row.max() / row.sum() for row in counts if row.sum()])
+    assert f"makes up {100 * largest:.0f} % of them on average, where 20 % would be even." in page.text.replace(
+        "\xa0", " "
+    )
+
+
+def test_counts_are_left_out_where_there_is_no_room():
+    counts = np.full((30, 64), 412)
+    names = [f"class {i}" for i in range(64)]
+    clients = [f"client {k}" for k in range(30)]
+    small = figures.holdings_map(counts[:5, :6], names[:6], 6, 0, clients[:5], counted=True)
+    assert small.count('class="cell') == 30 + 1  # and the ground
+    crowded = figures.holdings_map(counts, names, 64, 0, clients, counted=True)
+    assert 'class="cell"' not in crowded
+    assert "7 for validation: nobody" in figures.holdings_map(
+        counts[:2, :9], names[:9], 1, 7, clients[:2], idle_words="for validation: nobody"
+    )
+
+
+def test_names_from_outside_are_escaped(changed, tmp_path):
+    evil = "<script>alert(1)</script>'&"
+    names = [f"{evil}{i}" for i in range(10)]
+    made = changed("plane", tensors=episode(np.random.default_rng(0)), names=names)
+    folder = made.path
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    manifest["benchmark"] = manifest["experiment"]["name"] = manifest["data_fingerprint"] = evil
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    page, text = page_of(load_run(folder), tmp_path)
+    assert "<script" not in text
+    assert not any(tag == "script" for tag, _ in page.elements)
+    assert f"{evil}7" in page.text
+    assert any(evil in a.get("alt", "") for _, a in page.elements)
+
+
+def test_the_page_is_made_again_to_the_byte_and_travel_and_command_are_told(few, tmp_path):
+    made = few("plain")
+    page, text = page_of(made, tmp_path)
+    assert page_of(made, tmp_path)[1] == text
+    assert "fedunseen run digits-maml" in page.text
+    assert "of" in page.text
+    total = sum(made.result["parameters"].values())
+    assert f"of {total:,} parameters, 100 %" in page.text
+    assert "down and" in page.text
+    assert "All training data lie in one place" in page_of(few("centralised"), tmp_path)[0].text
+    assert "Every client keeps its own model" in page_of(few("local"), tmp_path)[0].text
+
+
+def test_a_run_of_one_round(changed, tmp_path):
+    made = changed(result={"rounds": 1, "selected_round": 1})
+    path = made.path / "metrics.jsonl"
+    path.write_text(path.read_text("utf-8").splitlines(keepends=True)[0], "utf-8")
+    _, text = page_of(load_run(made.path), tmp_path)
+    assert "Few-shot accuracy by round" in text
+    assert isinstance(Page(text), Page)
