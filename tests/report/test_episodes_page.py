@@ -247,6 +247,22 @@ def pixels(image):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
 
 
+def test_the_images_of_a_run_are_samples_of_their_classes(few, tmp_path):
+    from fedunseen.data.digits import Digits
+
+    made = few("plain")
+    page, _ = page_of(made, tmp_path)
+    benchmark = Digits.load(made.experiment.data, 0)
+    tensors = load_params(made.path / "evaluation.safetensors")
+    known = {c: {row.tobytes() for row in benchmark.features[benchmark.labels == c]} for c in range(10)}
+    for name, count in (("support_images", 1), ("query_images", 5)):
+        images = tensors[name].numpy()
+        assert images.shape == (5, count, 8, 8)
+        for c, some in zip(tensors["episode_classes"].tolist(), images, strict=True):
+            assert all(image.astype(benchmark.features.dtype).tobytes() in known[c] for image in some)
+    assert sum(tag == "img" for tag, _ in page.elements) == 5 * 6
+
+
 def test_an_episode_in_colour_and_one_without_queries(changed, tmp_path):
     tensors = episode(np.random.default_rng(1))
     coloured = {name: np.repeat(tensors[name][..., None], 3, -1) for name in ("support_images", "query_images")}

@@ -445,17 +445,17 @@ def test_colour_images_are_shown_in_colour(made, tmp_path):
 
 
 def test_large_images_are_shrunk_to_what_is_shown():
-    from fedunseen.experiment.summary import _small
+    from fedunseen.experiment.summary import small as shrunk
 
     colour = np.zeros((3, 200, 100), dtype=np.uint8)
     colour[0, :, :50] = 255
-    small = _small(colour)
+    small = shrunk(colour)
     assert small.shape == (64, 32, 3)
     np.testing.assert_allclose(small[:, :14, 0], 1.0)
     np.testing.assert_allclose(small[:, 18:], 0.0)
     grey = np.random.default_rng(0).random((1, 8, 16)).astype(np.float32)
-    np.testing.assert_array_equal(_small(grey), grey[0])
-    assert _small(255 * np.ones((1, 4, 4), dtype=np.uint8)).max() == 1.0
+    np.testing.assert_array_equal(shrunk(grey), grey[0])
+    assert shrunk(255 * np.ones((1, 4, 4), dtype=np.uint8)).max() == 1.0
 
 
 def test_a_resumed_run_measures_the_same_theory(made, tmp_path):

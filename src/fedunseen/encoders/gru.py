@@ -21,6 +21,8 @@ from fedunseen.encoders.images import as_floats
 
 __all__ = ["GRU", "GRUBackbone", "GRUSettings"]
 
+_KEEP = 1e4
+
 
 class GRUSettings(EncoderSettings):
     """Settings of the GRU."""
@@ -72,17 +74,20 @@ class GRUBackbone(Backbone):
 
     def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Return the last state (n, hidden) after sequences (n, steps, width), zeros at their ends."""
-        words = as_floats(inputs)
-        there = (words != 0).any(-1, keepdim=True)  # (n, steps, 1)
+        words, h = as_floats(inputs), self.hidden
         given = F.linear(words, params["f.gru.weight_ih"], params["f.gru.bias_ih"])
-        state = torch.zeros_like(given[:, 0, : self.hidden])
-        for step in range(words.shape[1]):
+        padding = (words == 0).all(-1, keepdim=True)
+        # Where there is no word the update gate is told to keep the state: sigmoid(1e4) is exactly one.
+        # Cut by split and unbind, not by slices, each of whose gradients is as large as the whole.
+        gates, news = torch.split(given, [2 * h, h], -1)
+        of_update = torch.arange(2 * h, device=words.device) >= h
+        gates = gates + _KEEP * (padding & of_update)
+        state = torch.zeros_like(news[:, 0])
+        for own_gates, own_new in zip(gates.unbind(1), news.unbind(1), strict=True):
             past = F.linear(state, params["f.gru.weight_hh"], params["f.gru.bias_hh"])
-            reset_in, update_in, new_in = given[:, step].chunk(3, -1)
-            reset_past, update_past, new_past = past.chunk(3, -1)
-            reset, update = torch.sigmoid(reset_in + reset_past), torch.sigmoid(update_in + update_past)
-            new = torch.tanh(new_in + reset * new_past)
-            state = torch.where(there[:, step], new + update * (state - new), state)
+            past_gates, past_new = torch.split(past, [2 * h, h], -1)
+            reset, update = torch.split(torch.sigmoid(own_gates + past_gates), [h, h], -1)
+            state = torch.lerp(torch.tanh(own_new + reset * past_new), state, update)
         return as_floats(state)
 
     def multiply_adds(self) -> int:

@@ -217,7 +217,7 @@ class FewShot:
         images = federation.benchmark.images()
         if images is not None:
             first = self.tests.rows[e.index[0]]
-            shown = np.stack([small(images[row]) for row in first])
+            shown = np.stack([[small(images[one]) for one in row] for row in first])
             q = min(_SHOWN_QUERIES, shown.shape[1] - e.shots)
             tensors |= {
                 "support_images": shown[:, : e.shots],
@@ -233,7 +233,7 @@ class FewShot:
         Returns:
             ``points`` (n, 2) and ``labels`` (n,) of samples of its classes, ``classes`` (N,), ``grid`` (G, G) the
             answer at each cell (rows from low to high in the second feature), ``low`` and ``high`` (2,) its corners,
-            and ``accuracy`` (), in percent, on the points. None where there are no two features with a classifier on them.
+            and ``accuracy`` (), in percent, on the points. None where there is no such plane.
         """
         method, e = self.method, self.tests.episodes
         if not isinstance(method, MAML) or method.backbone.shape != (2,):
