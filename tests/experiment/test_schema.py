@@ -6,7 +6,7 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 
-SECTIONS = "(known: data, encoder, engine, evaluation, method, partition, run, strategy)"
+SECTIONS = "(known: data, defence, encoder, engine, evaluation, method, partition, privacy, run, strategy)"
 METHODS = "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, msdn, svip, vaegan)"
 PRESETS = (
     "apy-clswgan, awa1-clswgan, awa1-free, awa2-clswgan, awa2-distzsl, awa2-fedzsl, awa2-free, awa2-vaegan, "
@@ -96,7 +96,7 @@ WHOLE = "input should be a valid integer"
         ),
         (
             "evaluation.choose.run.seed=[1,2]",
-            "evaluation.choose: 'run.seed' cannot be chosen; only method, strategy and engine can",
+            "evaluation.choose: 'run.seed' cannot be chosen; only method, strategy, defence and engine can",
         ),
     ],
 )  # fmt: skip

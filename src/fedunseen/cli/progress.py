@@ -42,4 +42,7 @@ def _state(line: Mapping[str, Any] | None) -> str:
         return ""
     loss = line["losses"].get("loss")
     losses = "" if loss is None else f"loss {loss:.3f}  "
-    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}"
+    spent = f"  epsilon {line['privacy']['epsilon']:.2f}" if "privacy" in line else ""
+    out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
+    left_out = f"  {out} left out" if out else ""
+    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}{spent}{left_out}"

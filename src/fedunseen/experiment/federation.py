@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.core.phases import SGD
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
@@ -24,8 +24,10 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Candidates, Method
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.selective import Selective, matches, travelling
+from fedunseen.threats.defences import Defence, Robust, Scores, Wrapper
+from fedunseen.threats.privacy import Private
 
-__all__ = ["Federation", "check_presence", "find_device"]
+__all__ = ["Federation", "check_participants", "check_presence", "find_device"]
 
 _NUMBERS = 2**24  # of the samples scored at once: bounds memory
 
@@ -56,6 +58,30 @@ def check_presence(partition: Partition, rounds: int) -> None:
                 f"no client with samples is present in round {round} (counted from 0): "
                 "change partition.join or partition.leave"
             )
+
+
+def drawn_clients(fraction: float, present: int) -> int:
+    """Return how many clients take part in a round: at least one.
+
+    Example:
+        >>> drawn_clients(0.3, 10), drawn_clients(0.01, 10)
+        (3, 1)
+    """
+    return max(1, round_half_up(fraction * present))
+
+
+def check_participants(experiment: Experiment, partition: Partition) -> None:
+    """Refuse a defence that some round has too few clients for.
+
+    Raises:
+        ExperimentError: says how many it needs.
+    """
+    if experiment.defence.name == "none" or experiment.privacy.name != "none":  # which judges every reply by itself
+        return
+    defence = find("defence", experiment.defence.name)(experiment.defence)
+    changes = np.unique(np.concatenate([[0], partition.first, partition.last]))
+    for round in changes[changes < experiment.strategy.rounds].tolist():
+        defence.check(drawn_clients(experiment.strategy.fraction, len(partition.present(round))), round)
 
 
 @dataclass(eq=False)
@@ -129,6 +155,8 @@ class Federation:
         initial = to_device(method.init(stream(experiment.run.seed, "initialisation")), device)
         sizes = {name: value.numel() for name, value in initial.items()}
         strategy, initial = _select(strategy, method, settings.name, initial)
+        check_participants(experiment, partition)
+        strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, initial)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
@@ -139,7 +167,7 @@ class Federation:
             benchmark,
             partition,
             method,
-            InProcess(strategy, worker),
+            InProcess(strategy, worker, forgiving=isinstance(strategy, Wrapper)),
             feature_scaler,
             semantics,
             inputs,
@@ -158,10 +186,18 @@ class Federation:
         return self.engine.strategy.init(self.first, len(self.partition.clients)), self.first
 
     def participants(self, round: int) -> list[int]:
-        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
+        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order.
+
+        As many in each round; under private merging each by itself, so that now and then it is nobody.
+        """
         present = self.partition.present(round)
-        count = max(1, round_half_up(self.experiment.strategy.fraction * len(present)))
+        fraction = self.experiment.strategy.fraction
         rng = stream(self.experiment.run.seed, "participants", round)
+        if self.experiment.privacy.name != "none":
+            return [
+                int(client) for client, drawn in zip(present, rng.random(len(present)), strict=True) if drawn < fraction
+            ]
+        count = drawn_clients(fraction, len(present))
         return sorted(int(client) for client in rng.choice(present, count, replace=False))
 
     def complete(self, params: Params) -> Params:
@@ -230,6 +266,80 @@ def _select(strategy: Strategy, method: Method, name: str, params: Params) -> tu
     if not stays:
         return strategy, params
     return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}
+
+
+def _guard(
+    experiment: Experiment,
+    strategy: Strategy,
+    method: Method,
+    benchmark: Benchmark,
+    partition: Partition,
+    semantics: Tensor,
+    initial: Params,
+) -> Strategy:
+    """Wrap a strategy by the defence and the private merging that the experiment names.
+
+    Raises:
+        ExperimentError: they do not fit the method or each other; a budget does not pay for the rounds.
+    """
+    seed, privacy = experiment.run.seed, experiment.privacy
+    held = {k: np.unique(benchmark.labels[own]) for k, own in enumerate(partition.clients)}
+    if experiment.defence.name != "none":
+        chosen: type[Defence] = find("defence", experiment.defence.name)
+        scores = None
+        if chosen.asks_scores:
+            scores = _scores(experiment, method, benchmark, held, semantics, initial)
+        defence = chosen(experiment.defence, seed, scores)
+        if privacy.name != "none" and not defence.each_alone:
+            raise ExperimentError(
+                f"privacy.name = {privacy.name!r} needs a defence that judges every update by itself, which "
+                f"defence.name = {experiment.defence.name!r} does not as it is set: choose 'norm-clip' with a "
+                "defence.bound, or 'none'"
+            )
+        strategy = Robust(strategy, defence)
+    if privacy.name == "none":
+        return strategy
+    if statistics := [name for name in initial if is_statistic(name)]:
+        raise ExperimentError(
+            f"privacy.name = {privacy.name!r} cannot protect running statistics ({statistics[0]!r}), which noise may "
+            "turn negative: choose an encoder without BatchNorm, for example encoder.norm = 'group'"
+        )
+    uniform = experiment.strategy.weights == "uniform"
+    weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in held.items()}
+    return Private(strategy, privacy, experiment.strategy.fraction, experiment.strategy.rounds, weights, seed)
+
+
+def _scores(
+    experiment: Experiment,
+    method: Method,
+    benchmark: Benchmark,
+    held: dict[int, NDArray[np.int64]],
+    semantics: Tensor,
+    initial: Params,
+) -> Scores:
+    """Return what a defence may ask of the method.
+
+    Raises:
+        ExperimentError: the method has no scores of its merged parameters, or none that change with the inputs.
+    """
+    name = experiment.defence.name
+    if method.generates:
+        raise ExperimentError(
+            f"defence.name = {name!r} asks the merged model for scores of classes, which method.name = "
+            f"{experiment.method.name!r} has only after training classifiers: choose another defence"
+        )
+    device = semantics.device
+
+    def of(params: Params, inputs: Tensor) -> Tensor:
+        return method.scores(params, inputs, semantics)
+
+    return Scores(
+        of,
+        tuple(benchmark.features.shape[1:]),
+        torch.from_numpy(benchmark.space.seen).to(device),
+        {k: torch.from_numpy(classes).to(device) for k, classes in held.items()},
+        benchmark.kind == "images",
+    )
 
 
 def round_half_up(value: float) -> int:

@@ -28,7 +28,7 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.federation import Federation, check_presence
+from fedunseen.experiment.federation import Federation, check_participants, check_presence
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
@@ -142,7 +142,9 @@ def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition
         selection = benchmark.for_selection(experiment.run.seed)
         fit_semantics(selection.space, experiment.data.semantics)
         if not find("strategy", experiment.strategy.name).pools:
-            check_presence(partition.restricted_to(selection.train), experiment.strategy.rounds)
+            restricted = partition.restricted_to(selection.train)
+            check_presence(restricted, experiment.strategy.rounds)
+            check_participants(experiment, restricted)
     except FedUnseenError as error:
         raise type(error)(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
     return selection
@@ -239,6 +241,9 @@ def _train(
         models = federation.models(result.params, client_states)
         line = _measure(federation, current, result, models, client_states, choice.factor)
         state, params = result.state, result.params
+        line |= federation.engine.strategy.notes(state)
+        if result.dropped:
+            line["dropped"] = {str(client): why for client, why in result.dropped.items()}
         line["seconds"] = round(time.perf_counter() - started, 4)
         merit = _merit(line, experiment)
         lines.append(line)

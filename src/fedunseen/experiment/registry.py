@@ -1,4 +1,4 @@
-"""Find a benchmark, encoder, method or strategy by name: this package's own, or one that another package declares.
+"""Find a benchmark, encoder, method, strategy or defence by name: our own, or one that another package declares.
 
 A package adds a method with one line of its own ``pyproject.toml``::
 
@@ -17,20 +17,28 @@ from fedunseen.data import BENCHMARKS
 from fedunseen.encoders import ENCODERS
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
+from fedunseen.threats.defences import DEFENCES
 
 __all__ = ["find", "names"]
 
-_OWN = {"data": BENCHMARKS, "encoder": ENCODERS, "method": METHODS, "strategy": STRATEGIES}
+_OWN = {
+    "data": BENCHMARKS,
+    "encoder": ENCODERS,
+    "method": METHODS,
+    "strategy": STRATEGIES,
+    "defence": DEFENCES,
+}
 _GROUP = {
     "data": "fedunseen.benchmarks",
     "encoder": "fedunseen.encoders",
     "method": "fedunseen.methods",
     "strategy": "fedunseen.strategies",
+    "defence": "fedunseen.defences",
 }
 
 
 def names(section: str) -> list[str]:
-    """Return the known names of a section (``data``, ``encoder``, ``method`` or ``strategy``)."""
+    """Return the known names of a section (``data``, ``encoder``, ``method``, ``strategy``, ``defence``)."""
     return sorted({*_OWN[section], *(entry.name for entry in entry_points(group=_GROUP[section]))})
 
 

@@ -20,12 +20,15 @@ from fedunseen.data import DataSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find
-from fedunseen.strategies import StrategySettings
+from fedunseen.strategies import Strategy, StrategySettings
+from fedunseen.threats.defences import DefenceSettings
+from fedunseen.threats.privacy import PrivacySettings
 
 __all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names", "preset_text"]
 
-SECTIONS = ("data", "encoder", "partition", "method", "strategy", "engine", "evaluation", "run")
-NAMED = ("data", "encoder", "method", "strategy")  # sections whose name says which settings they have
+SECTIONS = ("data", "encoder", "partition", "method", "strategy", "defence", "privacy", "engine", "evaluation", "run")
+NAMED = ("data", "encoder", "method", "strategy", "defence")  # sections whose name says which settings they have
+OPTIONAL = ("defence", "privacy")  # left out of what is written where they are "none", as before they were there
 
 
 class EvaluationSettings(Settings):
@@ -80,6 +83,8 @@ class Experiment(BaseModel):
     partition: PartitionSettings
     method: SerializeAsAny[NamedSettings]
     strategy: SerializeAsAny[StrategySettings]
+    defence: SerializeAsAny[DefenceSettings]
+    privacy: PrivacySettings
     engine: EngineSettings
     evaluation: EvaluationSettings
     run: RunSettings
@@ -137,13 +142,15 @@ class Experiment(BaseModel):
             (overrides or {}).items(), key=lambda told: not (in_order or told[0].endswith(".name"))
         ):
             _override(sections, key, value)
-        sections["encoder"] = {"name": "none", **sections.get("encoder", {})}
+        for section in ("encoder", *OPTIONAL):
+            sections[section] = {"name": "none", **sections.get(section, {})}
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
         kinds: dict[str, type[BaseModel]] = {
             **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
             "partition": PartitionSettings,
+            "privacy": PrivacySettings,
             "engine": EngineSettings,
             "evaluation": EvaluationSettings,
             "run": RunSettings,
@@ -161,9 +168,10 @@ class Experiment(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, defaults included, as JSON values; :meth:`from_dict` reads it back."""
+        there = [s for s in SECTIONS if s not in OPTIONAL or getattr(self, s).name != "none"]
         return {
             "name": self.name,
-            **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in SECTIONS},
+            **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in there},
         }
 
     def _check_combination(self) -> None:
@@ -174,6 +182,7 @@ class Experiment(BaseModel):
                 f"method.name = {name!r} is a closed form that no strategy can merge: "
                 "set strategy.name to 'centralised' or 'local'"
             )
+        self._check_merging(strategy)
         evaluation = self.evaluation
         if evaluation.choose and evaluation.selection != "validation":
             raise ExperimentError(
@@ -186,9 +195,9 @@ class Experiment(BaseModel):
                 f"evaluation.factor has no effect on method.name = {name!r}, which knows no unseen class"
             )
         for key, values in evaluation.choose.items():
-            if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition"):
+            if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition", "privacy"):
                 raise ExperimentError(
-                    f"evaluation.choose: {key!r} cannot be chosen; only method, strategy and engine can"
+                    f"evaluation.choose: {key!r} cannot be chosen; only method, strategy, defence and engine can"
                 )
             if not values:
                 raise ExperimentError(f"evaluation.choose: {key!r} has no value to choose from: give it a few")
@@ -198,6 +207,33 @@ class Experiment(BaseModel):
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
                 raise ExperimentError(f"evaluation.choose: {error}") from None
+
+    def _check_merging(self, strategy: type[Strategy]) -> None:
+        """Refuse a defence or private merging where the strategy merges nothing that they could work on."""
+        defence, privacy, name = self.defence.name, self.privacy.name, self.strategy.name
+        for section, choice in (("defence", defence), ("privacy", privacy)):
+            if choice != "none" and (strategy.pools or not strategy.merges):
+                raise ExperimentError(
+                    f"{section}.name = {choice!r} has no effect with strategy.name = {name!r}, which merges no "
+                    "clients' updates: leave it out, or choose a strategy that does"
+                )
+        if privacy == "none":
+            return
+        if not strategy.merges_by_mean:
+            raise ExperimentError(
+                f"privacy.name = {privacy!r} protects the mean of the updates, but strategy.name = {name!r} takes more "
+                "than that from its clients: choose fedavg, fedavg-decay, fedprox or moon"
+            )
+        if self.strategy.weights == "samples":
+            raise ExperimentError(
+                f"privacy.name = {privacy!r} cannot weight clients by how many samples they have, which is private: "
+                "set strategy.weights to 'classes' or 'uniform'"
+            )
+        if self.evaluation.selection == "validation":
+            raise ExperimentError(
+                f"privacy.name = {privacy!r} counts every round on the clients' data, and evaluation.selection = "
+                "'validation' would train a run more on them: set it to 'last'"
+            )
 
 
 def preset_names() -> list[str]:
