@@ -6,7 +6,9 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 
-SECTIONS = "(known: data, defence, encoder, engine, evaluation, method, partition, privacy, run, strategy)"
+SECTIONS = (
+    "(known: attack, data, defence, encoder, engine, evaluation, method, partition, privacy, run, screening, strategy)"
+)
 METHODS = "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, msdn, svip, vaegan)"
 PRESETS = (
     "apy-clswgan, awa1-clswgan, awa1-free, awa2-clswgan, awa2-distzsl, awa2-fedzsl, awa2-free, awa2-vaegan, "

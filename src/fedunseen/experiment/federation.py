@@ -21,9 +21,11 @@ from fedunseen.evaluation import Answers, answer
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.methods import Candidates, Method
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.selective import Selective, matches, travelling
+from fedunseen.threats.attacks import Attack
 from fedunseen.threats.defences import Defence, Robust, Scores, Wrapper
 from fedunseen.threats.privacy import Private
 
@@ -99,6 +101,7 @@ class Federation:
     labels: Tensor  # (N,)
     first: Params  # the parameters before round 0, of them those that travel
     sizes: dict[str, int]  # how many numbers each parameter has, those that stay with the clients included
+    attack: Attack | None = None
 
     @staticmethod
     def make(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Federation:
@@ -157,23 +160,25 @@ class Federation:
         strategy, initial = _select(strategy, method, settings.name, initial)
         check_participants(experiment, partition)
         strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, initial)
+        attack = make_attack(experiment, benchmark, partition, inputs, feature_scaler)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
-            experiment.encoder.augment,
+            experiment.encoder.augment, attack, make_screening(experiment, method),
         )  # fmt: skip
         return Federation(
             experiment,
             benchmark,
             partition,
             method,
-            InProcess(strategy, worker, forgiving=isinstance(strategy, Wrapper)),
+            InProcess(strategy, worker, forgiving=isinstance(strategy, Wrapper) or attack is not None),
             feature_scaler,
             semantics,
             inputs,
             labels,
             initial,
             sizes,
+            attack,
         )
 
     @property
@@ -224,6 +229,19 @@ class Federation:
     def _unseen_scores(self, params: Params, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         for inputs in self.batches(rows):
             yield self.method.unseen_scores(params, inputs, self.semantics)
+
+    def backdoor(self, params: Params, factor: float) -> dict[str, float]:
+        """Return, for each trigger, the share in percent of its samples that a complete model takes for its target.
+
+        It answers among all classes, with calibration ``factor``, as for the generalised accuracies.
+        """
+        found = {}
+        for probe in self.attack.probes if self.attack is not None else ():
+            with torch.no_grad():
+                scores = (self.method.scores(params, part, self.semantics) for part in torch.split(probe.inputs, 256))
+                answers = answer(scores, np.full(len(probe.inputs), probe.target), self.benchmark.space)
+            found[probe.name] = float(100 * (answers.generalised(factor) == probe.target).mean())
+        return found
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Give the inputs of samples, as many at once as memory well bears."""

@@ -33,6 +33,7 @@ from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import observe_round, summary_tensors
+from fedunseen.experiment.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.strategies import Reply
 
 __all__ = ["Progress", "free_directory", "run"]
@@ -251,6 +252,7 @@ def _train(
         kept = choice.round == current + 1 or (choice.round is None and merit >= best)
         if observed:
             observe_round(federation, directory, current, result, kept)
+            observe_threats(federation, directory, current, result.params)
         if kept:
             write_tensors(directory.model_path, _model_tensors(federation, models, client_states))
         best = max(best, merit)
@@ -264,6 +266,7 @@ def _train(
     result_line |= {f"uncalibrated_{name}": line[f"uncalibrated_{name}"] for name in NAMES[1:]}
     return {
         **result_line,
+        **threat_result(federation, lines, selected),
         **_traffic(federation, lines),
         "calibration_factor": line["calibration_factor"],
         "rounds": rounds,
@@ -287,7 +290,7 @@ def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Param
 
 def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Say what travels: bytes of a client in a round, on average, and how many parameters of each module there are."""
-    parts = sum(len(line["participants"]) for line in lines)
+    parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
     found: dict[str, Any] = {
         way: round(sum(line[way] for line in lines) / parts, 1) for way in ("bytes_down", "bytes_up")
     }
@@ -323,6 +326,7 @@ def _measure(
     line["losses"] = _mean_terms(federation.engine.strategy.reply_weights(replies), replies)
     line["participants"] = [reply.client for reply in replies]
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
+    line |= threat_line(federation, round, result, models, factor)
     own_too = experiment.evaluation.clients
     if own_too or (own_too is None and not federation.method.generates):
         if federation.engine.strategy.merges:
@@ -433,7 +437,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
             done = run(one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed)
             results.append(done.result)
         summary: dict[str, Any] = {}
-        names = [name for name in results[0] if name in NAMES or name.startswith("uncalibrated_")]
+        names = [name for name in results[0] if name in NAMES or name.startswith(("uncalibrated_", "backdoor"))]
         for name in names:
             values = [result[name] for result in results]
             summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}

@@ -21,14 +21,28 @@ from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find
 from fedunseen.strategies import Strategy, StrategySettings
+from fedunseen.threats.attacks import AttackSettings, parse_rounds
 from fedunseen.threats.defences import DefenceSettings
 from fedunseen.threats.privacy import PrivacySettings
 
 __all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names", "preset_text"]
 
-SECTIONS = ("data", "encoder", "partition", "method", "strategy", "defence", "privacy", "engine", "evaluation", "run")
-NAMED = ("data", "encoder", "method", "strategy", "defence")  # sections whose name says which settings they have
-OPTIONAL = ("defence", "privacy")  # left out of what is written where they are "none", as before they were there
+SECTIONS = (
+    "data",
+    "encoder",
+    "partition",
+    "method",
+    "strategy",
+    "attack",
+    "screening",
+    "defence",
+    "privacy",
+    "engine",
+    "evaluation",
+    "run",
+)
+NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence")  # whose name says which settings
+OPTIONAL = ("attack", "screening", "defence", "privacy")  # left out of what is written where they are "none", as before
 
 
 class EvaluationSettings(Settings):
@@ -83,6 +97,8 @@ class Experiment(BaseModel):
     partition: PartitionSettings
     method: SerializeAsAny[NamedSettings]
     strategy: SerializeAsAny[StrategySettings]
+    attack: SerializeAsAny[NamedSettings]
+    screening: SerializeAsAny[NamedSettings]
     defence: SerializeAsAny[DefenceSettings]
     privacy: PrivacySettings
     engine: EngineSettings
@@ -183,6 +199,7 @@ class Experiment(BaseModel):
                 "set strategy.name to 'centralised' or 'local'"
             )
         self._check_merging(strategy)
+        self._check_threats()
         evaluation = self.evaluation
         if evaluation.choose and evaluation.selection != "validation":
             raise ExperimentError(
@@ -235,6 +252,34 @@ class Experiment(BaseModel):
                 "'validation' would train a run more on them: set it to 'last'"
             )
 
+    def _check_threats(self) -> None:
+        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)
+        name = self.strategy.name
+        for section, settings in (("attack", self.attack), ("screening", self.screening)):
+            if settings.name != "none" and (strategy.pools or not strategy.merges):
+                raise ExperimentError(
+                    f"{section}.name = {settings.name!r} is about clients whose updates are merged, which "
+                    f"strategy.name = {name!r} does not do: choose another strategy, for example fedavg"
+                )
+        if self.screening.name != "none" and (method.generates or not method.trained):
+            raise ExperimentError(
+                f"screening.name = {self.screening.name!r} judges the features that one loss is computed from, and "
+                f"method.name = {self.method.name!r} has several or none: choose another method, for example fedzsl"
+            )
+        if isinstance(self.attack, AttackSettings):
+            first = min((first for first, _ in parse_rounds(self.attack.rounds)), default=1)
+            if first > self.strategy.rounds:
+                raise ExperimentError(
+                    f"attack.rounds = {self.attack.rounds!r} begins after the last of {self.strategy.rounds} rounds: "
+                    "let the attack begin earlier, or run more rounds (strategy.rounds)"
+                )
+            if self.evaluation.selection != "last":
+                raise ExperimentError(
+                    f"attack.name = {self.attack.name!r} is measured round by round to the last one, and with "
+                    f"evaluation.selection = {self.evaluation.selection!r} a round before the attack could be chosen: "
+                    "set evaluation.selection to 'last'"
+                )
+
 
 def preset_names() -> list[str]:
     """Return the presets shipped in the package."""
@@ -283,7 +328,14 @@ def _read(source: str | Path) -> tuple[str, Path]:
         raise ExperimentError(f"{source} is not a text file in UTF-8: save it as UTF-8") from None
 
 
-_PATHS = (("data", "root"), ("data", "splits"), ("data", "classes"), ("encoder", "model"), ("partition", "file"))
+_PATHS = (
+    ("data", "root"),
+    ("data", "splits"),
+    ("data", "classes"),
+    ("encoder", "model"),
+    ("partition", "file"),
+    ("attack", "folder"),
+)
 
 
 def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:

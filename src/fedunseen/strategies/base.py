@@ -73,6 +73,7 @@ class Reply:
         terms: mean losses, for the log.
         step_lengths: how far it would have moved each parameter along a constant gradient of one
             (``LocalResult.step_lengths``).
+        notes: what else is said of its round, for the log: how many samples it screened and dropped.
     """
 
     client: int
@@ -81,6 +82,7 @@ class Reply:
     samples: int
     terms: dict[str, float] = field(default_factory=dict)
     step_lengths: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
 
 
 class Strategy:
