@@ -31,6 +31,7 @@ from fedunseen.threats.privacy import Private
 
 __all__ = ["Federation", "check_participants", "check_presence", "find_device"]
 
+_SCALE = 1000  # samples from which a defence's random inputs have their scale
 _NUMBERS = 2**24  # of the samples scored at once: bounds memory
 
 
@@ -159,7 +160,7 @@ class Federation:
         sizes = {name: value.numel() for name, value in initial.items()}
         strategy, initial = _select(strategy, method, settings.name, initial)
         check_participants(experiment, partition)
-        strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, initial)
+        strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, inputs, initial)
         attack = make_attack(experiment, benchmark, partition, inputs, feature_scaler)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
@@ -293,6 +294,7 @@ def _guard(
     benchmark: Benchmark,
     partition: Partition,
     semantics: Tensor,
+    inputs: Tensor,
     initial: Params,
 ) -> Strategy:
     """Wrap a strategy by the defence and the private merging that the experiment names.
@@ -306,7 +308,7 @@ def _guard(
         chosen: type[Defence] = find("defence", experiment.defence.name)
         scores = None
         if chosen.asks_scores:
-            scores = _scores(experiment, method, benchmark, held, semantics, initial)
+            scores = _scores(experiment, method, benchmark, held, semantics, inputs)
         defence = chosen(experiment.defence, seed, scores)
         if privacy.name != "none" and not defence.each_alone:
             raise ExperimentError(
@@ -333,7 +335,7 @@ def _scores(
     benchmark: Benchmark,
     held: dict[int, NDArray[np.int64]],
     semantics: Tensor,
-    initial: Params,
+    inputs: Tensor,
 ) -> Scores:
     """Return what a defence may ask of the method.
 
@@ -346,17 +348,25 @@ def _scores(
             f"defence.name = {name!r} asks the merged model for scores of classes, which method.name = "
             f"{experiment.method.name!r} has only after training classifiers: choose another defence"
         )
-    device = semantics.device
+    device, images = semantics.device, benchmark.kind == "images"
+    shape = tuple(benchmark.features.shape[1:])
+    rows = stream(experiment.run.seed, "scale of inputs").permutation(benchmark.train)[:_SCALE]
+    sample = inputs[torch.from_numpy(np.sort(rows)).to(device)]
+    sample = sample / 255 if sample.dtype == torch.uint8 else sample.float()
+    mean, deviation = float(sample.mean()), float(sample.std())
 
-    def of(params: Params, inputs: Tensor) -> Tensor:
-        return method.scores(params, inputs, semantics)
+    def of(params: Params, given: Tensor) -> Tensor:
+        return method.scores(params, given, semantics)
+
+    def random(rng: np.random.Generator, count: int) -> Tensor:
+        noise = mean + deviation * torch.from_numpy(rng.standard_normal((count, *shape), dtype=np.float32)).to(device)
+        return noise.clamp(0, 1) if images else noise
 
     return Scores(
         of,
-        tuple(benchmark.features.shape[1:]),
-        torch.from_numpy(benchmark.space.seen).to(device),
+        random,
+        torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device),
         {k: torch.from_numpy(classes).to(device) for k, classes in held.items()},
-        benchmark.kind == "images",
     )
 
 

@@ -15,5 +15,6 @@ DEFENCES = {
     "multi-krum": "fedunseen.threats.defences.distances:MultiKrum",
     "bulyan": "fedunseen.threats.defences.distances:Bulyan",
     "flame": "fedunseen.threats.defences.distances:Flame",
+    "class-probes": "fedunseen.threats.defences.class_probes:ClassProbes",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.defences``."""

@@ -43,10 +43,10 @@ __all__ = [
 
 NOT_FINITE = "it is not finite"
 TOO_FAR = "it is too far from the others"
-TOO_LONG = "it is too long"
-TAKES_OVER = "it takes over classes that its client does not hold"
+TAKES_OVER = "it turns inputs of classes that its client does not hold into others"
+PULLS = "it pulls inputs of no class towards one class"
 TOO_FEW = "too few replies are left for the rule"
-REASONS = ("", NOT_FINITE, TOO_FAR, TOO_LONG, TAKES_OVER, TOO_FEW)
+REASONS = ("", NOT_FINITE, TOO_FAR, TAKES_OVER, PULLS, TOO_FEW)
 """Why a reply was left out; the state keeps the position in this list."""
 
 
@@ -66,17 +66,15 @@ class Scores:
 
     Attributes:
         of: (parameters, inputs (n, ...)) -> (n, C) scores of all classes of the space.
-        shape: of one input.
-        seen: ids of the classes that clients train on.
+        random: (generator, n) -> (n, ...) Gaussian inputs, with the mean and deviation of all numbers of real ones.
+        classes: ids of the classes that there is a description of, seen or not.
         held: client -> ids of the classes that it has registered to train on.
-        images: inputs are images with values in [0, 1].
     """
 
     of: Callable[[Params, Tensor], Tensor]
-    shape: tuple[int, ...]
-    seen: Tensor
+    random: Callable[[np.random.Generator, int], Tensor]
+    classes: Tensor
     held: Mapping[int, Tensor]
-    images: bool = False
 
 
 @dataclass(frozen=True, eq=False)
