@@ -11,6 +11,7 @@
 ``evaluation.safetensors``  what the report draws
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``similarity/``          how well classes fit each other's attributes after some rounds
+``magnitudes/``          of an attack: some of its triggers, and the sums of features of clean samples and triggers
 ``selection/``           the run on validation classes that chose rounds and calibration
 ======================== ==========================================================================
 
@@ -94,7 +95,12 @@ class RunDirectory:
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Make the directory, unless it is there, and sweep up what a kill left half-written."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in [*self.path.glob(".*"), *self.checkpoints.glob(".*"), *self.path.glob("similarity/.*")]:
+        for leftover in [
+            *self.path.glob(".*"),
+            *self.checkpoints.glob(".*"),
+            *self.path.glob("similarity/.*"),
+            *self.path.glob("magnitudes/.*"),
+        ]:
             if _is_leftover(leftover.name):
                 leftover.unlink()
         if not self.manifest_path.exists():

@@ -306,7 +306,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or "." not in key:
         raise ExperimentError(f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        read = tomllib.loads(f"value = {value}")["value"]
+        named = key.strip().endswith(".name") and not isinstance(read, str)  # a name may look like a number: nan
+        return key.strip(), value.strip() if named else read
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
 

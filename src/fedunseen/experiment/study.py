@@ -108,8 +108,8 @@ def study(
 def verdict(facts: Mapping[str, Any]) -> list[str]:
     """Return the defences that hold.
 
-    From the attack on the backdoor never reaches 10 %, and ZSL in the last round is less than 3 points below that of the
-    honest run without any defence.
+    From the attack on the backdoor never reaches 10 %, and ZSL in the last round is less than 3 points below that of
+    the honest run without any defence.
     """
     whole = facts["defences"]["none"]["honest"]["zsl"]
     return [

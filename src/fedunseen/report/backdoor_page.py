@@ -74,8 +74,9 @@ def conclusions(facts: Facts) -> list[str]:
     said = [
         f"Undefended, {who} (beta = {attack['scale']:g}, {when}) takes the backdoor accuracy from "
         f"{none.get('backdoor_before', 0):.1f} % to {none['backdoor_attacked']:.1f} % in round {rounds[0]}; the "
-        f"highest is {none['backdoor_highest']:.1f} %, the last {none['backdoor']:.1f} %. ZSL is "
-        f"{none['zsl_attacked']:.1f} % in that round and {none['zsl']:.1f} % in the last ({rows['none']['honest']['zsl']:.1f} % if nobody attacks)."
+        f"highest is {none['backdoor_highest']:.1f} %, the last {none['backdoor']:.1f} %.",
+        f"ZSL is {none['zsl_attacked']:.1f} % in round {rounds[0]} and {none['zsl']:.1f} % in the last, "
+        f"{rows['none']['honest']['zsl']:.1f} % if nobody attacks.",
     ]
     for name, words in (("magnitude", "kept by everybody"), ("magnitude-ignored", "left out by the malicious")):
         if name in rows and "refused" not in rows[name]:
