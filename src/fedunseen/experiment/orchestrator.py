@@ -267,6 +267,7 @@ def _train(
     return {
         **result_line,
         **threat_result(federation, lines, selected),
+        **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
         **_traffic(federation, lines),
         "calibration_factor": line["calibration_factor"],
         "rounds": rounds,
@@ -292,7 +293,7 @@ def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict
     """Say what travels: bytes of a client in a round, on average, and how many parameters of each module there are."""
     parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
     found: dict[str, Any] = {
-        way: round(sum(line[way] for line in lines) / parts, 1) for way in ("bytes_down", "bytes_up")
+        way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")
     }
     modules: dict[str, int] = {}
     for name, count in federation.sizes.items():

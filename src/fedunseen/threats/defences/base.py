@@ -246,7 +246,8 @@ class Robust(Wrapper):
         if left and len(left) >= self.defence.least()[0]:
             weights = self.inner.reply_weights(left)
             sifted = self.defence.sift(remembered, params, left, [norms[i] for i in whole], weights, round)
-        kept[whole], why[whole] = torch.tensor(sifted.kept, dtype=torch.float64), torch.tensor(sifted.why)
+        kept[whole] = torch.tensor(sifted.kept, dtype=torch.float64)
+        why[whole] = torch.tensor(sifted.why, dtype=torch.int64)
         if sifted.judged is not None:
             judged[whole] = torch.tensor(sifted.judged, dtype=torch.float64)
         counted = self.inner.reply_weights(sifted.replies) if sifted.replies else []

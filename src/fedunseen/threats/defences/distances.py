@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, Sifted, same_for_all
@@ -137,6 +138,19 @@ class MultiKrum(Krum):
     """Merges the updates with the least Krum scores."""
 
     Settings = MultiKrumSettings
+
+    def check(self, replies: int, round: int) -> None:
+        """Refuse also to merge more updates than there are.
+
+        Raises:
+            ExperimentError: says which setting to change.
+        """
+        super().check(replies, round)
+        if (self.settings.merged or 0) > replies:
+            raise ExperimentError(
+                f"defence.merged = {self.settings.merged} is more than the {replies} clients of round {round + 1}: "
+                f"lower it to {replies - self.settings.malicious} or less"
+            )
 
     def chosen(self, replies: int) -> int:
         """Return ``merged``, or n - f."""
