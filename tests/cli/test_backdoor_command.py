@@ -86,8 +86,8 @@ def test_several_seeds_give_means_and_deviations(command, tmp_path):
         ),
         (
             ["--set", "attack.name=nan"],
-            "attack.name = 'nan' has no triggers, so that there is no backdoor to measure: set it to 'backdoor', or run "
-            "the experiment with fedunseen run",
+            "attack.name = 'nan' has no triggers, so that there is no backdoor to measure: set it to 'backdoor', or "
+            "run the experiment with fedunseen run",
         ),
         (["--set", "attack.clients=[10]"], "attack.clients: there is no client 10; the 10 clients are 0 to 9"),
         (

@@ -30,12 +30,18 @@ Floats = NDArray[np.float64]
 
 SHORT = {
     **{name: short for name, short, _ in NUMBERS},
+    "backdoor": "backdoor",
+    "backdoor_attacked": "backdoor when attacked",
+    "backdoor_highest": "backdoor at most",
     "parameters_shared": "parameters that travel",
     "bytes_down": "down",
     "bytes_up": "up",
 }
 MEASURED = {
     **TITLES,
+    "backdoor": "Backdoor accuracy",
+    "backdoor_attacked": "Backdoor accuracy when attacked",
+    "backdoor_highest": "Backdoor accuracy at most",
     "parameters_shared": "Parameters that travel",
     "bytes_down": "Bytes down, per client and round",
     "bytes_up": "Bytes up, per client and round",
@@ -366,7 +372,7 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
         else:
             curves.append(Curve(mean, name, colour))
     x = np.arange(1, max(len(curve.y) for curve in curves) + 1, dtype=np.float64)
-    return figures.line_chart([_padded(curve, len(x)) for curve in curves], TITLES[metric], x, _top(curves), unit="%")
+    return figures.line_chart([_padded(curve, len(x)) for curve in curves], MEASURED[metric], x, _top(curves), unit="%")
 
 
 def _clients(lines: Sequence[Mapping[str, Any]], metric: str) -> tuple[Floats, Floats]:

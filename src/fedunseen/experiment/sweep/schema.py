@@ -29,6 +29,7 @@ from fedunseen.experiment.registry import names
 from fedunseen.experiment.schema import Experiment
 
 __all__ = [
+    "BACKDOOR",
     "MEASURES",
     "METRICS",
     "Cell",
@@ -46,9 +47,15 @@ __all__ = [
 ]
 
 Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
-Measure = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "parameters_shared", "bytes_down", "bytes_up"]
+Measure = Literal[
+    "zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic",
+    "backdoor", "backdoor_attacked", "backdoor_highest",
+    "parameters_shared", "bytes_down", "bytes_up",
+]  # fmt: skip
 EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
 METRICS: tuple[Metric, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+BACKDOOR: tuple[Measure, ...] = ("backdoor", "backdoor_attacked", "backdoor_highest")
+"""Accuracies of an attacked run's triggers: in the reported round, in the first attacked one, at most from then on."""
 MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
 """What a run may be shown by beside its accuracies: parameters that travel, and bytes of a client in a round."""
 
@@ -65,7 +72,8 @@ class Table(Settings):
     columns: list[str] = Field(default_factory=list)
     """Axes whose values stand beside each other; all others have a row for each of their values."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure](METRICS))
-    """What is shown of each run: accuracies, and what travels (`parameters_shared`, `bytes_down`, `bytes_up`)."""
+    """What is shown of each run: accuracies, of attacked ones also of the triggers (`backdoor`, `backdoor_attacked`,
+    `backdoor_highest`), and what travels (`parameters_shared`, `bytes_down`, `bytes_up`)."""
 
 
 class Figure(Settings):
@@ -486,6 +494,10 @@ def _check_choice(choice: Choice, axes: Mapping[str, Sequence[str]], place: str)
                 raise ExperimentError(f"{place}: {axis}: {unknown('value', value, axes[axis])}")
 
 
+def _without_curve(figure: Figure) -> list[Measure]:
+    return [name for name in figure.metrics if name in (*MEASURES, *BACKDOOR[1:])]
+
+
 def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str) -> None:
     """Refuse tables and figures over axes that are not there."""
     asked = [("table: tables", axis) for axis in file.table.tables or ()]
@@ -493,7 +505,7 @@ def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str)
     for figure in file.figures:
         asked += [("figures: x", figure.x)] if figure.x != "round" else []
         asked += [("figures: lines", axis) for axis in figure.lines]
-        if figure.x == "round" and (without := [name for name in figure.metrics if name in MEASURES]):
+        if figure.x == "round" and (without := _without_curve(figure)):
             raise ExperimentError(
                 f"{place}: figures: metrics: {without[0]} has no curve by round: name an axis as x, or leave it out"
             )
