@@ -102,6 +102,8 @@ def magnitude_chart(values: Mapping[str, NDArray[Any]], title: str) -> str:
     together = np.concatenate([one.astype(np.float64) for one in values.values()])
     together = together[np.isfinite(together)]
     low, high = (float(together.min()), float(together.max())) if len(together) else (0.0, 1.0)
+    if high - low > 5:
+        low, high = float(np.floor(low)), float(np.ceil(high))
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     curves = []
     for i, name in enumerate(["clean", *sorted(set(values) - {"clean"})]):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, reproduce, statistics
+from fedunseen.report.attacked import attack_section
 from fedunseen.report.figures import Curve
 from fedunseen.report.merging import merging_section
 from fedunseen.report.sharing import coverage_section, travel_section
@@ -94,6 +95,7 @@ def _context(run: Run) -> dict[str, Any]:
         "theory": _theory(facts),
         "images": _images(facts) if "images" in tensors else None,
         "chosen": _chosen(first),
+        "attacked": attack_section(first),
         "merging": merging_section(first.metrics, _clients(facts)),
         "travel": _travel(facts),
         "technical": _technical(run, first),
