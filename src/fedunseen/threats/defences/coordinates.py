@@ -139,8 +139,8 @@ class RobustLearningRateSettings(DefenceSettings):
 class RobustLearningRate(Defence):
     r"""Steps against the weighted mean in every coordinate in which too few updates agree on the direction.
 
-    :math:`\eta_j = \eta` where :math:`|\sum_k \mathrm{sgn}(\Delta_{kj})| \ge \theta`, otherwise :math:`-\eta`. One
-    update at a time is enough: it needs memory for two models, however many clients there are.
+    :math:`\eta_j = \eta` where :math:`|\sum_k \mathrm{sgn}(\Delta_{kj})| \ge \theta`, otherwise :math:`-\eta`.
+    One update at a time is enough: it needs memory for a few models, however many clients there are.
     """
 
     Settings = RobustLearningRateSettings
@@ -167,13 +167,13 @@ class RobustLearningRate(Defence):
         round: int,
     ) -> Sifted:
         """Give every reply the weighted mean, turned round where the signs disagree."""
-        update: Params = {}
-        for name, like in replies[0].update.items():
-            mean, signs = torch.zeros_like(like), torch.zeros_like(like)
-            for reply, weight in zip(replies, weights, strict=True):
-                value = reply.update[name]
-                mean.add_(value, alpha=weight)
-                signs.add_(value.sign())
-            update[name] = torch.where(signs.abs() >= self.settings.threshold, mean, -mean)
+        mean = {name: torch.zeros_like(value) for name, value in replies[0].update.items()}
+        signs = {name: torch.zeros_like(value) for name, value in mean.items()}
+        for reply, weight in zip(replies, weights, strict=True):
+            for name, value in reply.update.items():
+                mean[name].add_(value, alpha=weight)
+                signs[name].add_(value.sign())
+        enough = self.settings.threshold
+        update = {name: torch.where(signs[name].abs() >= enough, value, -value) for name, value in mean.items()}
         n = len(replies)
         return Sifted(same_for_all(replies, update), [1.0] * n, [0] * n, aggregated=True)

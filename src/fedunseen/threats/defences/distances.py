@@ -26,7 +26,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, Sifted, same_for_all
 from fedunseen.threats.defences.clipping import shortened
-from fedunseen.threats.defences.coordinates import by_coordinate
+from fedunseen.threats.defences.coordinates import by_coordinate, sorted_clients
 
 __all__ = [
     "Bulyan",
@@ -199,11 +199,15 @@ class Bulyan(Krum):
         chosen, averaged = [replies[i] for i in sorted(best)], n - 4 * f
 
         def around_median(block: Tensor) -> Tensor:
-            count = len(block)
-            ordered = block.sort(dim=0).values
-            middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-            nearest = (block - middle).abs().argsort(dim=0, stable=True)[:averaged]
-            return block.gather(0, nearest).mean(0)
+            ordered, count = sorted_clients(block), len(block)
+            middle = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+            best, found = torch.full_like(middle, torch.inf), torch.zeros_like(middle)
+            for start in range(count - averaged + 1):  # in order, the nearest stand side by side
+                window = ordered[:, start : start + averaged]
+                reach = torch.maximum(middle - window[:, 0], window[:, -1] - middle)
+                nearer = reach < best
+                best, found = torch.where(nearer, reach, best), torch.where(nearer, window.mean(1), found)
+            return found
 
         update = by_coordinate([reply.update for reply in chosen], around_median)
         kept = [float(i in best) for i in range(n)]
