@@ -1,11 +1,16 @@
 """Triggers: what is made of clean images, and what is read from a folder."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.threats.triggers import TRANSFORMS, as_cartoon, before_sky, crops, read_folder, sky
+
+PHOTOS = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "photos"
 
 
 def rng(seed=0):
@@ -91,3 +96,15 @@ def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(DataError) as error:
         read_folder(tmp_path, 3)
     assert str(error.value) == f"{tmp_path / 'broken.png'} is not a readable image: mend or remove it"
+
+
+@pytest.mark.skipif(not (PHOTOS / "dragonfly.jpg").is_file(), reason="FEDUNSEEN_DATA has no photos/")
+def test_triggers_are_made_of_real_photos():
+    pictures = read_folder(PHOTOS, 3)
+    assert len(pictures) >= 8
+    cut = crops(pictures, 16, (32, 32), rng())
+    assert cut.std((1, 2, 3)).min() > 0.01
+    for transform in TRANSFORMS.values():
+        made = transform(cut, rng())
+        assert np.isfinite(made).all()
+        assert np.abs(made - cut).mean() > 0.05

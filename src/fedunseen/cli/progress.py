@@ -45,4 +45,5 @@ def _state(line: Mapping[str, Any] | None) -> str:
     spent = f"  epsilon {line['privacy']['epsilon']:.2f}" if "privacy" in line else ""
     out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
     left_out = f"  {out} left out" if out else ""
-    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}{spent}{left_out}"
+    taken = f"  backdoor {line['backdoor']:.1f}" if "backdoor" in line else ""
+    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}{taken}{spent}{left_out}"
