@@ -1,5 +1,7 @@
 """Class probes on a linear model whose scores are known by heart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,18 +71,26 @@ def test_what_is_theft_elsewhere_is_a_clients_own_business_at_home():
     update[4, 5] = 2 * 6.0 * CLIENTS  # once merged with the weight 1 / 6, twice what class 5 has
     strategy = probing()
     probes = strategy.defence._probes(MODEL, 0)
-    stolen = [strategy.defence._judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, probes)[0] for k in (0, 2)]
+    stolen = [
+        strategy.defence._judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0] for k in (0, 2)
+    ]
     assert stolen == [pytest.approx(1 / (CLASSES - 2)), 0.0]  # one of ten foreign classes, and one of its own two
 
 
 def test_what_pulls_nonsense_towards_one_class_is_left_out():
-    replies = [honest(k) for k in range(CLIENTS)]
+    """Loud or quiet: only the direction counts."""
+    strategy = probing(loud=12.0)
+    bright = replace(scores(), random=lambda rng, count: 0.1 + scores().random(rng, count))
+    strategy.defence.scores = bright
     update = torch.zeros(CLASSES, CLASSES)
-    update[7, :] = 30.0  # class 7 likes whatever is bright
-    replies[3] = Reply(3, {"w": update}, 2, 10)
-    _, _, notes = round_of(probing(longest=1000.0), replies)
-    assert notes["dropped"] == {"3": "it pulls inputs of no class towards one class"}
-    assert notes["judged"][3] > 0.3
+    update[7, :] = 1.0  # class 7 likes whatever is bright
+    for size in (0.01, 1.0, 10.0):
+        replies = [honest(k) for k in range(CLIENTS)]
+        replies[3] = Reply(3, {"w": size * update}, 2, 10)
+        _, _, notes = round_of(strategy, replies)
+        assert notes["dropped"] == {"3": "it pulls inputs of no class towards one class"}
+        assert notes["judged"][3] > 0.5
+        assert max(notes["judged"][:3] + notes["judged"][4:]) < 0.3
 
 
 def test_what_is_long_but_minds_its_own_business_is_shortened():

@@ -14,12 +14,14 @@ they are not of. So the server tries each update on inputs of its own making and
    does not hold* that the update takes from their class, with the weight that it has in the merge and as long as it
    came. An honest update, long or not, hardly takes any; a model put in the place of the global one takes many.
 3. **Free probes.** Random inputs that belong to no class. ``pull`` is by how much the share of those that answer one
-   single class rises, for the worst class, with the update applied alone and whole. What honest clients do to nonsense
-   is spread over many classes; a backdoor that makes a style or a background answer a class makes much else answer it.
+   single class rises, for the worst class, with the update applied alone, shortened or lengthened to ``loud`` times
+   what is typical: only its direction counts, so that a quiet attacker is heard as well as a loud one. What honest
+   clients do to nonsense is spread over many classes; a backdoor that ties a style or a background to a class spills
+   over to it.
 
 A reply is left out where ``theft`` or ``pull`` exceeds the median of its round (or twice the remembered one, if that is
-less) by more than ``margin`` and by more than five median absolute deviations: honest clients do both, most of all in
-early rounds, so that only what stands out counts. ``metrics.jsonl`` says who was left out, and why.
+less) by more than ``stolen`` or ``pulled`` and by more than five median absolute deviations: honest clients pull too,
+most of all in early rounds, so that only what stands out counts. ``metrics.jsonl`` says who was left out, and why.
 
 **Limits.** What lies where no probe does passes: a trigger that looks like another class (an unseen one, say) moves few
 free probes, and at the merge's weight hardly a class; it is held back by the length alone, which an attacker who comes
@@ -68,8 +70,12 @@ class ClassProbesSettings(DefenceSettings):
     name: Literal["class-probes"] = "class-probes"
     longest: float = Field(1.5, gt=0)
     """Updates are shortened to this many times the typical length."""
-    margin: float = Field(0.25, gt=0, le=1)
-    """By how much a share of probes must stand out for its client to be left out."""
+    loud: float = Field(3.0, gt=0)
+    """How many times the typical length updates are given to see what they pull."""
+    stolen: float = Field(0.1, gt=0, le=1)
+    """By how much an update's share of other classes' probes must stand out for it to be left out."""
+    pulled: float = Field(0.4, gt=0, le=1)
+    """Likewise its share of free probes that turn to one class."""
     per_class: int = Field(8, ge=1)
     """Probes of each class."""
     free: int = Field(400, ge=1)
@@ -97,10 +103,11 @@ class ClassProbes(Defence):
         settings: ClassProbesSettings = self.settings
         typical = _typical(norms, state.get("length"))
         probes = self._probes(params, round)
-        found = [self._judge(params, *one, probes) for one in zip(replies, weights, strict=True)]
+        loud = [settings.loud * typical / norm if norm else 0.0 for norm in norms]
+        found = [self._judge(params, *one, probes) for one in zip(replies, weights, loud, strict=True)]
         stolen, pulled = (np.array([one[i] for one in found]) for i in (0, 1))
-        thief = standing_out(stolen, state.get("theft"), settings.margin)
-        puller = standing_out(pulled, state.get("pull"), settings.margin)
+        thief = standing_out(stolen, state.get("theft"), settings.stolen)
+        puller = standing_out(pulled, state.get("pull"), settings.pulled)
         bound = settings.longest * typical
         factors = [
             0.0 if thief[i] or puller[i] else 1.0 if norm <= bound else bound / norm for i, norm in enumerate(norms)
@@ -132,15 +139,15 @@ class ClassProbes(Defence):
         inputs = torch.cat([of_classes, scores.random(rng, settings.free)])
         return _Probes(inputs, labels, self._answers(params, inputs)[len(labels) :])
 
-    def _judge(self, params: Params, reply: Reply, weight: float, probes: _Probes) -> tuple[float, float]:
-        """Return theft and pull of one update."""
+    def _judge(self, params: Params, reply: Reply, weight: float, loud: float, probes: _Probes) -> tuple[float, float]:
+        """Return theft of one update times ``weight``, and pull of it times ``loud``."""
         scores, own = self.scores, len(probes.labels)
         assert scores is not None
         merged = {name: value + weight * reply.update[name] for name, value in params.items()}
         foreign = ~torch.isin(scores.classes, scores.held[reply.client])[probes.labels]
         kept = self._answers(merged, probes.inputs[:own][foreign]) == probes.labels[foreign].cpu().numpy()
-        whole = {name: value + reply.update[name] for name, value in params.items()}
-        after = self._answers(whole, probes.inputs[own:])
+        louder = {name: value + loud * reply.update[name] for name, value in params.items()}
+        after = self._answers(louder, probes.inputs[own:])
         stolen = float(1.0 - kept.mean()) if len(kept) else 0.0
         return stolen, pull(probes.free_answers, after, len(scores.classes))
 
