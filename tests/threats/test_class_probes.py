@@ -145,3 +145,13 @@ def test_only_what_stands_out_by_margin_and_spread():
     assert standing_out(np.array([0.1, 0.1, 0.1, 0.34]), None, 0.25).tolist() == [False] * 4  # within the margin
     assert standing_out(np.array([0.8, 0.8, 0.8]), torch.tensor(0.1), 0.25).all()  # against what is remembered
     assert pull(np.array([0, 0]), np.array([0, 0]), 3) == 0.0
+
+
+def test_a_round_in_which_nobody_moves_leaves_the_next_ones_alone():
+    strategy = probing()
+    still = [Reply(k, {"w": torch.zeros(CLASSES, CLASSES)}, 2, 10) for k in range(CLIENTS)]
+    state, after, notes = round_of(strategy, still)
+    assert torch.equal(after["w"], MODEL["w"])
+    assert notes["kept"] == [1.0] * CLIENTS
+    _, _, notes = round_of(strategy, [honest(k) for k in range(CLIENTS)], state)
+    assert notes["kept"] == [1.0] * CLIENTS

@@ -357,3 +357,19 @@ def test_a_rule_of_another_package_needs_no_more_than_sift():
     strategy = Robust(FedAvg(FedAvgSettings()), First(find(DEFENCES, "none").Settings()))
     many = replies(3)
     close(flat(strategy.merge({}, params(), many, 0)[1]) - flat(params()), matrix(many)[0])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_clients_that_send_no_change_do_no_harm(name):
+    many = replies(9)
+    for reply in many[:6]:
+        for value in reply.update.values():
+            value.zero_()
+    change, notes = merged(name, many)
+    assert np.isfinite(change).all()
+    if name in ("norm-clip", "none", "clip-noise"):
+        assert min(notes["kept"]) > 0.3
+    nothing = [Reply(k, {n: torch.zeros_like(v) for n, v in params().items()}, 1, 1) for k in range(9)]
+    change, notes = merged(name, nothing)
+    assert np.abs(change).max() < 0.01  # at most noise
+    assert notes["merged"]

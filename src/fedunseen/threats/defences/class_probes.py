@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.random import stream
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import (
@@ -55,7 +55,7 @@ from fedunseen.threats.defences.base import (
     DefenceSettings,
     Sifted,
 )
-from fedunseen.threats.defences.clipping import shortened
+from fedunseen.threats.defences.clipping import median_length, shortened
 
 __all__ = ["ClassProbes", "ClassProbesSettings", "class_inputs", "pull", "standing_out"]
 
@@ -101,7 +101,7 @@ class ClassProbes(Defence):
     ) -> Sifted:
         """Try every update on the probes of the round."""
         settings: ClassProbesSettings = self.settings
-        typical = _typical(norms, state.get("length"))
+        typical = _within_memory(median_length(norms), state.get("length"))
         probes = self._probes(params, round)
         loud = [settings.loud * typical / norm if norm else 0.0 for norm in norms]
         found = [self._judge(params, *one, probes) for one in zip(replies, weights, loud, strict=True)]
@@ -116,15 +116,17 @@ class ClassProbes(Defence):
         why = [REASONS.index(TAKES_OVER if thief[i] else PULLS if puller[i] else "") for i in range(len(replies))]
         remembered = {
             "length": typical,
-            "theft": _typical(stolen, state.get("theft")),
-            "pull": _typical(pulled, state.get("pull")),
+            "theft": _within_memory(float(np.median(stolen)), state.get("theft")),
+            "pull": _within_memory(float(np.median(pulled)), state.get("pull")),
         }
+        # Nobody stealing is as it should be; nobody moving says nothing of what is typical.
+        told = {name: value for name, value in remembered.items() if value or name == "theft"}
         return Sifted(
             shortened([replies[i] for i in left], [factors[i] for i in left]),
             factors,
             why,
             np.maximum(stolen, pulled).tolist(),
-            state={name: torch.tensor(value, dtype=torch.float64) for name, value in remembered.items()},
+            state=state | {name: torch.tensor(value, dtype=torch.float64) for name, value in told.items()},
         )
 
     def _probes(self, params: Params, round: int) -> _Probes:
@@ -146,7 +148,9 @@ class ClassProbes(Defence):
         merged = {name: value + weight * reply.update[name] for name, value in params.items()}
         foreign = ~torch.isin(scores.classes, scores.held[reply.client])[probes.labels]
         kept = self._answers(merged, probes.inputs[:own][foreign]) == probes.labels[foreign].cpu().numpy()
-        louder = {name: value + loud * reply.update[name] for name, value in params.items()}
+        louder = {  # a running variance may turn negative if it is lengthened
+            name: value + (1.0 if is_statistic(name) else loud) * reply.update[name] for name, value in params.items()
+        }
         after = self._answers(louder, probes.inputs[own:])
         stolen = float(1.0 - kept.mean()) if len(kept) else 0.0
         return stolen, pull(probes.free_answers, after, len(scores.classes))
@@ -221,12 +225,11 @@ def standing_out(values: NDArray[np.float64], remembered: Tensor | None, margin:
         >>> standing_out(np.array([0.1, 0.12, 0.08, 0.5]), None, 0.2).tolist()
         [False, False, False, True]
     """
-    middle = _typical(values, remembered)
+    middle = _within_memory(float(np.median(values)), remembered)
     spread = float(np.median(np.abs(values - np.median(values))))
     return np.asarray(values > middle + max(margin, _DEVIATIONS * spread))
 
 
-def _typical(values: Sequence[float] | NDArray[np.float64], remembered: Tensor | None) -> float:
-    """Return the median, or twice the remembered one if that is less: a round may have more liars than honest ones."""
-    middle = float(np.median(values))
+def _within_memory(middle: float, remembered: Tensor | None) -> float:
+    """Return a median, or twice the remembered one if that is less: a round may have more liars than honest ones."""
     return middle if remembered is None else min(middle, 2.0 * float(remembered))

@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params, Scaled
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import Defence, DefenceSettings, Scores, Sifted
 
-__all__ = ["ClipNoise", "ClipNoiseSettings", "NormClip", "NormClipSettings", "shortened"]
+__all__ = ["ClipNoise", "ClipNoiseSettings", "NormClip", "NormClipSettings", "median_length", "shortened"]
 
 
 def shortened(replies: Sequence[Reply], factors: Sequence[float]) -> list[Reply]:
@@ -30,6 +30,17 @@ def shortened(replies: Sequence[Reply], factors: Sequence[float]) -> list[Reply]
         reply if factor == 1.0 else replace(reply, update=Scaled(reply.update, factor))
         for reply, factor in zip(replies, factors, strict=True)
     ]
+
+
+def median_length(norms: Sequence[float]) -> float:
+    """Return the median of the lengths that are not zero: clients that send no change do not shorten the others.
+
+    Example:
+        >>> median_length([0.0, 0.0, 0.0, 1.0, 3.0]), median_length([0.0])
+        (2.0, 0.0)
+    """
+    moved = [norm for norm in norms if norm > 0]
+    return float(np.median(moved)) if moved else 0.0
 
 
 class _ClipSettings(DefenceSettings):
@@ -67,7 +78,7 @@ class NormClip(Defence):
         round: int,
     ) -> Sifted:
         """Shorten what is longer than the bound."""
-        bound = self.settings.bound or self.settings.multiple * float(np.median(norms))
+        bound = self.settings.bound or self.settings.multiple * median_length(norms)
         factors = [1.0 if norm <= bound else bound / norm for norm in norms]
         return Sifted(shortened(replies, factors), factors, [0] * len(replies))
 

@@ -25,7 +25,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, Sifted, same_for_all
-from fedunseen.threats.defences.clipping import shortened
+from fedunseen.threats.defences.clipping import median_length, shortened
 from fedunseen.threats.defences.coordinates import by_coordinate, sorted_clients
 
 __all__ = [
@@ -259,7 +259,7 @@ class Flame(Defence):
         )
         labels = clustering.fit(distances).labels_
         inside = [i for i in range(n) if labels[i] >= 0]
-        bound = float(np.median(norms))
+        bound = median_length(norms)
         factors = [0.0 if labels[i] < 0 else 1.0 if norms[i] <= bound else bound / norms[i] for i in range(n)]
         left = shortened([replies[i] for i in inside], [factors[i] for i in inside])
         why = [0 if labels[i] >= 0 else _FAR for i in range(n)]
