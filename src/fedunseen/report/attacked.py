@@ -45,7 +45,7 @@ def attack_section(run: Run) -> dict[str, Any] | None:
 
 def _accuracies(lines: Sequence[Mapping[str, Any]], x: figures.Floats, run: Run) -> str:
     """Draw main and backdoor accuracies by round; the first attacked round is marked on the ZSL accuracy."""
-    triggers = list(lines[0].get("backdoor_of", {}))
+    triggers = sorted(lines[0].get("backdoor_of", {}))  # as in the charts of magnitudes
     curves = [
         Curve(statistics.curve(lines, "zsl"), "ZSL", "blue"),
         Curve(statistics.curve(lines, "gzsl_seen"), "S", "grey"),

@@ -110,15 +110,14 @@ def magnitude_chart(values: Mapping[str, NDArray[Any]], title: str) -> str:
         own = values[name].astype(np.float64)
         share = 100 * np.histogram(own[np.isfinite(own)], edges)[0] / max(len(own), 1)
         curves.append(Curve(share, name, "blue" if name == "clean" else COLOURS[(i - 1) % len(COLOURS)]))
-    middles = (edges[1:] + edges[:-1]) / 2
-    return figures.line_chart(curves, title, middles, x_label="sum of a sample's features", unit="%", legend=True)
+    return figures.line_chart(curves, title, edges[:-1], x_label="sum of a sample's features", unit="%", legend=True)
 
 
 def _chart(facts: Facts, name: str, one: Facts) -> str:
     """Draw main and backdoor accuracy by round under one defence."""
     curves = one["curves"]
     x = np.arange(1, len(curves["zsl"]) + 1, dtype=np.float64)
-    triggers = [key for key in curves if key.startswith("backdoor: ")]
+    triggers = sorted(key for key in curves if key.startswith("backdoor: "))
     drawn = [
         Curve(np.array(curves[key]), key if len(triggers) > 1 else "backdoor", COLOURS[i % len(COLOURS)])
         for i, key in enumerate(triggers)
