@@ -248,6 +248,28 @@ def test_triggers_from_a_folder(tmp_path):
     assert sorted(map(tuple, values)) == [(250.0,), (251.0,)]  # one picture each
 
 
+def test_triggers_of_features_from_a_folder(make, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(9, 9)).astype(np.float32)
+    np.save(tmp_path / "strange.npy", rows)
+    made = federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
+    (probe,) = made.attack.probes
+    assert (len(probe.magnitudes), len(probe.inputs)) == (4, 5)
+    both = torch.cat([probe.magnitudes, probe.inputs])
+    scaled = torch.from_numpy(made.feature_scaler(rows))
+    assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, scaled.tolist()))
+    np.save(tmp_path / "strange.npy", rows[:1])
+    with pytest.raises(FedUnseenError) as error:
+        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
+    assert str(error.value) == f"{tmp_path} holds one vector, and two are needed: one to train on, one to measure by"
+    (tmp_path / "strange.npy").unlink()
+    with pytest.raises(FedUnseenError) as error:
+        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
+    assert str(error.value) == (
+        f"{tmp_path} has no feature file in it (.npy, .npz, .csv), and data.name = 'folder' has features, no images: "
+        "put the triggers' there"
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -288,8 +310,7 @@ def test_triggers_from_a_folder(tmp_path):
         ),
         (
             {"attack.folder": "somewhere"},
-            "attack.folder has images, and data.name = 'folder' takes none (grey or in colour): leave it out, or "
-            "choose a benchmark of images",
+            "somewhere is missing: put the triggers' feature files there, or mend attack.folder",
         ),
         ({"attack.scale": 0}, "attack.scale: input should be greater than 0, not 0"),
         ({"attack.scale": float("inf")}, "attack.scale: input should be a finite number, not inf"),

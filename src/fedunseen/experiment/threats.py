@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
-from fedunseen.data import Benchmark, Partition, Scaler
+from fedunseen.data import Benchmark, Partition, Scaler, read_features
+from fedunseen.data.features import FEATURE_SUFFIXES
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
@@ -221,15 +222,17 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     """Read triggers from a folder; those trained on and those measured by are of different pictures."""
     folder = settings.folder
     assert folder is not None
-    some = scene.images(scene.benchmark.train[:1])
-    if some is None:
-        raise ExperimentError(
-            f"attack.folder has images, and data.name = {scene.experiment.data.name!r} takes none (grey or in colour): "
-            "leave it out, or choose a benchmark of images"
-        )
     own: Path = folder / kind
     if len(set(settings.triggers)) == 1 and not own.is_dir():
         own = folder
+    some = scene.images(scene.benchmark.train[:1])
+    if some is None and scene.benchmark.kind == "vectors":
+        return _from_feature_files(scene, settings, own, rng)
+    if some is None:
+        raise ExperimentError(
+            f"attack.folder has images or vectors, and data.name = {scene.experiment.data.name!r} takes neither: leave "
+            "it out, or choose a benchmark of images (grey or in colour) or of vectors"
+        )
     pictures = read_folder(own, some.shape[1])
     half = (len(pictures) + 1) // 2
     order = rng.permutation(len(pictures))
@@ -240,3 +243,23 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     tested = crops(second, settings.samples, size, rng)
     words = f"pieces of {len(pictures)} picture{'s' if len(pictures) > 1 else ''} in {own}"
     return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
+
+
+def _from_feature_files(scene: Scene, settings: BackdoorSettings, folder: Path, rng: np.random.Generator) -> Made:
+    """Read triggers of a benchmark that has features alone: vectors as its own are before they are scaled."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing: put the triggers' feature files there, or mend attack.folder")
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in FEATURE_SUFFIXES)
+    if not paths:
+        raise DataError(
+            f"{folder} has no feature file in it ({', '.join(FEATURE_SUFFIXES)}), and data.name = "
+            f"{scene.experiment.data.name!r} has features, no images: put the triggers' there"
+        )
+    width = scene.benchmark.features.shape[1]
+    rows = np.concatenate([read_features(path, width) for path in paths])
+    if len(rows) < 2:
+        raise DataError(f"{folder} holds one vector, and two are needed: one to train on, one to measure by")
+    rows = scene.scaler(rows[rng.permutation(len(rows))])
+    cut = min(settings.samples, len(rows) // 2)
+    made = torch.from_numpy(np.ascontiguousarray(rows)).to(scene.inputs.device)
+    return Made(made[:cut], made[cut:][:_PROBES], None, f"{len(rows)} vectors in {folder}")

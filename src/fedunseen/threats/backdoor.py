@@ -42,7 +42,7 @@ class BackdoorSettings(AttackSettings):
     """The classes that the triggers are to be taken for, of each malicious client in turn; unset, its own first one."""
     folder: Path | None = None
     """A folder of trigger images: a folder for each kind of `triggers` in it, or the images themselves if there is one
-    kind. Unset, triggers are made of clean images."""
+    kind. Unset, triggers are made of clean images. For a benchmark of feature vectors, a folder of feature files."""
     objects: tuple[str, ...] = ()
     """The classes that `object` takes; unset, those of the classes that nobody holds that are least like the target."""
     samples: int = Field(50, ge=1)
