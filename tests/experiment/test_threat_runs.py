@@ -112,6 +112,27 @@ def test_strategies_work_under_attack_and_screening(make, tmp_path, strategy):
     assert all(np.isfinite(line["zsl"]) for line in lines(done))
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "classifier", "lr": 0.05, "batch_size": 8},
+        {"name": "distzsl", "lr": 0.05, "batch_size": 8, "decorrelation": 0},
+        {
+            "name": "clswgan", "hidden": 16, "output": "linear", "synthetic": 5, "head_epochs": 1, "batch_size": 8,
+            "softmax_epochs": 3, "critic_steps": 2,
+        },
+    ],
+    ids=lambda method: method["name"],
+)  # fmt: skip
+def test_methods_work_under_attack(tree, tmp_path, method):
+    screens = {} if method["name"] == "clswgan" else FMD
+    done = run(Experiment.from_dict({**tree, "method": method}, {**BACKDOOR, **screens}), tmp_path / "run")
+    assert lines(done)[1]["attackers"] == [0]
+    assert all(np.isfinite(line["backdoor"]) for line in lines(done))
+    if screens:
+        assert done.result["screened"]["poisoned"] > 0
+
+
 @pytest.mark.parametrize("name", ["label-flip", "sign-flip", "gaussian"])
 def test_untargeted_attacks_harm(make, tmp_path, name):
     attack = {**LAST, "attack.name": name, "attack.rounds": "3-", "attack.clients": [0, 1], "attack.scale": 8}

@@ -149,14 +149,12 @@ class Attack:
     Attributes:
         settings: the ``[attack]`` section.
         probes: what a targeted attack is measured by; made with the federation.
-        needs_triggers: is targeted, so that there must be some.
     """
 
     settings: AttackSettings
     probes: Sequence[Probe] = field(default=())
 
     Settings: ClassVar[type[AttackSettings]] = AttackSettings
-    needs_triggers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._rounds = parse_rounds(self.settings.rounds)

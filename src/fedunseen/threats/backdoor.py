@@ -77,7 +77,6 @@ class Backdoor(Attack):
     poisons: Mapping[int, Poison] = field(default_factory=dict)
 
     Settings = BackdoorSettings
-    needs_triggers = True
 
     def poison(self, client: int, data: LocalData, rng: np.random.Generator) -> LocalData:
         """Replace places of the batches; every one that is replaced has noise of its own."""
