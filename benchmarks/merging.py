@@ -124,16 +124,21 @@ def make(clients: int, numbers: int, folder: Path | None) -> tuple[dict[str, tor
 
     layers = shapes(numbers)
 
-    def draw(rng: np.random.Generator, size: float) -> dict[str, torch.Tensor]:
-        return {
-            name: torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) * (size * shape[1] ** -0.5)
-            for name, shape in layers.items()
-        }
+    total = sum(int(np.prod(shape)) for shape in layers.values())
+    noise = np.random.default_rng(0).standard_normal(total, dtype=np.float32)
 
-    params = draw(np.random.default_rng(0), 1.0)
+    def draw(client: int, size: float) -> dict[str, torch.Tensor]:
+        values, start, found = torch.from_numpy(np.roll(noise, 99_991 * client)), 0, {}
+        for name, shape in layers.items():
+            count = int(np.prod(shape))
+            found[name] = values[start : start + count].reshape(shape) * (size * shape[1] ** -0.5)
+            start += count
+        return found
+
+    params = draw(0, 1.0)
     replies = []
     for k in range(clients):
-        update: Mapping[str, torch.Tensor] = draw(np.random.default_rng(k + 1), 0.01)
+        update: Mapping[str, torch.Tensor] = draw(k + 1, 0.01)
         if folder is not None:
             path = folder / str(k)
             with open(path, "wb") as file:
