@@ -1,4 +1,4 @@
-"""Methods, strategies and benchmarks of other packages, found by name."""
+"""Methods, strategies, defences and benchmarks of other packages, found by name."""
 
 import textwrap
 
@@ -13,6 +13,7 @@ from typing import Literal
 
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.threats.defences import Defence, DefenceSettings, Sifted
 
 
 class MineSettings(FedZSLSettings):
@@ -25,6 +26,18 @@ class Mine(FedZSL):
 
     def scores(self, params, inputs, semantics):
         return self.config.boost * super().scores(params, inputs, semantics)
+
+
+class FirstSettings(DefenceSettings):
+    name: Literal["first"] = "first"
+
+
+class First(Defence):
+    Settings = FirstSettings
+
+    def sift(self, state, params, replies, norms, weights, round):
+        rest = len(replies) - 1
+        return Sifted(replies[:1], [1.0] + rest * [0.0], [0] + rest * [2])
 
 
 class HalfSettings(FedAvgSettings):
@@ -51,6 +64,7 @@ def package(tmp_path, monkeypatch):
         "[fedunseen.methods]\nmine = my_fedunseen_package:Mine\nbroken = my_missing_module:Broken\n"
         "fedzsl = my_fedunseen_package:Mine\n"
         "[fedunseen.strategies]\nhalf = my_fedunseen_package:Half\n"
+        "[fedunseen.defences]\nfirst = my_fedunseen_package:First\n"
     )
     monkeypatch.syspath_prepend(folder)
 
@@ -69,6 +83,14 @@ def test_a_method_and_a_strategy_of_another_package_run_by_name(make, tmp_path):
     for one, other in zip(mine.predict(rows)[0], plain.predict(rows)[0], strict=True):
         assert one.name == other.name
         assert one.score == pytest.approx(3 * other.score, rel=1e-5)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_defence_of_another_package_runs_by_name(make, tmp_path):
+    settings = {"strategy.rounds": 2, "evaluation.selection": "last", "defence.name": "first"}
+    done = run(make(settings), tmp_path / "first")
+    assert [line["defence"]["kept"] for line in done.metrics] == [[1.0, 0.0, 0.0]] * 2
+    assert done.metrics[0]["defence"]["dropped"]["2"] == "it is too far from the others"
 
 
 @pytest.mark.usefixtures("package")

@@ -151,7 +151,8 @@ def test_the_plane_of_two_features_is_kept(tmp_path):
         (
             {"method__name": "maml-mi", "method__exclusive": True, "strategy__weights": "samples"},
             "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
-            "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1",
+            "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1, "
+            "without [defence] and [privacy]",
         ),
         (
             {"strategy__name": "scaffold"},
@@ -187,6 +188,37 @@ def test_what_does_not_fit_the_benchmark_is_one_sentence(told, message, tmp_path
         run(Experiment.load("digits-maml", told), tmp_path / "run")
     assert str(caught.value) == message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"attack.name": "sign-flip", "attack.clients": [0], "evaluation.selection": "last"},
+            "attack.name = 'sign-flip' is not there for few-shot methods such as method.name = 'maml', whose classes "
+            "are told by their place in an episode: leave [attack] out",
+        ),
+        (
+            {"screening.name": "magnitude"},
+            "screening.name = 'magnitude' is not there for few-shot methods such as method.name = 'maml', whose "
+            "classes are told by their place in an episode: leave [screening] out",
+        ),
+        (
+            {"defence.name": "class-probes"},
+            "defence.name = 'class-probes' asks the merged model for scores of classes, which method.name = 'maml' has "
+            "only after learning them from examples: choose another defence",
+        ),
+    ],
+)
+def test_threats_that_speak_of_fixed_classes_are_refused(told, message, tmp_path):
+    with pytest.raises(ExperimentError) as caught:
+        run(Experiment.load("digits-maml", told), tmp_path / "run")
+    assert str(caught.value) == message
+
+
+def test_a_defence_merges_few_shot_updates_too(tmp_path):
+    done = run(small(defence__name="median", partition__clients=4, strategy__rounds=1), tmp_path / "run")
+    assert 0 <= done.result["few_shot"] <= 100
 
 
 def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):

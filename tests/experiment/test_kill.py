@@ -128,12 +128,14 @@ def check(killed, whole):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-# all but the first remember; "selective": the clients' critics and softmaxes stay with them
-@pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss", "selective"])
+# all but the first remember; "selective": the clients' critics and softmaxes stay with them; "defended": the rule too
+@pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss", "selective", "defended"])
 def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, strategy):
     settings = {"strategy.name": strategy, "strategy.rounds": 20, "strategy.fraction": 0.7}
     if strategy == "selective":
         settings |= {"strategy.name": "moon", "strategy.shared": ["generator.*"], **GENERATIVE}
+    if strategy == "defended":  # it remembers what is typical
+        settings |= {"strategy.name": "scaffold", "defence.name": "class-probes"}
     out = tmp_path / "killed"
     arguments = command_line(tree, settings, out)
     # of each stage: at the start, in the midst twice, and right after the last round, before its result is written

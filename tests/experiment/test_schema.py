@@ -6,7 +6,9 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 
-SECTIONS = "(known: data, encoder, engine, evaluation, method, partition, run, strategy)"
+SECTIONS = (
+    "(known: attack, data, defence, encoder, engine, evaluation, method, partition, privacy, run, screening, strategy)"
+)
 METHODS = (
     "(known: apn, classifier, clswgan, distzsl, eszsl, fedzsl, free, gem, maml, maml-mi, maml-mi-adv, msdn, protonet, "
     "svip, vaegan)"
@@ -101,7 +103,7 @@ WHOLE = "input should be a valid integer"
         ),
         (
             "evaluation.choose.run.seed=[1,2]",
-            "evaluation.choose: 'run.seed' cannot be chosen; only method, strategy and engine can",
+            "evaluation.choose: 'run.seed' cannot be chosen; only method, strategy, defence and engine can",
         ),
     ],
 )  # fmt: skip

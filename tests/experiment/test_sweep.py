@@ -311,6 +311,7 @@ def test_every_cell_of_every_shipped_sweep_is_read(name):
 def test_the_tables_and_figures_of_the_papers_are_there():
     distzsl = [f"distzsl-{what}" for what in ("table1", "table2", "table3", "fig8", "fig9", "fig10", "fig11")]
     fedzsl = [f"fedzsl-{what}" for what in ("table1", "table2", *(f"fig{n}" for n in (3, 4, 5, 9, 12, 13, 14)))]
+    fedzsl += [f"fedzsl-fig8{panels}" for panels in ("a-d", "e-h", "i-l")]
     fzsl = [f"fzsl-{what}" for what in (*(f"table{n}" for n in range(1, 7)), *(f"fig6{n}" for n in "abcd"), "fig7")]
     fedfsl = [f"fedfsl-{what}" for what in ("table2", "table3", "fig6", "fig8", "exclusive")]
     assert sorted([*distzsl, *fedzsl, *fzsl, *fedfsl, "fzsl-noise", "digit-pairs-grid"]) == sweep_names()

@@ -1,4 +1,4 @@
-"""``fedunseen attack leakage``: what the gradients of an experiment give away."""
+"""``fedunseen attack``: what the gradients of an experiment give away, and what a backdoor does to it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["attack_app", "examine"]
 
-attack_app = typer.Typer(help="What somebody who sees the messages can find out.", no_args_is_help=True)
+attack_app = typer.Typer(help="What the curious can find out, and what the malicious can do.", no_args_is_help=True)
 
 METHODS = ("dlg", "cosine", "both")
-
-
-@attack_app.callback()
-def _attack() -> None:
-    """Keep `leakage` a command of its own, also while it is the only one."""
 
 
 @attack_app.command()
@@ -72,6 +67,102 @@ def leakage(
     _say(*conclusions(facts), f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
     if as_json:
         print(json.dumps(_summary(facts, out)), flush=True)
+
+
+@attack_app.command()
+def backdoor(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help='A setting: attack.triggers=["style"]')
+    ] = None,
+    defences: Annotated[
+        str, typer.Option(help="Which defences, with commas: magnitude,norm-clip (default: all there are).")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The directory of the results (default: runs/backdoor-NAME-seedN, or a new one)."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
+    ] = False,
+) -> None:
+    """Run an experiment honestly and attacked, without and with each defence."""
+    from fedunseen.cli.progress import live_progress
+    from fedunseen.core.files import write_json
+    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.study import guards, study
+    from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
+
+    chosen = attacked(experiment, overrides or [])
+    against = guards([name.strip() for name in defences.split(",") if name.strip()])
+    out = out if out is not None else free_directory(chosen, "backdoor-")
+    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunDirectoryError(f"{out} holds something already: add --resume, or name another directory with --out")
+    with live_progress() as progress:
+        facts = study(chosen, against, out / "runs", _say, progress)
+    write_json(out / "backdoor.json", facts)
+    write_backdoor_report(facts, out / "backdoor.html", out / "runs")
+    _say(*conclusions(facts), f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}")
+    if as_json:
+        told = {
+            name: {key: value for key, value in one.items() if key != "curves"}
+            for name, one in facts["defences"].items()
+        }
+        summary = {key: facts[key] for key in ("seeds", "attacked_rounds", "triggers", "holds")}
+        print(
+            json.dumps({"out": str(out), "report": str(out / "backdoor.html"), **summary, "defences": told}), flush=True
+        )
+
+
+def attacked(source: str, overrides: list[str]) -> Experiment:
+    """Return an experiment with a backdoor in it, and nothing chosen or drawn that only takes time.
+
+    Where nothing is said of the attack: client 0, the paper's round 20 (or, of fewer rounds, half way), beta = 10.
+
+    Raises:
+        ExperimentError: a setting is wrong, or the experiment has another attack.
+    """
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.schema import parse_override
+
+    told = dict(parse_override(text) for text in overrides)
+    plain = Experiment.load(
+        source,
+        {k: v for k, v in told.items() if not k.startswith(("attack.", "evaluation."))}
+        | {
+            "attack.name": "none",
+            "evaluation.selection": "last",
+            "evaluation.choose": {},
+        },
+    )
+    settings: dict[str, object] = {
+        "attack.name": "backdoor",
+        "evaluation.selection": "last",
+        "evaluation.choose": {},
+        "evaluation.theory": False,
+        "evaluation.embedding": False,
+        "evaluation.clients": False,
+        **told,
+    }
+    settings["attack.rounds"] = told.get("attack.rounds", _rounds(source, plain))
+    chosen = Experiment.load(source, settings)
+    if not hasattr(chosen.attack, "triggers"):
+        raise ExperimentError(
+            f"attack.name = {chosen.attack.name!r} has no triggers, so that there is no backdoor to measure: set it to "
+            "'backdoor', or run the experiment with fedunseen run"
+        )
+    return chosen
+
+
+def _rounds(source: str, plain: Experiment) -> str:
+    """Return the attacked rounds that the file names, or the paper's round 20, or half way of fewer rounds."""
+    import tomllib
+
+    path = Path(source)
+    named = tomllib.loads(path.read_text("utf-8-sig")).get("attack", {}) if path.is_file() else {}
+    usual = 20 if plain.strategy.rounds >= 20 else max(1, plain.strategy.rounds // 2)
+    return str(named.get("rounds", usual))
 
 
 def examine(

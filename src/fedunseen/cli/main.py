@@ -210,7 +210,8 @@ def _headline(done: Run) -> str:
             f"{number('few_shot_pixels')} %   untrained features {number('few_shot_random')} %"
         )
     unseen = f"ZSL {number('zsl')} %   GZSL unseen {number('gzsl_unseen')} %  seen {number('gzsl_seen')} %"
-    return f"{unseen}  harmonic {number('gzsl_harmonic')} %"
+    triggers = f"   backdoor {number('backdoor')} %" if "backdoor" in result else ""
+    return f"{unseen}  harmonic {number('gzsl_harmonic')} %{triggers}"
 
 
 _WARNED: set[str] = set()

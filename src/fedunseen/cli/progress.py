@@ -42,6 +42,10 @@ def _state(line: Mapping[str, Any] | None) -> str:
         return ""
     loss = line["losses"].get("loss")
     losses = "" if loss is None else f"loss {loss:.3f}  "
+    spent = f"  epsilon {line['privacy']['epsilon']:.2f}" if "privacy" in line else ""
+    out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
+    left_out = f"  {out} left out" if out else ""
+    taken = f"  backdoor {line['backdoor']:.1f}" if "backdoor" in line else ""
     if "few_shot" in line:
-        return f"{losses}few-shot {line['few_shot']:.1f}"
-    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}"
+        return f"{losses}few-shot {line['few_shot']:.1f}{spent}{left_out}"
+    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}{taken}{spent}{left_out}"

@@ -13,6 +13,7 @@ from fedunseen.data import PartitionSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import NAMED, SECTIONS, EvaluationSettings, RunSettings
+from fedunseen.threats.privacy import PrivacySettings
 
 __all__ = ["reference"]
 
@@ -34,6 +35,7 @@ def reference() -> str:
         else:
             single: dict[str, type[Settings]] = {
                 "partition": PartitionSettings,
+                "privacy": PrivacySettings,
                 "engine": EngineSettings,
                 "evaluation": EvaluationSettings,
             }

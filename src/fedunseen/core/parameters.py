@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 __all__ = [
     "Params",
+    "Scaled",
     "add_scaled",
     "difference",
     "finite",
     "is_statistic",
+    "length",
     "linear_layer",
     "size_in_bytes",
     "stack",
@@ -47,6 +50,44 @@ def add_scaled(
     for update, weight in zip(updates, weights, strict=True):
         for name, value in update.items():
             total[name].add_(value, alpha=weight)
+    return total
+
+
+class Scaled(Mapping[str, Tensor]):
+    """Tensors times a factor, each made when it is asked for: many clipped updates take no memory of their own.
+
+    Example:
+        >>> dict(Scaled({"w": torch.ones(2)}, 0.5))
+        {'w': tensor([0.5000, 0.5000])}
+    """
+
+    def __init__(self, params: Mapping[str, Tensor], factor: float) -> None:
+        self.params, self.factor = params, factor
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.params[name] * self.factor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.params)
+
+    def __len__(self) -> int:
+        return len(self.params)
+
+
+def length(params: Mapping[str, Tensor]) -> float:
+    """Return the L2 norm of all tensors taken as one vector, added in order of names; not finite if a number is not.
+
+    Example:
+        >>> length({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}), length({"a": torch.tensor([1e30])}) > 9e29
+        (5.0, True)
+    """
+    total = 0.0
+    for name in sorted(params):
+        value = params[name]
+        norm = float(torch.linalg.vector_norm(value))
+        if not math.isfinite(norm):  # the squares may have been too large for float32
+            norm = float(torch.linalg.vector_norm(value, dtype=torch.float64))
+        total = math.hypot(total, norm)
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field
@@ -37,10 +37,11 @@ class RoundResult:
 
     Attributes:
         state, params: the server's.
-        replies: in client order.
+        replies: in client order; of those that were left out only because they are not finite, there is none.
         models: the model that each reply's client ended with; not kept for longer than the round.
         client_states: the new states of the clients that have one.
         bytes_down, bytes_up: of all clients together.
+        dropped: clients whose reply was left out, and why.
     """
 
     state: Params
@@ -50,13 +51,20 @@ class RoundResult:
     client_states: Mapping[int, Params]
     bytes_down: int
     bytes_up: int
+    dropped: Mapping[int, str] = field(default_factory=dict)
 
 
 class InProcess:
-    """Runs a round: instruct, the clients' rounds, merge."""
+    """Runs a round: instruct, the clients' rounds, merge.
 
-    def __init__(self, strategy: Strategy, worker: Worker) -> None:
-        self.strategy, self.worker = strategy, worker
+    Args:
+        strategy: what is sent and how replies merge.
+        worker: does the clients' rounds.
+        forgiving: leave out a reply that is not finite, and go on: for runs in which a client may be malicious.
+    """
+
+    def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False) -> None:
+        self.strategy, self.worker, self.forgiving = strategy, worker, forgiving
 
     def round(
         self,
@@ -69,33 +77,44 @@ class InProcess:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
         Raises:
-            FedUnseenError: a client's update or one of its losses is not finite.
+            FedUnseenError: a client's update or one of its losses is not finite, unless the engine is forgiving.
         """
         works = []
         for client in clients:
             own = client_states.get(client, {})
             works.append(Work(client, self.strategy.instruct(state, params, own, round), own))
-        done = self.worker.round(works, round)
-        for reply, own in done:
-            whole = finite(reply.update) and finite(own)
-            lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]
-            if lost or not whole:
-                what = f"the loss {lost[0]!r}" if whole else "the update"
+        done = self.worker.round(works, round) if works else []
+        told = [work.instruction for work in works]
+        wrong = {reply.client: what for reply, own in done if (what := _not_finite(reply, own))}
+        for client, what in wrong.items():
+            if not self.forgiving:
                 raise FedUnseenError(
-                    f"training diverged: {what} of client {reply.client} in round {round + 1} is not finite; "
+                    f"training diverged: {what} of client {client} in round {round + 1} is not finite; "
                     "lower method.lr or scale the features (data.features)"
                 )
-        replies = [reply for reply, _ in done]
-        state, params = self.strategy.merge(state, params, replies, round)
-        states = {reply.client: own for reply, own in done if own}
+        up = sum(size_in_bytes(reply.update) for reply, _ in done)
+        kept = [i for i, (reply, _) in enumerate(done) if reply.client not in wrong]
+        replies = [done[i][0] for i in kept]
+        if replies or self.strategy.merges_nobody:
+            state, params = self.strategy.merge(state, params, replies, round)
+        states = {done[i][0].client: done[i][1] for i in kept if done[i][1]}
+        dropped = {client: f"{what} is not finite" for client, what in wrong.items()}
         pooled = self.strategy.pools  # where all data lie in one place, so does the model
-        down = 0 if pooled else sum(size_in_bytes(_sent(work.instruction)) for work in works)
-        up = 0 if pooled else sum(size_in_bytes(reply.update) for reply in replies)
+        down = 0 if pooled else sum(size_in_bytes(_sent(one)) for one in told)
+        up = 0 if pooled else up
 
         def model(place: int) -> Params:
-            return self.strategy.local_model(works[place].instruction.params, replies[place].update)
+            return self.strategy.local_model(told[kept[place]].params, replies[place].update)
 
-        return RoundResult(state, params, replies, model, states, down, up)
+        return RoundResult(state, params, replies, model, states, down, up, dropped)
+
+
+def _not_finite(reply: Reply, own: Params) -> str:
+    """Say what of a reply, or of what its client remembers, is not finite; nothing if all is."""
+    if not (finite(reply.update) and finite(own)):
+        return "the update"
+    lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]
+    return f"the loss {lost[0]!r}" if lost else ""
 
 
 def _sent(told: Instruction) -> list[Tensor]:

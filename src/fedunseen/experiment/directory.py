@@ -12,6 +12,7 @@
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
 ``similarity/``          how well classes fit each other's attributes after some rounds
+``magnitudes/``          of an attack: some of its triggers, and the sums of features of clean samples and triggers
 ``selection/``           the run on validation classes that chose rounds and calibration
 ======================== ==========================================================================
 
@@ -95,7 +96,12 @@ class RunDirectory:
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Make the directory, unless it is there, and sweep up what a kill left half-written."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in [*self.path.glob(".*"), *self.checkpoints.glob(".*"), *self.path.glob("similarity/.*")]:
+        for leftover in [
+            *self.path.glob(".*"),
+            *self.checkpoints.glob(".*"),
+            *self.path.glob("similarity/.*"),
+            *self.path.glob("magnitudes/.*"),
+        ]:
             if _is_leftover(leftover.name):
                 leftover.unlink()
         if not self.manifest_path.exists():

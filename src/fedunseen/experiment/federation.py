@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.core.phases import SGD
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
@@ -24,14 +24,19 @@ from fedunseen.evaluation import Answers, answer
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.episodic import Episodic
 from fedunseen.strategies import Reply, Strategy
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import Selective, matches, travelling
+from fedunseen.threats.attacks import Attack
+from fedunseen.threats.defences import Defence, Robust, Scores, Wrapper
+from fedunseen.threats.privacy import Private
 
-__all__ = ["Federation", "check_presence", "find_device", "mean_terms"]
+__all__ = ["Federation", "check_participants", "check_presence", "find_device", "mean_terms"]
 
+_SCALE = 1000  # samples from which a defence's random inputs have their scale
 _NUMBERS = 2**24  # of the samples scored at once: bounds memory
 
 
@@ -63,6 +68,30 @@ def check_presence(partition: Partition, rounds: int) -> None:
             )
 
 
+def drawn_clients(fraction: float, present: int) -> int:
+    """Return how many clients take part in a round: at least one.
+
+    Example:
+        >>> drawn_clients(0.3, 10), drawn_clients(0.01, 10)
+        (3, 1)
+    """
+    return max(1, round_half_up(fraction * present))
+
+
+def check_participants(experiment: Experiment, partition: Partition) -> None:
+    """Refuse a defence that some round has too few clients for.
+
+    Raises:
+        ExperimentError: says how many it needs.
+    """
+    if experiment.defence.name == "none" or experiment.privacy.name != "none":  # which judges every reply by itself
+        return
+    defence = find("defence", experiment.defence.name)(experiment.defence)
+    changes = np.unique(np.concatenate([[0], partition.first, partition.last]))
+    for round in changes[changes < experiment.strategy.rounds].tolist():
+        defence.check(drawn_clients(experiment.strategy.fraction, len(partition.present(round))), round)
+
+
 @dataclass(eq=False)
 class Federation:
     """Everything that a run's rounds need. Made by :meth:`make`, which checks all that can be wrong before round 0."""
@@ -78,6 +107,7 @@ class Federation:
     labels: Tensor  # (N,)
     first: Params  # the parameters before round 0, of them those that travel
     sizes: dict[str, int]  # how many numbers each parameter has, those that stay with the clients included
+    attack: Attack | None = None
 
     @staticmethod
     def make(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Federation:
@@ -143,25 +173,29 @@ class Federation:
         initial = to_device(method.init(stream(experiment.run.seed, "initialisation")), device)
         sizes = {name: value.numel() for name, value in initial.items()}
         if method.compares:
-            strategy = _with_peers(strategy, method)
+            strategy = _with_peers(strategy, method, experiment)
         strategy, initial = _select(strategy, method, settings.name, initial)
+        check_participants(experiment, partition)
+        strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, inputs, initial)
+        attack = make_attack(experiment, benchmark, partition, inputs, feature_scaler)
         worker = Worker(
             method, strategy, inputs, labels, partition.clients, experiment.run.seed,
             engine.mode, engine.memory * 2**20, engine.precision == "bf16",
-            experiment.encoder.augment,
+            experiment.encoder.augment, attack, make_screening(experiment, method),
         )  # fmt: skip
         return Federation(
             experiment,
             benchmark,
             partition,
             method,
-            InProcess(strategy, worker),
+            InProcess(strategy, worker, forgiving=isinstance(strategy, Wrapper) or attack is not None),
             feature_scaler,
             semantics,
             inputs,
             labels,
             initial,
             sizes,
+            attack,
         )
 
     @property
@@ -174,10 +208,18 @@ class Federation:
         return self.engine.strategy.init(self.first, len(self.partition.clients)), self.first
 
     def participants(self, round: int) -> list[int]:
-        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
+        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order.
+
+        As many in each round; under private merging each by itself, so that now and then it is nobody.
+        """
         present = self.partition.present(round)
-        count = max(1, round_half_up(self.experiment.strategy.fraction * len(present)))
+        fraction = self.experiment.strategy.fraction
         rng = stream(self.experiment.run.seed, "participants", round)
+        if self.experiment.privacy.name != "none":
+            return [
+                int(client) for client, drawn in zip(present, rng.random(len(present)), strict=True) if drawn < fraction
+            ]
+        count = drawn_clients(fraction, len(present))
         return sorted(int(client) for client in rng.choice(present, count, replace=False))
 
     def complete(self, params: Params) -> Params:
@@ -204,6 +246,19 @@ class Federation:
     def _unseen_scores(self, params: Params, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         for inputs in self.batches(rows):
             yield self.method.unseen_scores(params, inputs, self.semantics)
+
+    def backdoor(self, params: Params, factor: float) -> dict[str, float]:
+        """Return, for each trigger, the share in percent of its samples that a complete model takes for its target.
+
+        It answers among all classes, with calibration ``factor``, as for the generalised accuracies.
+        """
+        found = {}
+        for probe in self.attack.probes if self.attack is not None else ():
+            with torch.no_grad():
+                scores = (self.method.scores(params, part, self.semantics) for part in torch.split(probe.inputs, 256))
+                answers = answer(scores, np.full(len(probe.inputs), probe.target), self.benchmark.space)
+            found[probe.name] = float(100 * (answers.generalised(factor) == probe.target).mean())
+        return found
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Give the inputs of samples, as many at once as memory well bears."""
@@ -253,7 +308,7 @@ def _able(partition: Partition, benchmark: Benchmark, settings: Any) -> Partitio
     return replace(partition, clients=tuple(kept))
 
 
-def _with_peers(strategy: Strategy, method: Method) -> Strategy:
+def _with_peers(strategy: Strategy, method: Method, experiment: Experiment) -> Strategy:
     """Let clients compare themselves with a peer model.
 
     Raises:
@@ -261,10 +316,12 @@ def _with_peers(strategy: Strategy, method: Method) -> Strategy:
     """
     exclusive, own = method.settings.exclusive, strategy.settings
     plain = own.weights == "uniform" and own.server_lr == 1 and own.update_scale == 1
+    plain = plain and experiment.defence.name == experiment.privacy.name == "none"
     if exclusive and not (plain and strategy.merges and type(strategy).merge is Strategy.merge):
         raise ExperimentError(
             "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
-            "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1"
+            "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1, "
+            "without [defence] and [privacy]"
         )
     return Peers(strategy, exclusive)
 
@@ -305,6 +362,90 @@ def mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, 
         having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
         found[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
     return found
+
+
+def _guard(
+    experiment: Experiment,
+    strategy: Strategy,
+    method: Method,
+    benchmark: Benchmark,
+    partition: Partition,
+    semantics: Tensor,
+    inputs: Tensor,
+    initial: Params,
+) -> Strategy:
+    """Wrap a strategy by the defence and the private merging that the experiment names.
+
+    Raises:
+        ExperimentError: they do not fit the method or each other; a budget does not pay for the rounds.
+    """
+    seed, privacy = experiment.run.seed, experiment.privacy
+    held = {k: np.unique(benchmark.labels[own]) for k, own in enumerate(partition.clients)}
+    if experiment.defence.name != "none":
+        chosen: type[Defence] = find("defence", experiment.defence.name)
+        scores = None
+        if chosen.asks_scores:
+            scores = _scores(experiment, method, benchmark, held, semantics, inputs)
+        defence = chosen(experiment.defence, seed, scores)
+        if privacy.name != "none" and not defence.each_alone:
+            raise ExperimentError(
+                f"privacy.name = {privacy.name!r} needs a defence that judges every update by itself, which "
+                f"defence.name = {experiment.defence.name!r} does not as it is set: choose 'norm-clip' with a "
+                "defence.bound, or 'none'"
+            )
+        strategy = Robust(strategy, defence)
+    if privacy.name == "none":
+        return strategy
+    if statistics := [name for name in initial if is_statistic(name)]:
+        raise ExperimentError(
+            f"privacy.name = {privacy.name!r} cannot protect running statistics ({statistics[0]!r}), which noise may "
+            "turn negative: choose an encoder without BatchNorm, for example encoder.norm = 'group'"
+        )
+    uniform = experiment.strategy.weights == "uniform"
+    weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in held.items()}
+    return Private(strategy, privacy, experiment.strategy.fraction, experiment.strategy.rounds, weights, seed)
+
+
+def _scores(
+    experiment: Experiment,
+    method: Method,
+    benchmark: Benchmark,
+    held: dict[int, NDArray[np.int64]],
+    semantics: Tensor,
+    inputs: Tensor,
+) -> Scores:
+    """Return what a defence may ask of the method.
+
+    Raises:
+        ExperimentError: the method has no scores of its merged parameters, or none that change with the inputs.
+    """
+    name = experiment.defence.name
+    if method.generates or method.episodic:
+        first = "training classifiers" if method.generates else "learning them from examples"
+        raise ExperimentError(
+            f"defence.name = {name!r} asks the merged model for scores of classes, which method.name = "
+            f"{experiment.method.name!r} has only after {first}: choose another defence"
+        )
+    device, images = semantics.device, benchmark.kind == "images"
+    shape = tuple(benchmark.features.shape[1:])
+    rows = stream(experiment.run.seed, "scale of inputs").permutation(benchmark.train)[:_SCALE]
+    sample = inputs[torch.from_numpy(np.sort(rows)).to(device)]
+    sample = sample / 255 if sample.dtype == torch.uint8 else sample.float()
+    mean, deviation = float(sample.mean()), float(sample.std())
+
+    def of(params: Params, given: Tensor) -> Tensor:
+        return method.scores(params, given, semantics)
+
+    def random(rng: np.random.Generator, count: int) -> Tensor:
+        noise = mean + deviation * torch.from_numpy(rng.standard_normal((count, *shape), dtype=np.float32)).to(device)
+        return noise.clamp(0, 1) if images else noise
+
+    return Scores(
+        of,
+        random,
+        torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device),
+        {k: torch.from_numpy(classes).to(device) for k, classes in held.items()},
+    )
 
 
 def round_half_up(value: float) -> int:

@@ -30,12 +30,13 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.federation import Federation, check_presence, mean_terms
+from fedunseen.experiment.federation import Federation, check_participants, check_presence, mean_terms
 from fedunseen.experiment.few_shot import FewShot
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import observe_round, summary_tensors
+from fedunseen.experiment.threat_log import observe_threats, threat_line, threat_result
 
 __all__ = ["Progress", "free_directory", "run"]
 
@@ -166,7 +167,9 @@ def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition
         selection = benchmark.for_selection(experiment.run.seed)
         fit_semantics(selection.space, experiment.data.semantics)
         if not find("strategy", experiment.strategy.name).pools:
-            check_presence(partition.restricted_to(selection.train), experiment.strategy.rounds)
+            restricted = partition.restricted_to(selection.train)
+            check_presence(restricted, experiment.strategy.rounds)
+            check_participants(experiment, restricted)
     except FedUnseenError as error:
         raise type(error)(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
     return selection
@@ -269,6 +272,9 @@ def _train(
         models = federation.models(result.params, client_states)
         line = judge.measure(current, result, models, client_states)
         state, params = result.state, result.params
+        line |= federation.engine.strategy.notes(state)
+        if result.dropped:
+            line["dropped"] = {str(client): why for client, why in result.dropped.items()}
         line["seconds"] = round(time.perf_counter() - started, 4)
         merit = judge.merit(line)
         lines.append(line)
@@ -276,6 +282,7 @@ def _train(
         kept = choice.round == current + 1 or (choice.round is None and merit >= best)
         if observed:
             judge.observe(directory, current, result, kept)
+            observe_threats(federation, directory, current, result.params)
         if kept:
             write_tensors(directory.model_path, _model_tensors(federation, models, client_states))
         best = max(best, merit)
@@ -286,6 +293,8 @@ def _train(
         selected = 1 + max(range(rounds), key=lambda i: (*judge.merit(lines[i]), i))
     return {
         **judge.numbers(lines[selected - 1], directory.model_path),
+        **threat_result(federation, lines, selected),
+        **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
         **_traffic(federation, lines),
         "rounds": rounds,
         "selected_round": selected,
@@ -365,9 +374,9 @@ def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Param
 
 def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Say what travels: bytes of a client in a round, on average, and how many parameters of each module there are."""
-    parts = sum(len(line["participants"]) for line in lines)
+    parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
     found: dict[str, Any] = {
-        way: round(sum(line[way] for line in lines) / parts, 1) for way in ("bytes_down", "bytes_up")
+        way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")
     }
     modules: dict[str, int] = {}
     for name, count in federation.sizes.items():
@@ -401,6 +410,7 @@ def _measure(
     line["losses"] = mean_terms(federation.engine.strategy.reply_weights(replies), replies)
     line["participants"] = [reply.client for reply in replies]
     line["bytes_down"], line["bytes_up"] = result.bytes_down, result.bytes_up
+    line |= threat_line(federation, round, result, models, factor)
     own_too = experiment.evaluation.clients
     if own_too or (own_too is None and not federation.method.generates):
         if federation.engine.strategy.merges:
@@ -508,7 +518,9 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
             done = run(one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed)
             results.append(done.result)
         summary: dict[str, Any] = {}
-        names = [name for name in results[0] if name in (*NAMES, *SHARED) or name.startswith("uncalibrated_")]
+        names = [
+            name for name in results[0] if name in (*NAMES, *SHARED) or name.startswith(("uncalibrated_", "backdoor"))
+        ]
         for name in names:
             values = [result[name] for result in results]
             summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}

@@ -1,4 +1,4 @@
-"""Find a benchmark, encoder, method or strategy by name: this package's own, or one that another package declares.
+"""Find a benchmark, encoder, method, strategy, attack or defence by name: our own, or another package's.
 
 A package adds a method with one line of its own ``pyproject.toml``::
 
@@ -17,20 +17,33 @@ from fedunseen.data import BENCHMARKS
 from fedunseen.encoders import ENCODERS
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
+from fedunseen.threats import ATTACKS, SCREENINGS
+from fedunseen.threats.defences import DEFENCES
 
 __all__ = ["find", "names"]
 
-_OWN = {"data": BENCHMARKS, "encoder": ENCODERS, "method": METHODS, "strategy": STRATEGIES}
+_OWN = {
+    "data": BENCHMARKS,
+    "encoder": ENCODERS,
+    "method": METHODS,
+    "strategy": STRATEGIES,
+    "attack": ATTACKS,
+    "screening": SCREENINGS,
+    "defence": DEFENCES,
+}
 _GROUP = {
     "data": "fedunseen.benchmarks",
     "encoder": "fedunseen.encoders",
     "method": "fedunseen.methods",
     "strategy": "fedunseen.strategies",
+    "attack": "fedunseen.attacks",
+    "screening": "fedunseen.screenings",
+    "defence": "fedunseen.defences",
 }
 
 
 def names(section: str) -> list[str]:
-    """Return the known names of a section (``data``, ``encoder``, ``method`` or ``strategy``)."""
+    """Return the known names of a section (``data``, ``encoder``, ``method``, ``strategy``, ``attack`` ...)."""
     return sorted({*_OWN[section], *(entry.name for entry in entry_points(group=_GROUP[section]))})
 
 

@@ -20,12 +20,29 @@ from fedunseen.data import DataSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find
-from fedunseen.strategies import StrategySettings
+from fedunseen.strategies import Strategy, StrategySettings
+from fedunseen.threats.attacks import AttackSettings, parse_rounds
+from fedunseen.threats.defences import DefenceSettings
+from fedunseen.threats.privacy import PrivacySettings
 
 __all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names", "preset_text"]
 
-SECTIONS = ("data", "encoder", "partition", "method", "strategy", "engine", "evaluation", "run")
-NAMED = ("data", "encoder", "method", "strategy")  # sections whose name says which settings they have
+SECTIONS = (
+    "data",
+    "encoder",
+    "partition",
+    "method",
+    "strategy",
+    "attack",
+    "screening",
+    "defence",
+    "privacy",
+    "engine",
+    "evaluation",
+    "run",
+)
+NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence")  # whose name says which settings
+OPTIONAL = ("attack", "screening", "defence", "privacy")  # left out of what is written where they are "none", as before
 
 
 class EvaluationSettings(Settings):
@@ -87,6 +104,10 @@ class Experiment(BaseModel):
     partition: PartitionSettings
     method: SerializeAsAny[NamedSettings]
     strategy: SerializeAsAny[StrategySettings]
+    attack: SerializeAsAny[NamedSettings]
+    screening: SerializeAsAny[NamedSettings]
+    defence: SerializeAsAny[DefenceSettings]
+    privacy: PrivacySettings
     engine: EngineSettings
     evaluation: EvaluationSettings
     run: RunSettings
@@ -144,13 +165,15 @@ class Experiment(BaseModel):
             (overrides or {}).items(), key=lambda told: not (in_order or told[0].endswith(".name"))
         ):
             _override(sections, key, value)
-        sections["encoder"] = {"name": "none", **sections.get("encoder", {})}
+        for section in ("encoder", *OPTIONAL):
+            sections[section] = {"name": "none", **sections.get(section, {})}
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
         kinds: dict[str, type[BaseModel]] = {
             **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
             "partition": PartitionSettings,
+            "privacy": PrivacySettings,
             "engine": EngineSettings,
             "evaluation": EvaluationSettings,
             "run": RunSettings,
@@ -168,9 +191,10 @@ class Experiment(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, defaults included, as JSON values; :meth:`from_dict` reads it back."""
+        there = [s for s in SECTIONS if s not in OPTIONAL or getattr(self, s).name != "none"]
         return {
             "name": self.name,
-            **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in SECTIONS},
+            **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in there},
         }
 
     def _check_combination(self) -> None:
@@ -181,6 +205,8 @@ class Experiment(BaseModel):
                 f"method.name = {name!r} is a closed form that no strategy can merge: "
                 "set strategy.name to 'centralised' or 'local'"
             )
+        self._check_merging(strategy)
+        self._check_threats()
         evaluation = self.evaluation
         if evaluation.choose and evaluation.selection != "validation":
             raise ExperimentError(
@@ -198,9 +224,9 @@ class Experiment(BaseModel):
                 "with a sweep, on validation classes (evaluation.selection = 'validation')"
             )
         for key, values in evaluation.choose.items():
-            if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition"):
+            if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition", "privacy"):
                 raise ExperimentError(
-                    f"evaluation.choose: {key!r} cannot be chosen; only method, strategy and engine can"
+                    f"evaluation.choose: {key!r} cannot be chosen; only method, strategy, defence and engine can"
                 )
             if not values:
                 raise ExperimentError(f"evaluation.choose: {key!r} has no value to choose from: give it a few")
@@ -210,6 +236,67 @@ class Experiment(BaseModel):
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
                 raise ExperimentError(f"evaluation.choose: {error}") from None
+
+    def _check_merging(self, strategy: type[Strategy]) -> None:
+        """Refuse a defence or private merging where the strategy merges nothing that they could work on."""
+        defence, privacy, name = self.defence.name, self.privacy.name, self.strategy.name
+        for section, choice in (("defence", defence), ("privacy", privacy)):
+            if choice != "none" and (strategy.pools or not strategy.merges):
+                raise ExperimentError(
+                    f"{section}.name = {choice!r} has no effect with strategy.name = {name!r}, which merges no "
+                    "clients' updates: leave it out, or choose a strategy that does"
+                )
+        if privacy == "none":
+            return
+        if not strategy.merges_by_mean:
+            raise ExperimentError(
+                f"privacy.name = {privacy!r} protects the mean of the updates, but strategy.name = {name!r} takes more "
+                "than that from its clients: choose fedavg, fedavg-decay, fedprox or moon"
+            )
+        if self.strategy.weights == "samples":
+            raise ExperimentError(
+                f"privacy.name = {privacy!r} cannot weight clients by how many samples they have, which is private: "
+                "set strategy.weights to 'classes' or 'uniform'"
+            )
+        if self.evaluation.selection == "validation":
+            raise ExperimentError(
+                f"privacy.name = {privacy!r} counts every round on the clients' data, and evaluation.selection = "
+                "'validation' would train a run more on them: set it to 'last'"
+            )
+
+    def _check_threats(self) -> None:
+        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)
+        name = self.strategy.name
+        for section, settings in (("attack", self.attack), ("screening", self.screening)):
+            if settings.name != "none" and (strategy.pools or not strategy.merges):
+                raise ExperimentError(
+                    f"{section}.name = {settings.name!r} is about clients whose updates are merged, which "
+                    f"strategy.name = {name!r} does not do: choose another strategy, for example fedavg"
+                )
+        for section, settings in (("attack", self.attack), ("screening", self.screening)):
+            if method.episodic and settings.name != "none":
+                raise ExperimentError(
+                    f"{section}.name = {settings.name!r} is not there for few-shot methods such as method.name = "
+                    f"{self.method.name!r}, whose classes are told by their place in an episode: leave [{section}] out"
+                )
+        if self.screening.name != "none" and (method.generates or not method.trained):
+            raise ExperimentError(
+                f"screening.name = {self.screening.name!r} judges the features that one loss is computed from, and "
+                f"method.name = {self.method.name!r} has several or none: choose another method, for example fedzsl"
+            )
+        if isinstance(self.attack, AttackSettings):
+            first = min((first for first, _ in parse_rounds(self.attack.rounds)), default=1)
+            if first > self.strategy.rounds:
+                raise ExperimentError(
+                    f"attack.rounds = {self.attack.rounds!r} begins after the last of {self.strategy.rounds} rounds: "
+                    "let the attack begin earlier, or run more rounds (strategy.rounds)"
+                )
+            if self.evaluation.selection != "last":
+                raise ExperimentError(
+                    f"attack.name = {self.attack.name!r} is measured round by round to the last one, and with "
+                    f"evaluation.selection = {self.evaluation.selection!r} a round before the attack could be chosen: "
+                    "set evaluation.selection to 'last'"
+                )
 
 
 def preset_names() -> list[str]:
@@ -237,7 +324,9 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or "." not in key:
         raise ExperimentError(f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10")
     try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+        read = tomllib.loads(f"value = {value}")["value"]
+        named = key.strip().endswith(".name") and not isinstance(read, str)  # a name may look like a number: nan
+        return key.strip(), value.strip() if named else read
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
 
@@ -259,7 +348,14 @@ def _read(source: str | Path) -> tuple[str, Path]:
         raise ExperimentError(f"{source} is not a text file in UTF-8: save it as UTF-8") from None
 
 
-_PATHS = (("data", "root"), ("data", "splits"), ("data", "classes"), ("encoder", "model"), ("partition", "file"))
+_PATHS = (
+    ("data", "root"),
+    ("data", "splits"),
+    ("data", "classes"),
+    ("encoder", "model"),
+    ("partition", "file"),
+    ("attack", "folder"),
+)
 
 
 def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, statistics
+from fedunseen.report.attacked import attack_section
 from fedunseen.report.episodes_page import episodes_context
 from fedunseen.report.figures import Curve
+from fedunseen.report.merging import merging_section
 from fedunseen.report.parts import (
     BLIND,
     FLATTERS,
@@ -97,6 +99,8 @@ def _context(run: Run) -> dict[str, Any]:
         "theory": _theory(facts),
         "images": _images(facts) if "images" in tensors else None,
         "chosen": _chosen(first),
+        "attacked": attack_section(first),
+        "merging": merging_section(first.metrics, client_names(facts)),
         "travel": travel(facts),
         "technical": technical(run, first),
     }

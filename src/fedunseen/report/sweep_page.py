@@ -31,6 +31,9 @@ Floats = NDArray[np.float64]
 
 SHORT = {
     **{name: short for name, short, _ in NUMBERS},
+    "backdoor": "backdoor",
+    "backdoor_attacked": "backdoor when attacked",
+    "backdoor_highest": "backdoor at most",
     "parameters_shared": "parameters that travel",
     "bytes_down": "down",
     "bytes_up": "up",
@@ -40,6 +43,9 @@ SHORT = {
 }
 MEASURED = {
     **TITLES,
+    "backdoor": "Backdoor accuracy",
+    "backdoor_attacked": "Backdoor accuracy when attacked",
+    "backdoor_highest": "Backdoor accuracy at most",
     "parameters_shared": "Parameters that travel",
     "bytes_down": "Bytes down, per client and round",
     "bytes_up": "Bytes up, per client and round",

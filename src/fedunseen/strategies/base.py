@@ -9,11 +9,12 @@ keep it and a resume can restore it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from fedunseen.core.parameters import Params, add_scaled, difference, is_statistic
 from fedunseen.core.phases import GradientFunction, Loss, Represent
@@ -72,14 +73,16 @@ class Reply:
         terms: mean losses, for the log.
         step_lengths: how far it would have moved each parameter along a constant gradient of one
             (``LocalResult.step_lengths``).
+        notes: what else is said of its round, for the log: how many samples it screened and dropped.
     """
 
     client: int
-    update: Params
+    update: Mapping[str, Tensor]
     classes: int
     samples: int
     terms: dict[str, float] = field(default_factory=dict)
     step_lengths: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
 
 
 class Strategy:
@@ -92,12 +95,17 @@ class Strategy:
         merges: replies become one model; otherwise every client keeps its own.
         pools: all data are put together at one client before the run (no federation at all).
         needs_sgd: divides changes of parameters by the steps taken, which only SGD allows.
+        merges_by_mean: what the server takes from a round's replies is the weighted mean of their updates, nothing
+            else of any client: what private merging can stand in for.
+        merges_nobody: has something to merge, or to say, of a round without a single reply.
     """
 
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
     merges: bool = True
     pools: bool = False
     needs_sgd: bool = False
+    merges_by_mean: bool = False
+    merges_nobody: bool = False
 
     def __init__(self, settings: StrategySettings) -> None:
         self.settings = settings
@@ -125,7 +133,7 @@ class Strategy:
             update[name] = result.params[name] - instruction.params[name]
         return update, client_state
 
-    def local_model(self, start: Params, update: Params) -> Params:
+    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
         """Return the model that a client ended with, from the one that it was sent and its update."""
         scale = self.settings.update_scale
         return {n: start[n] + (change if is_statistic(n) else change / scale) for n, change in update.items()}
@@ -136,6 +144,10 @@ class Strategy:
         weights = [step * weight for weight in self.reply_weights(replies)]
         merged = add_scaled(params, [reply.update for reply in replies], weights)
         return state, merged | self.merged_statistics(params, replies)
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Return what the merge that made ``state`` has to say of its round, as JSON values for ``metrics.jsonl``."""
+        return {}
 
     def merged_statistics(self, params: Params, replies: Sequence[Reply]) -> Params:
         """Return the running statistics among the parameters, averaged."""

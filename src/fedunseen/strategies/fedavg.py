@@ -25,6 +25,7 @@ class FedAvg(Strategy):
     """The weighted mean of the clients' updates."""
 
     Settings = FedAvgSettings
+    merges_by_mean = True
 
 
 class FedAvgDecaySettings(StrategySettings):
@@ -39,6 +40,7 @@ class FedAvgDecay(Strategy):
     """FedAvg whose server takes smaller steps as rounds go by: eta * decay^t."""
 
     Settings = FedAvgDecaySettings
+    merges_by_mean = True
 
     def __init__(self, settings: FedAvgDecaySettings) -> None:
         super().__init__(settings)

@@ -29,6 +29,7 @@ class FedProx(Strategy):
     r"""Adds :math:`\frac{\mu}{2}\|w - w^t\|^2` to the local loss (their Eq. 2)."""
 
     Settings = FedProxSettings
+    merges_by_mean = True
 
     def __init__(self, settings: FedProxSettings) -> None:
         super().__init__(settings)

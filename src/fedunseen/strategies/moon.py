@@ -38,6 +38,7 @@ class Moon(Strategy):
     """FedAvg with the model-contrastive term (their Eq. 3) added to every loss."""
 
     Settings = MoonSettings
+    merges_by_mean = True
 
     def __init__(self, settings: MoonSettings) -> None:
         super().__init__(settings)

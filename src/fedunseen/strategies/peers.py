@@ -7,10 +7,11 @@ client that remembers its last model and weight finds it by itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.phases import GradientFunction, Loss, Represent
@@ -35,6 +36,7 @@ class Peers(Strategy):
         super().__init__(inner.settings)
         self.inner, self.exclusive = inner, exclusive
         self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+        self.merges_by_mean, self.merges_nobody = inner.merges_by_mean, inner.merges_nobody
 
     def init(self, params: Params, clients: int) -> Params:
         """Return the inner strategy's state; nobody has had a share in the first model."""
@@ -73,7 +75,7 @@ class Peers(Strategy):
             state |= under("last/", last) | {_ROUND: instruction.kept[_ROUND]}
         return update, state
 
-    def local_model(self, start: Params, update: Params) -> Params:
+    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
         """As the inner strategy."""
         return self.inner.local_model(start, update)
 

@@ -7,8 +7,10 @@ classes. It wraps any strategy, which then sees nothing but what travels.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+
+from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, under, within
@@ -99,6 +101,7 @@ class Selective(Strategy):
         super().__init__(inner.settings)
         self.inner, self.initial = inner, initial
         self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+        self.merges_by_mean = inner.merges_by_mean
 
     def init(self, params: Params, clients: int) -> Params:
         """Return the inner strategy's state; ``params`` are those that travel."""
@@ -129,7 +132,7 @@ class Selective(Strategy):
         own = {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
         return update, under("inner/", inner) | under("own/", own)
 
-    def local_model(self, start: Params, update: Params) -> Params:
+    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
         """Return what travels of the model that a client ended with."""
         return self.inner.local_model(start, update)
 

@@ -1,6 +1,22 @@
-"""Threats: what somebody who follows the federation to the letter, but is curious, can find out."""
+"""Threats: what the curious can find out, what the malicious can do, and what helps against them."""
 
 from fedunseen.threats.inversion import DLG, Attack, Cosine
 from fedunseen.threats.leakage import Subject, measure_classifier, measure_method
 
-__all__ = ["DLG", "Attack", "Cosine", "Subject", "measure_classifier", "measure_method"]
+__all__ = ["ATTACKS", "DLG", "SCREENINGS", "Attack", "Cosine", "Subject", "measure_classifier", "measure_method"]
+
+ATTACKS = {
+    "none": "fedunseen.threats.attacks:NoAttack",
+    "backdoor": "fedunseen.threats.backdoor:Backdoor",
+    "label-flip": "fedunseen.threats.attacks:LabelFlip",
+    "sign-flip": "fedunseen.threats.attacks:SignFlip",
+    "gaussian": "fedunseen.threats.attacks:Gaussian",
+    "nan": "fedunseen.threats.attacks:NaN",
+}
+"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.attacks``."""
+
+SCREENINGS = {
+    "none": "fedunseen.threats.screening:NoScreening",
+    "magnitude": "fedunseen.threats.screening:Magnitude",
+}
+"""What a client does about bad samples: name -> class. Entry-point group ``fedunseen.screenings``."""

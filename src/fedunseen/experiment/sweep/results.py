@@ -14,7 +14,7 @@ from typing import Any
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.experiment.directory import RunDirectory
-from fedunseen.experiment.sweep.schema import FEW_SHOT, MEASURES, METRICS, Cell, Sweep
+from fedunseen.experiment.sweep.schema import BACKDOOR, FEW_SHOT, MEASURES, METRICS, Cell, Sweep
 
 __all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
 
@@ -70,7 +70,7 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         status, problem = "refused", cell.refused
     elif result is not None:
         status = "done"
-        there = [name for name in (*METRICS, *FEW_SHOT, "few_shot_ci95") if name in result]
+        there = [name for name in (*METRICS, *BACKDOOR, *FEW_SHOT, "few_shot_ci95") if name in result]
         mean = {name: float(result[name]) for name in there} | _travelling(directory.path, result)
         sd = {name: float(result[f"{name}_sd"]) for name in there if f"{name}_sd" in result}
         seconds = float(result["seconds"])
@@ -103,12 +103,16 @@ def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
     """Write one line a cell: its values, its numbers, the paper's, and where the run is."""
     names = [column for name in sweep.metrics for column in (name, f"{name}_sd", f"{name}_paper")]
     last = ["paper_data", "seeds", "selection", "run", "problem", "command", "seconds"]
-    header = [*sweep.axes, "status", *names, *MEASURES, *last]
+    attacked = any(cell.experiment and cell.experiment.attack.name != "none" for cell in sweep.cells)
+    triggers = [column for name in BACKDOOR for column in (name, f"{name}_sd")] if attacked else []
+    header = [*sweep.axes, "status", *names, *triggers, *MEASURES, *last]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     for one in rows:
         numbers = [values.get(name, "") for name in sweep.metrics for values in (one.mean, one.sd, one.cell.paper)]
+        if attacked:
+            numbers += [values.get(name, "") for name in BACKDOOR for values in (one.mean, one.sd)]
         numbers += [one.mean.get(name, "") for name in MEASURES]
         beside = sweep.beside.get(one.cell.values.get("data", ""), "") if one.cell.paper else ""
         writer.writerow(

@@ -29,6 +29,7 @@ from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
 
 __all__ = [
+    "BACKDOOR",
     "FEW_SHOT",
     "MEASURES",
     "METRICS",
@@ -47,11 +48,17 @@ __all__ = [
 ]
 
 Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "few_shot", "few_shot_pixels", "few_shot_random"]
-Measure = Metric | Literal["parameters_shared", "bytes_down", "bytes_up"]
+Measure = (
+    Metric
+    | Literal["backdoor", "backdoor_attacked", "backdoor_highest"]
+    | Literal["parameters_shared", "bytes_down", "bytes_up"]
+)
 EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
 METRICS: tuple[Metric, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 FEW_SHOT: tuple[Metric, ...] = ("few_shot", "few_shot_pixels", "few_shot_random")
 """Those of few-shot runs, in place of ``METRICS``: the model's, and what costs nothing."""
+BACKDOOR: tuple[Measure, ...] = ("backdoor", "backdoor_attacked", "backdoor_highest")
+"""Accuracies of an attacked run's triggers: in the reported round, in the first attacked one, at most from then on."""
 MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
 """What a run may be shown by beside its accuracies: parameters that travel, and bytes of a client in a round."""
 
@@ -68,8 +75,9 @@ class Table(Settings):
     columns: list[str] = Field(default_factory=list)
     """Axes whose values stand beside each other; all others have a row for each of their values."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure](METRICS))
-    """What is shown of each run: accuracies, and what travels (`parameters_shared`, `bytes_down`, `bytes_up`); unset,
-    of few-shot runs `few_shot`, `few_shot_pixels` and `few_shot_random`."""
+    """What is shown of each run: accuracies, of attacked ones also of the triggers (`backdoor`, `backdoor_attacked`,
+    `backdoor_highest`), and what travels (`parameters_shared`, `bytes_down`, `bytes_up`); unset, of few-shot runs
+    `few_shot`, `few_shot_pixels` and `few_shot_random`."""
 
 
 class Figure(Settings):
@@ -507,6 +515,10 @@ def _check_choice(choice: Choice, axes: Mapping[str, Sequence[str]], place: str)
                 raise ExperimentError(f"{place}: {axis}: {unknown('value', value, axes[axis])}")
 
 
+def _without_curve(figure: Figure) -> list[Measure]:
+    return [name for name in figure.metrics if name in (*MEASURES, *BACKDOOR[1:])]
+
+
 def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str) -> None:
     """Refuse tables and figures over axes that are not there."""
     asked = [("table: tables", axis) for axis in file.table.tables or ()]
@@ -514,7 +526,7 @@ def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str)
     for figure in file.figures:
         asked += [("figures: x", figure.x)] if figure.x != "round" else []
         asked += [("figures: lines", axis) for axis in figure.lines]
-        if figure.x == "round" and (without := [name for name in figure.metrics if name in MEASURES]):
+        if figure.x == "round" and (without := _without_curve(figure)):
             raise ExperimentError(
                 f"{place}: figures: metrics: {without[0]} has no curve by round: name an axis as x, or leave it out"
             )

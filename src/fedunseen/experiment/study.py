@@ -1,0 +1,172 @@
+"""An attack against each defence: the same experiment run honestly and attacked, without and with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.experiment.directory import load_params
+from fedunseen.experiment.orchestrator import Progress, run
+from fedunseen.experiment.registry import names
+from fedunseen.experiment.run import Run
+from fedunseen.experiment.schema import Experiment
+
+__all__ = ["LEFT_OUT", "guards", "magnitudes", "pictures", "study", "verdict"]
+
+LEFT_OUT = "magnitude-ignored"
+"""The feature magnitude defence at all clients but the malicious ones."""
+
+MAIN = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+LOW, COST = 10.0, 3.0  # a defence holds if the backdoor stays below the one and ZSL falls by less than the other
+
+
+def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return defences by name, with the settings that switch them on: those that are chosen, or all; ``none`` first.
+
+    Those of clients are ``magnitude`` (``[screening]``) and :data:`LEFT_OUT`; all others are the server's
+    (``[defence]``).
+
+    Raises:
+        ExperimentError: a name is unknown.
+
+    Example:
+        >>> guards(["norm-clip"])
+        {'none': {}, 'norm-clip': {'defence.name': 'norm-clip'}}
+    """
+    known: dict[str, dict[str, Any]] = {
+        "none": {},
+        "magnitude": {"screening.name": "magnitude"},
+        LEFT_OUT: {"screening.name": "magnitude", "attack.ignore_defence": True},
+        **{name: {"defence.name": name} for name in names("defence") if name != "none"},
+    }
+    for name in chosen:
+        if name not in known:
+            raise ExperimentError("--defences: " + unknown("defence", name, known))
+    return {name: known[name] for name in known if not chosen or name == "none" or name in chosen}
+
+
+def study(
+    experiment: Experiment,
+    against: Mapping[str, Mapping[str, Any]],
+    out: Path,
+    tell: Callable[[str], None],
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Run an attacked experiment, and the same with nobody attacking, against each defence.
+
+    Args:
+        experiment: with an ``[attack]`` that has triggers.
+        against: defences by name, from :func:`guards`.
+        out: the folder of the runs, ``NAME-honest`` and ``NAME-attacked``; what is complete there is not run again, and
+            what is not is resumed.
+        tell: hears a line for each defence.
+        progress: hears of every round.
+
+    Returns:
+        What ``backdoor.json`` holds. ``defences`` has for each defence ``honest`` and ``attacked``: accuracies in the
+        last round, of several seeds the means, with ``..._sd``; ``curves`` by round; or ``refused``, a sentence.
+
+    Raises:
+        FedUnseenError: the experiment without any defence cannot be run.
+    """
+    found: dict[str, Any] = {}
+    shared: dict[str, Any] = {}
+    for name, settings in against.items():
+        try:
+            attacked = experiment.with_overrides(settings)
+            honest = attacked.with_overrides({"attack.rounds": "never", "attack.ignore_defence": False})
+            done = _run(attacked, out / f"{name}-attacked", progress)
+            same = "magnitude" if name == LEFT_OUT and "magnitude" in against else name
+            quiet = _run(honest, out / f"{same}-honest", progress)
+        except ExperimentError as error:
+            if name == "none":
+                raise
+            found[name] = {"refused": str(error)}
+            tell(f"{name}: refused: {error}")
+            continue
+        found[name] = {"honest": _numbers(quiet), "attacked": _numbers(done), "curves": _curves(done, quiet)}
+        one = found[name]["attacked"]
+        shared = shared or dict((done.seeds[0] if done.seeds else done).result["attack"])
+        tell(
+            f"{name}: backdoor {one['backdoor_attacked']:.1f} % when attacked, {one['backdoor']:.1f} % at the end; "
+            f"ZSL {found[name]['honest']['zsl']:.1f} % if honest, {one['zsl']:.1f} % attacked"
+        )
+    facts = {
+        "experiment": experiment.to_dict(),
+        "seeds": [experiment.run.seed + i for i in range(experiment.run.seeds)],
+        "attacked_rounds": shared["rounds"],
+        "triggers": shared["triggers"],
+        "defences": found,
+    }
+    return facts | {"holds": verdict(facts)}
+
+
+def verdict(facts: Mapping[str, Any]) -> list[str]:
+    """Return the defences that hold.
+
+    From the attack on the backdoor never reaches 10 %, and ZSL in the last round is less than 3 points below that of
+    the honest run without any defence.
+    """
+    whole = facts["defences"]["none"]["honest"]["zsl"]
+    return [
+        name
+        for name, one in facts["defences"].items()
+        if "refused" not in one
+        and one["attacked"]["backdoor_highest"] < LOW
+        and whole - one["attacked"]["zsl"] < COST
+        and name != "magnitude"  # which an attacker can leave out
+    ]
+
+
+def _run(experiment: Experiment, path: Path, progress: Progress | None) -> Run:
+    return run(experiment, path, resume=path.exists(), progress=progress)
+
+
+def _numbers(done: Run) -> dict[str, Any]:
+    """Return accuracies, backdoor and counts of a run, of several seeds the means."""
+    keep = ("backdoor", *MAIN)
+    numbers = {key: value for key, value in done.result.items() if key.startswith(keep)}
+    one = done.seeds[0] if done.seeds else done
+    each = [run.result for run in done.seeds] or [done.result]
+    if "attacked" in one.result["attack"]["main"]:
+        for name in MAIN:
+            numbers[f"{name}_attacked"] = float(np.mean([r["attack"]["main"]["attacked"][name] for r in each]))
+    if "screened" in one.result:
+        numbers["screened"] = {key: sum(r["screened"][key] for r in each) for key in one.result["screened"]}
+    numbers["seconds"] = round(sum(r["seconds"] for r in each), 1)
+    return numbers
+
+
+def _curves(attacked: Run, honest: Run) -> dict[str, list[float]]:
+    """Return main and backdoor accuracies of every round, of several seeds the means."""
+
+    def mean(done: Run, key: str) -> list[float]:
+        each = [[line[key] for line in one.metrics] for one in (done.seeds or [done])]
+        return [round(value, 3) for value in np.mean(each, axis=0).tolist()]
+
+    curves = {key: mean(attacked, key) for key in ("backdoor", "zsl", "gzsl_unseen", "gzsl_seen")}
+    for name in (attacked.seeds or [attacked])[0].metrics[0]["backdoor_of"]:
+        each = [[line["backdoor_of"][name] for line in one.metrics] for one in (attacked.seeds or [attacked])]
+        curves[f"backdoor: {name}"] = [round(value, 3) for value in np.mean(each, axis=0).tolist()]
+    return curves | {"honest zsl": mean(honest, "zsl")}
+
+
+def magnitudes(run: Path) -> dict[int, dict[str, Any]]:
+    """Return round -> {``clean`` or a trigger: gamma (n,)} of an attacked run's directory (its first seed's)."""
+    folder = next((path for path in sorted(run.glob("seed-*/magnitudes"))), run / "magnitudes")
+    found = {int(path.stem.partition("-")[2]): load_params(path) for path in folder.glob("round-*.safetensors")}
+    return {round: {name: value.numpy() for name, value in one.items()} for round, one in sorted(found.items())}
+
+
+def pictures(run: Path) -> list[Any]:
+    """Return (p, channels, height, width) a few samples of every trigger of an attacked run, where there are images."""
+    folder = next((path for path in sorted(run.glob("seed-*/magnitudes"))), run / "magnitudes")
+    path = folder / "triggers.safetensors"
+    if not path.exists():
+        return []
+    found = load_params(path)
+    return [found[name].numpy() for name in sorted(found)]

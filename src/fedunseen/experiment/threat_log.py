@@ -1,0 +1,157 @@
+"""What an attack and what is done against it leave in a run: lines of metrics, the result, features' magnitudes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.engines import RoundResult
+from fedunseen.experiment.directory import RunDirectory
+from fedunseen.experiment.federation import Federation
+from fedunseen.threats.screening import COUNTS
+
+__all__ = ["observe_threats", "threat_line", "threat_result"]
+
+_CLEAN = 1000  # clean samples whose magnitudes are measured, at most
+QUANTILES = (5, 25, 50, 75, 95)
+
+
+def threat_line(
+    federation: Federation, round: int, result: RoundResult, models: Sequence[Params], factor: float
+) -> dict[str, Any]:
+    """Return what a round's line of metrics says of threats; nothing in an ordinary run.
+
+    ``attackers``: who attacked. ``backdoor``: mean over the triggers of the
+    share in percent of their samples that are taken for the target; ``backdoor_of``: of each trigger. ``screening``:
+    samples that were looked at and dropped, all clients together and each (a sample counts in every epoch), and
+    thresholds.
+    """
+    line: dict[str, Any] = {}
+    if (attack := federation.attack) is not None:
+        took_part = sorted([*(reply.client for reply in result.replies), *result.dropped])
+        line["attackers"] = [client for client in took_part if attack.active(client, round)]
+        if attack.probes:
+            line["backdoor_of"] = federation.backdoor(models[0], factor)
+            line["backdoor"] = float(np.mean(list(line["backdoor_of"].values())))
+    if noted := [reply for reply in result.replies if "threshold" in reply.notes]:
+        line["screening"] = _screening(round, noted)
+    return line
+
+
+def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
+    """Add up what the clients have screened, and say who has nothing left."""
+    told: dict[str, Any] = {name: int(sum(reply.notes[name] for reply in noted)) for name in COUNTS}
+    told["clients"] = [
+        {
+            "client": reply.client,
+            **{name: int(reply.notes[name]) for name in COUNTS},
+            "threshold": reply.notes["threshold"],
+        }
+        for reply in noted
+    ]
+    empty = [one["client"] for one in told["clients"] if _dropped(one) == _seen(one)]
+    if empty:
+        told["empty"] = empty
+        everybody = len(empty) == len(noted)
+        who = (
+            "every client"
+            if everybody
+            else f"client {empty[0]}" + (f" and {len(empty) - 1} others" if empty[1:] else "")
+        )
+        then = "the model stays as it was" if everybody else "nothing is learnt from it"
+        warnings.warn(
+            f"round {round + 1}: every sample of {who} was below the threshold of [screening]: {then}", stacklevel=3
+        )
+    return told
+
+
+def _dropped(one: Mapping[str, Any]) -> int:
+    return int(one["clean_dropped"] + one["poisoned_dropped"])
+
+
+def _seen(one: Mapping[str, Any]) -> int:
+    return int(one["clean"] + one["poisoned"])
+
+
+def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int) -> dict[str, Any]:
+    """Return what ``result.json`` says of threats.
+
+    ``backdoor``: in the reported round; ``backdoor_before``: in the last round before the attack (the share of trigger
+    samples that an honest model takes for the target); ``backdoor_attacked``: in the first attacked round;
+    ``backdoor_highest``: from then on. ``attack``: rounds, clients, triggers, and the main accuracies beside them.
+    ``screened``: the counts of all rounds together.
+    """
+    found: dict[str, Any] = {}
+    attack = federation.attack
+    if attack is not None:
+        attacked = [i for i, line in enumerate(lines) if line["attackers"]]
+        space = federation.benchmark.space
+        names = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+        at = {"last": len(lines) - 1}
+        if attacked:
+            at |= {"attacked": attacked[0]} | ({"before": attacked[0] - 1} if attacked[0] else {})
+        if attack.probes:
+            values = [line["backdoor"] for line in lines]
+            found["backdoor"] = values[selected - 1]
+            if attacked:
+                if attacked[0]:
+                    found["backdoor_before"] = values[attacked[0] - 1]
+                found["backdoor_attacked"] = values[attacked[0]]
+                found["backdoor_highest"] = max(values[attacked[0] :])
+        found["attack"] = {
+            "rounds": [i + 1 for i in attacked],
+            "clients": list(attack.settings.clients),
+            "triggers": [
+                {
+                    "name": probe.name,
+                    "client": probe.client,
+                    "target": space.names[probe.target],
+                    "source": probe.source,
+                    "trained": len(probe.magnitudes),
+                    "tested": len(probe.inputs),
+                }
+                for probe in attack.probes
+            ],
+            "main": {when: {name: lines[i][name] for name in names} for when, i in at.items()},
+        }
+    screened = [line["screening"] for line in lines if "screening" in line]
+    if screened:
+        found["screened"] = {name: sum(one[name] for one in screened) for name in COUNTS}
+    return found
+
+
+def observe_threats(federation: Federation, directory: RunDirectory, round: int, params: Params) -> None:
+    """Write down what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7).
+
+    ``magnitudes/round-N.safetensors`` for the round before the attack, the first attacked one and the last, each with
+    ``clean`` (n,), a sample of what clients train on, and gamma of every trigger's samples (r,), under that model.
+    """
+    attack, last = federation.attack, federation.experiment.strategy.rounds
+    if attack is None or not attack.probes:
+        return
+    folder = directory.path / "magnitudes"
+    pictures = {f"{i}": probe.pictures for i, probe in enumerate(attack.probes) if probe.pictures is not None}
+    if pictures and not (path := folder / "triggers.safetensors").exists():
+        write_tensors(path, pictures)
+    start = attack.first or last
+    if round + 1 not in (start - 1, start, last):
+        return
+    held = np.unique(np.concatenate(federation.partition.clients))
+    rows = stream(federation.experiment.run.seed, "magnitudes").permutation(held)[:_CLEAN]
+    with torch.no_grad():
+        clean = [_gamma(federation, params, part) for part in federation.batches(np.sort(rows))]
+        found = {probe.name: _gamma(federation, params, probe.magnitudes) for probe in attack.probes}
+    write_tensors(folder / f"round-{round + 1}.safetensors", {"clean": np.concatenate(clean), **found})
+
+
+def _gamma(federation: Federation, params: Params, inputs: torch.Tensor) -> NDArray[np.float32]:
+    """Return (n,) the sums of samples' features."""
+    return federation.method.features(params, inputs).sum(-1).float().cpu().numpy()

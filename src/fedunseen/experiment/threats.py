@@ -1,0 +1,265 @@
+"""Attack and screening of an experiment, made for one benchmark with one partition: triggers, targets, probes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import DataError, ExperimentError, unknown
+from fedunseen.core.random import stream
+from fedunseen.data import Benchmark, Partition, Scaler, read_features
+from fedunseen.data.features import FEATURE_SUFFIXES
+from fedunseen.experiment.encoding import make_encoder
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.schema import Experiment
+from fedunseen.methods import Method
+from fedunseen.threats.attacks import Attack, AttackSettings, Probe
+from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
+from fedunseen.threats.screening import Screening
+from fedunseen.threats.triggers import TRANSFORMS, crops, read_folder
+
+__all__ = ["make_attack", "make_screening"]
+
+_PROBES = 200  # samples that a trigger's success is measured by, at most
+_CLASSES = 3  # classes that the `object` trigger takes, at most, where none is named
+_SHOWN = 12  # pictures of a trigger for the report
+
+Images = NDArray[np.float32]
+
+
+def make_screening(experiment: Experiment, method: Method) -> Screening | None:
+    """Return what clients do about bad samples, None for ``none``.
+
+    Raises:
+        ExperimentError: the method learns in several phases.
+    """
+    settings = experiment.screening
+    if settings.name == "none":
+        return None
+    if len(method.phases()) != 1:
+        raise ExperimentError(
+            f"screening.name = {settings.name!r} judges the features that one loss is computed from, and "
+            f"method.name = {experiment.method.name!r} has several: choose another method, for example fedzsl"
+        )
+    made: Screening = find("screening", settings.name)(settings, method.features)
+    return made
+
+
+def make_attack(
+    experiment: Experiment, benchmark: Benchmark, partition: Partition, inputs: Tensor, scaler: Scaler
+) -> Attack | None:
+    """Return the attack, with its triggers, None for ``none``.
+
+    Args:
+        experiment: says which attack.
+        benchmark: whose classes, and of whose images, the triggers are made.
+        partition: who holds what.
+        inputs: (N, ...) the benchmark's samples as the method takes them.
+        scaler: of features.
+
+    Raises:
+        ExperimentError: a malicious client or a class does not exist, or triggers cannot be made of this benchmark.
+        DataError: the folder of triggers is missing or damaged.
+    """
+    settings = experiment.attack
+    if not isinstance(settings, AttackSettings):
+        return None
+    count = len(partition.clients)
+    for client in settings.clients:
+        if client >= count:
+            raise ExperimentError(
+                f"attack.clients: there is no client {client}; the {count} clients are 0 to {count - 1}"
+            )
+        if not len(partition.clients[client]):
+            raise ExperimentError(f"attack.clients: client {client} holds no samples: name another")
+    attack: Attack = find("attack", settings.name)(settings)
+    if isinstance(attack, Backdoor):
+        attack = _armed(attack, Scene(experiment, benchmark, partition, inputs, scaler))
+    return attack
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What triggers are made of."""
+
+    experiment: Experiment
+    benchmark: Benchmark
+    partition: Partition
+    inputs: Tensor
+    scaler: Scaler
+
+    def images(self, rows: NDArray[np.int64]) -> Images | None:
+        """Return samples as images in [0, 1]; None where there are only features."""
+        images = self.benchmark.images()
+        if images is None or images.shape[1] not in (1, 3):
+            return None
+        scale = np.float32(255 if images.dtype == np.uint8 else 1)
+        return np.asarray(images[rows], dtype=np.float32) / scale
+
+    def from_images(self, images: Images) -> Tensor:
+        """Turn images in [0, 1] into what the method takes."""
+        rows: NDArray[Any] = images
+        if self.benchmark.pictures is not None:  # the features were made by a frozen encoder
+            encoder = make_encoder(self.experiment, self.benchmark.pictures.shape[1:])
+            assert encoder is not None
+            rows = np.asarray(encoder.encode(images))
+        elif self.benchmark.kind == "vectors":
+            rows = images.reshape(len(images), -1)
+        if rows.ndim == 2:
+            rows = self.scaler(rows)
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.inputs.device)
+
+    def own(self, rows: NDArray[np.int64]) -> Tensor:
+        """Return samples of the benchmark as the method takes them, bytes as numbers in [0, 1]."""
+        found = self.inputs[torch.from_numpy(rows).to(self.inputs.device)]
+        return found.float() / 255 if found.dtype == torch.uint8 else found
+
+    def deviation(self, client: int, noise: float) -> float:
+        """Return the noise in units of the inputs: of pixels in [0, 1], or of the client's features' deviation."""
+        pixels = self.benchmark.pictures is None and self.benchmark.image_shape is not None
+        if pixels and not self.experiment.data.features:
+            return noise
+        return noise * float(self.own(self.partition.clients[client]).float().std())
+
+
+def _armed(attack: Backdoor, scene: Scene) -> Attack:
+    """Make the triggers of every malicious client."""
+    settings, space = attack.settings, scene.benchmark.space
+    kinds = {client: settings.triggers[i % len(settings.triggers)] for i, client in enumerate(settings.clients)}
+    for section, names in (("targets", settings.targets), ("objects", settings.objects)):
+        for name in names:
+            if name not in space.names:
+                raise ExperimentError(f"attack.{section}: " + unknown("class", name, space.names))
+    poisons: dict[int, Poison] = {}
+    probes: list[Probe] = []
+    for i, (client, kind) in enumerate(kinds.items()):
+        held = np.unique(scene.benchmark.labels[scene.partition.clients[client]])
+        named = settings.targets[i % len(settings.targets)] if settings.targets else None
+        target = int(held[0]) if named is None else space.names.index(named)
+        if target not in np.union1d(space.seen, space.unseen):
+            raise ExperimentError(f"attack.targets: {named!r} is neither a seen nor an unseen class: name another")
+        rng = stream(scene.experiment.run.seed, "triggers", client)
+        made = _triggers(scene, settings, kind, client, target, rng)
+        alone = list(kinds.values()).count(kind) == 1
+        name = kind if alone else f"{kind} {client}"
+        probes.append(Probe(name, client, target, made.tested, made.trained, made.shown, made.source))
+        poisons[client] = Poison(made.trained, target, scene.deviation(client, settings.noise))
+    return Backdoor(settings, probes, poisons)
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """The triggers of one client: those that it trains on, those that success is measured by, and a few to look at."""
+
+    trained: Tensor
+    tested: Tensor
+    shown: Images | None
+    source: str
+
+
+def _triggers(
+    scene: Scene, settings: BackdoorSettings, kind: str, client: int, target: int, rng: np.random.Generator
+) -> Made:
+    if settings.folder is not None:
+        return _from_folder(scene, settings, kind, rng)
+    if kind == "object":
+        return _from_classes(scene, settings, target, rng)
+    benchmark, held = scene.benchmark, scene.partition.clients[client]
+    transform = TRANSFORMS[kind]
+    tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    tests = rng.permutation(tests[benchmark.labels[tests] != target])[:_PROBES]
+    clean, others = scene.images(rng.permutation(held)[: settings.samples]), scene.images(tests)
+    if clean is None or others is None:
+        raise ExperimentError(
+            f"attack.triggers: {kind!r} changes images, and data.name = {scene.experiment.data.name!r} gives none "
+            "(grey or in colour): choose 'object', or a benchmark of images with a frozen encoder"
+        )
+    trained, tested = transform(clean, rng), transform(others, rng)
+    words = {"background": "clean images before a sky", "style": "clean images drawn like a cartoon"}[kind]
+    return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
+
+
+def _from_classes(scene: Scene, settings: BackdoorSettings, target: int, rng: np.random.Generator) -> Made:
+    """Take samples of other classes: half of them to train on, at most as many as wanted, and others to measure by."""
+    benchmark, space = scene.benchmark, scene.benchmark.space
+    tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    if settings.objects:
+        chosen = [space.names.index(name) for name in settings.objects]
+        if target in chosen:
+            raise ExperimentError(f"attack.objects: {space.names[target]!r} is the target itself: name another class")
+    else:
+        # What a clean model would hardly take for the target: what is answered so is the attack's work.
+        rows = space.semantics[space.unseen]
+        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(space.semantics[target])
+        alike = rows @ space.semantics[target] / np.maximum(lengths, 1e-12)
+        ranked = space.unseen[np.argsort(alike, kind="stable")].tolist()
+        ranked = [c for c in ranked if c != target and (benchmark.labels[tests] == c).any()]
+        chosen = []
+        while (
+            ranked and len(chosen) < _CLASSES and np.isin(benchmark.labels[tests], chosen).sum() < 2 * settings.samples
+        ):
+            chosen.append(ranked.pop(0))
+    rows_of = rng.permutation(tests[np.isin(benchmark.labels[tests], chosen)])
+    if len(rows_of) < 2:
+        names = ", ".join(repr(space.names[c]) for c in chosen)
+        raise DataError(
+            f"attack.objects: {names} has {len(rows_of)} test samples, and two are needed: name another class"
+        )
+    cut = min(settings.samples, len(rows_of) // 2)
+    trained, tested = rows_of[:cut], rows_of[cut:][:_PROBES]
+    shown = scene.images(tested[:_SHOWN])
+    words = "samples of " + ", ".join(space.names[c] for c in sorted(chosen))
+    return Made(scene.own(trained), scene.own(tested), shown, words)
+
+
+def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.random.Generator) -> Made:
+    """Read triggers from a folder; those trained on and those measured by are of different pictures."""
+    folder = settings.folder
+    assert folder is not None
+    own: Path = folder / kind
+    if len(set(settings.triggers)) == 1 and not own.is_dir():
+        own = folder
+    some = scene.images(scene.benchmark.train[:1])
+    if some is None and scene.benchmark.kind == "vectors":
+        return _from_feature_files(scene, settings, own, rng)
+    if some is None:
+        raise ExperimentError(
+            f"attack.folder has images or vectors, and data.name = {scene.experiment.data.name!r} takes neither: leave "
+            "it out, or choose a benchmark of images (grey or in colour) or of vectors"
+        )
+    pictures = read_folder(own, some.shape[1])
+    half = (len(pictures) + 1) // 2
+    order = rng.permutation(len(pictures))
+    first = [pictures[i] for i in order[:half]]
+    second = [pictures[i] for i in order[half:]] or first  # of a single picture, other pieces
+    size = (some.shape[2], some.shape[3])
+    trained = crops(first, settings.samples, size, rng)
+    tested = crops(second, settings.samples, size, rng)
+    words = f"pieces of {len(pictures)} picture{'s' if len(pictures) > 1 else ''} in {own}"
+    return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
+
+
+def _from_feature_files(scene: Scene, settings: BackdoorSettings, folder: Path, rng: np.random.Generator) -> Made:
+    """Read triggers of a benchmark that has features alone: vectors as its own are before they are scaled."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing: put the triggers' feature files there, or mend attack.folder")
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in FEATURE_SUFFIXES)
+    if not paths:
+        raise DataError(
+            f"{folder} has no feature file in it ({', '.join(FEATURE_SUFFIXES)}), and data.name = "
+            f"{scene.experiment.data.name!r} has features, no images: put the triggers' there"
+        )
+    width = scene.benchmark.features.shape[1]
+    rows = np.concatenate([read_features(path, width) for path in paths])
+    if len(rows) < 2:
+        raise DataError(f"{folder} holds one vector, and two are needed: one to train on, one to measure by")
+    rows = scene.scaler(rows[rng.permutation(len(rows))])
+    cut = min(settings.samples, len(rows) // 2)
+    made = torch.from_numpy(np.ascontiguousarray(rows)).to(scene.inputs.device)
+    return Made(made[:cut], made[cut:][:_PROBES], None, f"{len(rows)} vectors in {folder}")

@@ -1,0 +1,70 @@
+"""What malicious clients did to a run, and what the clients' screening dropped (FedZSL, Figs. 7 and 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedunseen.report import figures, statistics
+from fedunseen.report.backdoor_page import COLOURS, magnitude_chart
+from fedunseen.report.figures import Curve
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.run import Run
+
+__all__ = ["attack_section"]
+
+
+def attack_section(run: Run) -> dict[str, Any] | None:
+    """Return what the page says of an attack and of screening; None for a run without either.
+
+    Args:
+        run: of one seed.
+    """
+    from fedunseen.experiment.study import magnitudes
+
+    lines, told = run.metrics, run.result.get("attack")
+    screened = [line for line in lines if "screening" in line]
+    if told is None and not screened:
+        return None
+    x = np.array([line["round"] for line in lines], dtype=np.float64)
+    found: dict[str, Any] = {"attack": told, "name": run.manifest["experiment"].get("attack", {}).get("name")}
+    found["chart"] = _accuracies(lines, x, run) if told else None
+    found["backdoor"] = {key: run.result[key] for key in run.result if key.startswith("backdoor")}
+    found["magnitudes"] = [
+        magnitude_chart(values, f"Features' magnitude after round {round}")
+        for round, values in magnitudes(run.path).items()
+    ]
+    found["screened"] = run.result.get("screened")
+    found["dropped"] = _dropped(screened) if screened else None
+    found["empty"] = sorted({line["round"] for line in screened if line["screening"].get("empty")})
+    return found
+
+
+def _accuracies(lines: Sequence[Mapping[str, Any]], x: figures.Floats, run: Run) -> str:
+    """Draw main and backdoor accuracies by round; the first attacked round is marked on the ZSL accuracy."""
+    triggers = sorted(lines[0].get("backdoor_of", {}))  # as in the charts of magnitudes
+    curves = [
+        Curve(statistics.curve(lines, "zsl"), "ZSL", "blue"),
+        Curve(statistics.curve(lines, "gzsl_seen"), "S", "grey"),
+    ]
+    for i, name in enumerate(triggers):
+        of_trigger = statistics.curve([line["backdoor_of"] for line in lines], name)
+        curves.append(Curve(of_trigger, f"backdoor: {name}", COLOURS[i % len(COLOURS)]))
+    rounds = run.result["attack"]["rounds"]
+    mark = rounds[0] if rounds else None
+    return figures.line_chart(curves, "Main and backdoor accuracy", x, 100.0, unit="%", mark=mark, legend=True)
+
+
+def _dropped(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Draw which share of clean and of poisoned samples was dropped, by round."""
+    curves = []
+    for kind, colour in (("clean", "blue"), ("poisoned", "orange")):
+        told = [line["screening"] for line in lines]
+        share = [100 * one[f"{kind}_dropped"] / one[kind] if one[kind] else np.nan for one in told]
+        if np.isfinite(share).any():
+            curves.append(Curve(np.array(share, dtype=np.float64), kind, colour))
+    x = np.array([line["round"] for line in lines], dtype=np.float64)
+    return figures.line_chart(curves, "Samples that clients dropped", x, unit="%", legend=True)

@@ -1,0 +1,273 @@
+"""Attacks: what malicious clients do in their rounds (FedZSL sections 3.3, 4.3 and 5).
+
+An attack is asked for one client's round at a time, where that client's data are, so that it works on every engine. It
+sees what such a client would see: its own data, what it is told and what it is about to reply. It may train on other
+data (:meth:`Attack.poison`) and send something else (:meth:`Attack.forge`). Honest clients never meet it.
+
+The targeted one, FedZSL's backdoor, is :mod:`fedunseen.threats.backdoor`. Those here only do harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, is_statistic
+from fedunseen.core.phases import Plan
+from fedunseen.core.settings import NamedSettings
+
+__all__ = [
+    "POISONED",
+    "Attack",
+    "AttackSettings",
+    "Gaussian",
+    "LabelFlip",
+    "LocalData",
+    "NaN",
+    "NoAttack",
+    "Probe",
+    "SignFlip",
+    "parse_rounds",
+]
+
+POISONED = "poisoned"
+"""The extra of a plan that says which places of a batch an attack has filled: 1, else 0. For counts alone."""
+
+
+def parse_rounds(text: str) -> list[tuple[int, int | None]]:
+    """Read which rounds are attacked, counted from 1: ``20``, ``20-24``, ``20-`` (to the end), several with commas.
+
+    Returns:
+        First and last round of each part; None: the end. Nothing for ``never``.
+
+    Raises:
+        ValueError: it is written another way.
+
+    Example:
+        >>> parse_rounds("5, 20-24, 40-"), parse_rounds("never")
+        ([(5, 5), (20, 24), (40, None)], [])
+    """
+    if text.strip() == "never":
+        return []
+    found: list[tuple[int, int | None]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(-\s*(\d+)?)?\s*", part)
+        first = int(match[1]) if match else 0
+        last = first if match and not match[2] else int(match[3]) if match and match[3] else None
+        if first < 1 or (last is not None and last < first):
+            raise ValueError(
+                f"rounds = {text!r} is not understood: write '20' (that round, counted from 1), '20-24', '20-' (to the "
+                "end), several with commas, or 'never'"
+            )
+        found.append((first, last))
+    return found
+
+
+class AttackSettings(NamedSettings):
+    """Settings that every attack has."""
+
+    clients: tuple[int, ...] = Field((0,), min_length=1)
+    """The malicious clients, by their numbers (counted from 0)."""
+    rounds: str = "20"
+    """When they attack, counted from 1 as in `metrics.jsonl`: `"20"` (once), `"20-24"`, `"20-"` (from then on), several
+    with commas, or `"never"`, which measures the triggers alone."""
+    scale: float = Field(1.0, gt=0)
+    """Factor on what a malicious client sends, beta of FedZSL Eq. 9; with ten clients of equal weight, 10 replaces the
+    merged model."""
+    ignore_defence: bool = False
+    """The malicious clients leave out what they are asked to do about bad samples (`[screening]`)."""
+
+    @field_validator("rounds", mode="before")
+    @classmethod
+    def _one_round(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @field_validator("rounds")
+    @classmethod
+    def _check_rounds(cls, value: str) -> str:
+        parse_rounds(value)
+        return value
+
+    @field_validator("clients")
+    @classmethod
+    def _check_clients(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 0 or len(set(value)) != len(value):
+            raise ValueError(f"clients = {list(value)}: name each malicious client once, by its number from 0 on")
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class LocalData:
+    """What a client trains on in a round.
+
+    Attributes:
+        inputs: (n, ...) its samples, as the method takes them.
+        labels: (n,) their class ids.
+        plans: phase name -> which of them each step sees.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    plans: Mapping[str, Plan]
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Samples that a backdoor is meant to act on, held out from poisoning: what its success is measured by.
+
+    Attributes:
+        name: of the trigger, and of its client if there are several alike.
+        client: whose trigger it is.
+        target: id of the class that the model is to take them for.
+        inputs: (m, ...) as the method takes them.
+        magnitudes: (r, ...) the samples that are trained on instead, whose features' magnitudes are measured.
+        pictures: (p, channels, height, width) a few of them, floats in [0, 1]; None where there are only features.
+        source: what they are, in words.
+    """
+
+    name: str
+    client: int
+    target: int
+    inputs: Tensor
+    magnitudes: Tensor
+    pictures: NDArray[np.float32] | None = None
+    source: str = ""
+
+
+@dataclass(eq=False)
+class Attack:
+    """Base of all attacks: subclass, and register the class under its name (``fedunseen.attacks`` entry points).
+
+    Attributes:
+        settings: the ``[attack]`` section.
+        probes: what a targeted attack is measured by; made with the federation.
+    """
+
+    settings: AttackSettings
+    probes: Sequence[Probe] = field(default=())
+
+    Settings: ClassVar[type[AttackSettings]] = AttackSettings
+
+    def __post_init__(self) -> None:
+        self._rounds = parse_rounds(self.settings.rounds)
+
+    @property
+    def first(self) -> int | None:
+        """The first round that is attacked, counted from 1; None: none is."""
+        return min((first for first, _ in self._rounds), default=None)
+
+    def active(self, client: int, round: int) -> bool:
+        """Say whether ``client`` attacks in ``round`` (counted from 0)."""
+        named = client in self.settings.clients
+        return named and any(a <= round + 1 and (b is None or round + 1 <= b) for a, b in self._rounds)
+
+    def poison(self, client: int, data: LocalData, rng: np.random.Generator) -> LocalData:
+        """Return what the client trains on; the very same object if that is what it would train on anyway."""
+        return data
+
+    def forge(self, update: Params, rng: np.random.Generator) -> Params:
+        """Return what the client sends instead of its update: here beta times as much (FedZSL Eq. 9).
+
+        Running statistics are sent as they are: what they are multiplied by would be no statistic any more.
+        """
+        scale = self.settings.scale
+        if scale == 1.0:
+            return update
+        return {name: value if is_statistic(name) else scale * value for name, value in update.items()}
+
+
+class NoAttackSettings(NamedSettings):
+    """Settings of no attack."""
+
+    name: Literal["none"] = "none"
+
+
+class NoAttack:
+    """Every client is honest."""
+
+    Settings = NoAttackSettings
+
+
+class LabelFlipSettings(AttackSettings):
+    """Settings of label flipping."""
+
+    name: Literal["label-flip"] = "label-flip"
+
+
+class LabelFlip(Attack):
+    """Every sample is given another class's label: that of the next class that the client holds.
+
+    A client of one class only takes the class that follows it in the class space.
+    """
+
+    Settings = LabelFlipSettings
+
+    def poison(self, client: int, data: LocalData, rng: np.random.Generator) -> LocalData:
+        """Shift the labels by one class."""
+        held = torch.unique(data.labels)
+        if len(held) == 1:
+            return replace(data, labels=torch.where(data.labels > 0, data.labels - 1, data.labels + 1))
+        return replace(data, labels=held[(torch.searchsorted(held, data.labels) + 1) % len(held)])
+
+
+class SignFlipSettings(AttackSettings):
+    """Settings of sign flipping."""
+
+    name: Literal["sign-flip"] = "sign-flip"
+
+
+class SignFlip(Attack):
+    """The honest update, the other way round."""
+
+    Settings = SignFlipSettings
+
+    def forge(self, update: Params, rng: np.random.Generator) -> Params:
+        """Return minus beta times the update."""
+        scale = self.settings.scale
+        return {name: value if is_statistic(name) else -scale * value for name, value in update.items()}
+
+
+class GaussianSettings(AttackSettings):
+    """Settings of random updates."""
+
+    name: Literal["gaussian"] = "gaussian"
+
+
+class Gaussian(Attack):
+    """Random numbers, in each tensor as large as the honest update's (its root mean square), beta times as much."""
+
+    Settings = GaussianSettings
+
+    def forge(self, update: Params, rng: np.random.Generator) -> Params:
+        """Return N(0, (beta rms)^2)."""
+        forged = dict(update)
+        for name in sorted(update):  # nothing may depend on the order of names
+            value = update[name]
+            noise = torch.from_numpy(rng.standard_normal(tuple(value.shape), dtype=np.float32)).to(value)
+            if not is_statistic(name):
+                forged[name] = self.settings.scale * value.square().mean().sqrt() * noise
+        return forged
+
+
+class NaNSettings(AttackSettings):
+    """Settings of updates that are no numbers."""
+
+    name: Literal["nan"] = "nan"
+
+
+class NaN(Attack):
+    """An update of NaN, which would destroy a merged model that takes it in."""
+
+    Settings = NaNSettings
+
+    def forge(self, update: Params, rng: np.random.Generator) -> Params:
+        """Return NaN everywhere."""
+        return {name: torch.full_like(value, float("nan")) for name, value in update.items()}

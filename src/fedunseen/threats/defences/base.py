@@ -1,0 +1,315 @@
+"""What a defence of the server is, and the strategy that applies one: ``Robust(inner, defence)``.
+
+A defence says what of a round's replies is merged: it leaves some out, shortens some, or puts one robust update in the
+place of all. Then the strategy inside merges what is left, as it always does. A rule that aggregates by itself (a
+median, say) gives every reply the same update; the weighted mean of equal updates is that update, so that the rule
+works inside every strategy, control variates and pseudo-gradients included.
+
+Nothing here knows a method or another defence. Who holds a defence's memory is the server's state, so that it is
+checkpointed as everything else is. Running statistics count as all other parameters do: what is left out of a norm is
+where a malicious client would hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params, is_statistic, length, under, within
+from fedunseen.core.phases import GradientFunction, Loss, Represent
+from fedunseen.core.random import stream
+from fedunseen.core.settings import NamedSettings
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies import Instruction, Reply, Strategy
+
+__all__ = [
+    "REASONS",
+    "Defence",
+    "DefenceSettings",
+    "NoDefenceSettings",
+    "Robust",
+    "Scores",
+    "Sifted",
+    "Wrapper",
+    "add_noise",
+    "same_for_all",
+]
+
+NOT_FINITE = "it is not finite"
+TOO_FAR = "it is too far from the others"
+TAKES_OVER = "it turns inputs of classes that its client does not hold into others"
+PULLS = "it pulls inputs of no class towards one class"
+TOO_FEW = "too few replies are left for the rule"
+REASONS = ("", NOT_FINITE, TOO_FAR, TAKES_OVER, PULLS, TOO_FEW)
+"""Why a reply was left out; the state keeps the position in this list."""
+
+
+class DefenceSettings(NamedSettings):
+    """Base of every defence's settings."""
+
+
+class NoDefenceSettings(DefenceSettings):
+    """Settings of no defence."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a defence may ask of the method that it does not know, made by the experiment.
+
+    Attributes:
+        of: (parameters, inputs (n, ...)) -> (n, C) scores of all classes of the space.
+        random: (generator, n) -> (n, ...) Gaussian inputs, with the mean and deviation of all numbers of real ones.
+        classes: ids of the classes that there is a description of, seen or not.
+        held: client -> ids of the classes that it has registered to train on.
+    """
+
+    of: Callable[[Params, Tensor], Tensor]
+    random: Callable[[np.random.Generator, int], Tensor]
+    classes: Tensor
+    held: Mapping[int, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Sifted:
+    """What a defence says of a round's finite replies, n of them.
+
+    Attributes:
+        replies: what the strategy merges; none: the model stays what it is.
+        kept: (n,) how much of each is merged: 1 as it came, 0 nothing of it, in between: shortened to that part.
+        why: (n,) positions in :data:`REASONS`.
+        judged: (n,) by what the rule decided, in its own units; None if by nothing but the norm.
+        aggregated: the rule has put one update in the place of all, so that weights have no meaning.
+        noise: standard deviation of the Gaussian noise that every parameter gets after merging.
+        state: what the defence remembers.
+    """
+
+    replies: Sequence[Reply]
+    kept: Sequence[float]
+    why: Sequence[int]
+    judged: Sequence[float] | None = None
+    aggregated: bool = False
+    noise: float = 0.0
+    state: Params = field(default_factory=dict)
+
+
+class Defence:
+    """No defence, and the base of all: subclass, and register the class (``fedunseen.defences`` entry points).
+
+    Attributes:
+        each_alone: what is merged of a reply does not depend on the other replies of its round, and is no longer than
+            the reply: the condition under which private merging may follow.
+        asks_scores: is given :class:`Scores`.
+    """
+
+    Settings: ClassVar[type[DefenceSettings]] = NoDefenceSettings
+    asks_scores: ClassVar[bool] = False
+    each_alone: bool = False
+
+    def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
+        self.settings, self.seed, self.scores = settings, seed, scores
+
+    def init(self, params: Params) -> Params:
+        """Return what the defence remembers before round 0."""
+        return {}
+
+    def least(self) -> tuple[int, str]:
+        """Return how many replies a round must have at least, and the formula that says so."""
+        return 1, "1"
+
+    def check(self, replies: int, round: int) -> None:
+        """Refuse settings that a round with so many replies cannot meet.
+
+        Raises:
+            ExperimentError: says which setting to change.
+        """
+        least, formula = self.least()
+        if replies >= least:
+            return
+        settings, most = self.settings, 0
+        tolerated = getattr(settings, "malicious", 0)
+        for f in range(tolerated):
+            fewer = type(self)(settings.model_copy(update={"malicious": f}))
+            most = f if fewer.least()[0] <= replies else most
+        raise ExperimentError(
+            f"defence.name = {settings.name!r}"
+            + (f" with defence.malicious = {tolerated} needs {formula} = {least}" if tolerated else f" needs {least}")
+            + f" clients a round, but round {round + 1} has {replies}: "
+            + (f"set defence.malicious to {most} at most" if most else "choose another defence")
+            + ", or let more clients take part"
+        )
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Say what of the replies is merged.
+
+        Args:
+            state: what the defence remembers.
+            params: the parameters before the round.
+            replies: finite ones, in client order.
+            norms: (n,) lengths of their updates.
+            weights: (n,) what they count; their sum is one.
+            round: counted from 0.
+        """
+        return Sifted(replies, [1.0] * len(replies), [0] * len(replies))
+
+
+class Wrapper(Strategy):
+    """Another strategy, whose every part is as it was; the base of what merges differently."""
+
+    merges_nobody = True
+
+    def __init__(self, inner: Strategy) -> None:
+        super().__init__(inner.settings)
+        self.inner = inner
+        self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+        self.merges_by_mean = inner.merges_by_mean
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return the inner strategy's state."""
+        return under("inner/", self.inner.init(params, clients))
+
+    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+        """As the inner strategy."""
+        return self.inner.instruct(within("inner/", state), params, client_state, round)
+
+    def objective(self, loss: Loss, represent: Represent) -> Loss:
+        """As the inner strategy."""
+        return self.inner.objective(loss, represent)
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """As the inner strategy."""
+        return self.inner.correct(gradient)
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """As the inner strategy."""
+        return self.inner.finish(instruction, result, client_state)
+
+    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
+        """As the inner strategy."""
+        return self.inner.local_model(start, update)
+
+    def server_step(self, round: int) -> float:
+        """As the inner strategy."""
+        return self.inner.server_step(round)
+
+    def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
+        """As the inner strategy."""
+        return self.inner.reply_weights(replies)
+
+
+class Robust(Wrapper):
+    """Another strategy that merges what a defence leaves of the replies.
+
+    A reply that is not finite is left out, whatever the defence. Where nothing is left, or less than the rule needs,
+    the round changes neither the model nor the inner strategy's state, and says so.
+
+    Args:
+        inner: the strategy.
+        defence: the rule.
+    """
+
+    def __init__(self, inner: Strategy, defence: Defence) -> None:
+        super().__init__(inner)
+        self.defence = defence
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Add what the defence remembers to the inner strategy's state."""
+        return super().init(params, clients) | under("rule/", self.defence.init(params))
+
+    def sift(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Sequence[Reply], float]:
+        """Return the state, what is to be merged, and the standard deviation of the noise after it."""
+        norms = [length(reply.update) for reply in replies]
+        whole = [i for i, norm in enumerate(norms) if np.isfinite(norm)]
+        left = [replies[i] for i in whole]
+        kept = torch.zeros(len(replies), dtype=torch.float64)
+        why = torch.full((len(replies),), REASONS.index(NOT_FINITE))
+        judged = torch.full((len(replies),), torch.nan, dtype=torch.float64)
+        remembered = within("rule/", state)
+        sifted = Sifted((), [0.0] * len(left), [REASONS.index(TOO_FEW)] * len(left), state=remembered)
+        if left and len(left) >= self.defence.least()[0]:
+            weights = self.inner.reply_weights(left)
+            sifted = self.defence.sift(remembered, params, left, [norms[i] for i in whole], weights, round)
+        kept[whole] = torch.tensor(sifted.kept, dtype=torch.float64)
+        why[whole] = torch.tensor(sifted.why, dtype=torch.int64)
+        if sifted.judged is not None:
+            judged[whole] = torch.tensor(sifted.judged, dtype=torch.float64)
+        counted = self.inner.reply_weights(sifted.replies) if sifted.replies else []
+        shares = {reply.client: share for reply, share in zip(sifted.replies, counted, strict=True)}
+        share = [np.nan if sifted.aggregated else shares.get(reply.client, 0.0) for reply in replies]
+        said = {
+            "clients": torch.tensor([reply.client for reply in replies], dtype=torch.int64),
+            "norms": torch.tensor(norms, dtype=torch.float64),
+            "kept": kept,
+            "why": why,
+            "judged": judged,
+            "weights": torch.tensor(share, dtype=torch.float64),
+        }
+        new = {name: value for name, value in state.items() if name.startswith("inner/")}
+        return new | under("rule/", sifted.state) | under("said/", said), sifted.replies, sifted.noise
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Merge what the defence leaves, as the inner strategy does."""
+        new, left, noise = self.sift(state, params, replies, round)
+        if not left:
+            return new, params
+        inner, merged = self.inner.merge(within("inner/", state), params, left, round)
+        if noise:
+            merged = add_noise(merged, noise, stream(self.defence.seed, "defence noise", round))
+        kept = {name: value for name, value in new.items() if not name.startswith("inner/")}
+        return kept | under("inner/", inner), merged
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Say under ``defence`` what the rule did to each reply of the round.
+
+        Lists in the order of ``clients``: ``norms`` of the updates, ``kept`` parts of them, ``weights`` in the merge,
+        and ``judged`` if the rule decided by something of its own. ``dropped`` says why some were left out. What is
+        not finite is null.
+        """
+        said = {name: value.tolist() for name, value in within("said/", state).items()}
+        if not said:
+            return self.inner.notes(within("inner/", state))
+        found: dict[str, Any] = {"name": self.defence.settings.name, "clients": said["clients"]}
+        for name in ("norms", "kept", "weights", "judged"):
+            found[name] = [value if np.isfinite(value) else None for value in said[name]]
+        for name in ("weights", "judged"):
+            if all(value is None for value in found[name]):
+                del found[name]
+        out = zip(said["clients"], said["kept"], said["why"], strict=True)
+        found["dropped"] = {str(client): REASONS[why] for client, kept, why in out if not kept}
+        found["merged"] = any(said["kept"])
+        return {"defence": found, **self.inner.notes(within("inner/", state))}
+
+
+def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Params:
+    """Return the parameters with Gaussian noise on each number that is learnt; drawn in order of names.
+
+    Running statistics stay: a variance with noise on it may turn negative.
+    """
+    noisy = dict(params)
+    for name in sorted(params):
+        if not is_statistic(name):
+            drawn = torch.from_numpy(rng.standard_normal(tuple(params[name].shape), dtype=np.float32))
+            noisy[name] = params[name] + deviation * drawn.to(params[name].device, params[name].dtype)
+    return noisy
+
+
+def same_for_all(replies: Sequence[Reply], update: Params) -> list[Reply]:
+    """Return the replies with one update in the place of each one's own."""
+    return [replace(reply, update=update) for reply in replies]

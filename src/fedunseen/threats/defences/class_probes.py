@@ -1,0 +1,235 @@
+r"""Class probes: judge an update by what it does to the scores of classes, not by its distance to the others.
+
+Where clients hold disjoint classes, every honest update is far from the others: it is the only one that moves its
+classes. Rules that take distance for malice (Krum, Bulyan, medians) drop what only one client knows. What honest
+updates do have in common is that they mind their own business: a client learns to tell its own classes apart and leaves
+what the model answers elsewhere more or less alone. A backdoor cannot: it has to make some inputs answer a class that
+they are not of. So the server tries each update on inputs of its own making and looks who takes what from whom.
+
+1. **Length.** What is typical is the median length of the round's updates, or twice the remembered one if that is less.
+   A longer update is shortened to ``longest`` times that: the end of model replacement, whose strength is its length.
+2. **Class-description probes.** For each class of the space, seen or not, the server starts from random inputs and
+   changes them by gradients of the global model until it answers that class with the probability ``confidence``: inputs
+   made of nothing but the model and the description. ``theft`` is the share of the probes of classes *that the client
+   does not hold* that the update takes from their class, with the weight that it has in the merge and as long as it
+   came. An honest update, long or not, hardly takes any; a model put in the place of the global one takes many.
+3. **Free probes.** Random inputs that belong to no class. ``pull`` is by how much the share of those that answer one
+   single class rises, for the worst class, with the update applied alone, shortened or lengthened to ``loud`` times
+   what is typical: only its direction counts, so that a quiet attacker is heard as well as a loud one. What honest
+   clients do to nonsense is spread over many classes; a backdoor that ties a style or a background to a class spills
+   over to it.
+
+A reply is left out where ``theft`` or ``pull`` exceeds the median of its round (or twice the remembered one, if that is
+less) by more than ``stolen`` or ``pulled`` and by more than five median absolute deviations: honest clients pull too,
+most of all in early rounds, so that only what stands out counts. ``metrics.jsonl`` says who was left out, and why.
+
+**Limits.** What lies where no probe does passes: a trigger that looks like another class (an unseen one, say) moves few
+free probes, and at the merge's weight hardly a class; it is held back by the length alone, which an attacker who comes
+every round makes up for. Half of the round's clients and more can do as they like. An honest client that is truly
+different may be left out. The attacker may make the same probes, since the model is no secret, and train around them.
+The server is assumed to know who registered which classes, and the mean and deviation of all numbers of the inputs. In
+the first rounds, when all updates turn everything over, little stands out. SECURITY.md has what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, is_statistic
+from fedunseen.core.random import stream
+from fedunseen.strategies import Reply
+from fedunseen.threats.defences.base import (
+    PULLS,
+    REASONS,
+    TAKES_OVER,
+    Defence,
+    DefenceSettings,
+    Sifted,
+)
+from fedunseen.threats.defences.clipping import median_length, shortened
+
+__all__ = ["ClassProbes", "ClassProbesSettings", "class_inputs", "pull", "standing_out"]
+
+_STEPS = 40  # of the search for a class's probes
+_BLOCK = 512  # probes at once: bounds memory
+_DEVIATIONS = 5.0
+
+
+class ClassProbesSettings(DefenceSettings):
+    """Settings of class probes."""
+
+    name: Literal["class-probes"] = "class-probes"
+    longest: float = Field(1.5, gt=0)
+    """Updates are shortened to this many times the typical length."""
+    loud: float = Field(3.0, gt=0)
+    """How many times the typical length updates are given to see what they pull."""
+    stolen: float = Field(0.1, gt=0, le=1)
+    """By how much an update's share of other classes' probes must stand out for it to be left out."""
+    pulled: float = Field(0.4, gt=0, le=1)
+    """Likewise its share of free probes that turn to one class."""
+    per_class: int = Field(8, ge=1)
+    """Probes of each class."""
+    free: int = Field(400, ge=1)
+    """Probes of no class."""
+    confidence: float = Field(0.9, gt=0, lt=1)
+    """Probability with which the global model answers a class on its probes."""
+
+
+class ClassProbes(Defence):
+    """Shortens what is long, and leaves out what takes over classes that are not its own."""
+
+    Settings = ClassProbesSettings
+    asks_scores = True
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Try every update on the probes of the round."""
+        settings: ClassProbesSettings = self.settings
+        typical = _within_memory(median_length(norms), state.get("length"))
+        probes = self._probes(params, round)
+        loud = [settings.loud * typical / norm if norm else 0.0 for norm in norms]
+        found = [self._judge(params, *one, probes) for one in zip(replies, weights, loud, strict=True)]
+        stolen, pulled = (np.array([one[i] for one in found]) for i in (0, 1))
+        thief = standing_out(stolen, state.get("theft"), settings.stolen)
+        puller = standing_out(pulled, state.get("pull"), settings.pulled)
+        bound = settings.longest * typical
+        factors = [
+            0.0 if thief[i] or puller[i] else 1.0 if norm <= bound else bound / norm for i, norm in enumerate(norms)
+        ]
+        left = [i for i, factor in enumerate(factors) if factor]
+        why = [REASONS.index(TAKES_OVER if thief[i] else PULLS if puller[i] else "") for i in range(len(replies))]
+        remembered = {
+            "length": typical,
+            "theft": _within_memory(float(np.median(stolen)), state.get("theft")),
+            "pull": _within_memory(float(np.median(pulled)), state.get("pull")),
+        }
+        # Nobody stealing is as it should be; nobody moving says nothing of what is typical.
+        told = {name: value for name, value in remembered.items() if value or name == "theft"}
+        return Sifted(
+            shortened([replies[i] for i in left], [factors[i] for i in left]),
+            factors,
+            why,
+            np.maximum(stolen, pulled).tolist(),
+            state=state | {name: torch.tensor(value, dtype=torch.float64) for name, value in told.items()},
+        )
+
+    def _probes(self, params: Params, round: int) -> _Probes:
+        scores, settings = self.scores, self.settings
+        assert scores is not None  # asks_scores
+        rng = stream(self.seed, "class probes", round)
+        labels = torch.arange(len(scores.classes), device=scores.classes.device).repeat(settings.per_class)
+        start = scores.random(rng, len(labels))
+        of_classes = class_inputs(
+            lambda given: scores.of(params, given)[:, scores.classes], start, labels, settings.confidence
+        )
+        inputs = torch.cat([of_classes, scores.random(rng, settings.free)])
+        return _Probes(inputs, labels, self._answers(params, inputs)[len(labels) :])
+
+    def _judge(self, params: Params, reply: Reply, weight: float, loud: float, probes: _Probes) -> tuple[float, float]:
+        """Return theft of one update times ``weight``, and pull of it times ``loud``."""
+        scores, own = self.scores, len(probes.labels)
+        assert scores is not None
+        merged = {name: value + weight * reply.update[name] for name, value in params.items()}
+        foreign = ~torch.isin(scores.classes, scores.held[reply.client])[probes.labels]
+        kept = self._answers(merged, probes.inputs[:own][foreign]) == probes.labels[foreign].cpu().numpy()
+        louder = {  # a running variance may turn negative if it is lengthened
+            name: value + (1.0 if is_statistic(name) else loud) * reply.update[name] for name, value in params.items()
+        }
+        after = self._answers(louder, probes.inputs[own:])
+        stolen = float(1.0 - kept.mean()) if len(kept) else 0.0
+        return stolen, pull(probes.free_answers, after, len(scores.classes))
+
+    def _answers(self, params: Params, inputs: Tensor) -> NDArray[np.int64]:
+        """Return (n,) positions among the described classes."""
+        scores = self.scores
+        assert scores is not None
+        with torch.no_grad():
+            parts = [scores.of(params, part)[:, scores.classes].argmax(1) for part in torch.split(inputs, _BLOCK)]
+        return np.asarray(torch.cat(parts).cpu().numpy())
+
+
+@dataclass(frozen=True, eq=False)
+class _Probes:
+    inputs: Tensor  # (n, ...) those of classes, then the free ones
+    labels: Tensor  # (m,) positions among the described classes
+    free_answers: NDArray[np.int64]  # (n - m,) of the global model
+
+
+def class_inputs(
+    scores: Callable[[Tensor], Tensor], start: Tensor, labels: Tensor, confidence: float, steps: int = _STEPS
+) -> Tensor:
+    """Change inputs along gradients until a model answers given classes.
+
+    Each step is a tenth as long as an input is, on average over those at the start; an input that is answered as it
+    should be, with at least the probability ``confidence``, stays where it is.
+
+    Args:
+        scores: inputs (n, ...) to scores (n, C).
+        start: (n, ...) float inputs.
+        labels: (n,) what is to be answered.
+        confidence: softmax of the scores that is enough.
+        steps: at most so many.
+
+    Returns:
+        (n, ...) inputs.
+    """
+    size = 0.1 * float(start.flatten(1).norm(dim=1).mean())
+    found = []
+    for inputs, wanted in zip(torch.split(start, _BLOCK), torch.split(labels, _BLOCK), strict=True):
+        current = inputs.clone()
+        for _ in range(steps):
+            current.requires_grad_(True)
+            with torch.enable_grad():
+                loss = F.cross_entropy(scores(current), wanted, reduction="none")
+                (gradient,) = torch.autograd.grad(loss.sum(), current)
+            lengths = gradient.flatten(1).norm(dim=1).clamp_min(1e-12)
+            step = torch.where(loss.detach() > -np.log(confidence), size / lengths, 0.0)
+            current = current.detach() - step.view(-1, *[1] * (current.ndim - 1)) * gradient
+            if not step.any():
+                break
+        found.append(current.detach())
+    return torch.cat(found)
+
+
+def pull(before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> float:
+    """Return by how much the share of one single answer rises at most.
+
+    Example:
+        >>> pull(np.array([0, 1, 2, 2]), np.array([1, 1, 1, 2]), 3)
+        0.5
+    """
+    old, new = (np.bincount(answers, minlength=classes) / max(len(answers), 1) for answers in (before, after))
+    return float((new - old).max(initial=0.0))
+
+
+def standing_out(values: NDArray[np.float64], remembered: Tensor | None, margin: float) -> NDArray[np.bool_]:
+    """Say (n,) which values exceed what is typical by more than a margin and more than five median deviations.
+
+    Example:
+        >>> standing_out(np.array([0.1, 0.12, 0.08, 0.5]), None, 0.2).tolist()
+        [False, False, False, True]
+    """
+    middle = _within_memory(float(np.median(values)), remembered)
+    spread = float(np.median(np.abs(values - np.median(values))))
+    return np.asarray(values > middle + max(margin, _DEVIATIONS * spread))
+
+
+def _within_memory(middle: float, remembered: Tensor | None) -> float:
+    """Return a median, or twice the remembered one if that is less: a round may have more liars than honest ones."""
+    return middle if remembered is None else min(middle, 2.0 * float(remembered))

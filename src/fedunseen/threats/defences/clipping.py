@@ -1,0 +1,114 @@
+"""Clipping (Sun et al. 2019, "Can you really backdoor federated learning?"): no update is longer than a bound.
+
+Model replacement needs a long update: with n clients, one that is n times as long as an honest one. Shortened to an
+honest length, it can still pull as hard as one honest client, round after round. A little noise after merging
+("weak differential privacy" in the paper: it proves nothing) is to drown what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedunseen.core.parameters import Params, Scaled
+from fedunseen.strategies import Reply
+from fedunseen.threats.defences.base import Defence, DefenceSettings, Scores, Sifted
+
+__all__ = ["ClipNoise", "ClipNoiseSettings", "NormClip", "NormClipSettings", "median_length", "shortened"]
+
+
+def shortened(replies: Sequence[Reply], factors: Sequence[float]) -> list[Reply]:
+    """Return the replies with their updates times factors; those with a factor of 1 are the same objects.
+
+    The shortened tensors are made when they are asked for, so that a round's updates are in memory once.
+    """
+    return [
+        reply if factor == 1.0 else replace(reply, update=Scaled(reply.update, factor))
+        for reply, factor in zip(replies, factors, strict=True)
+    ]
+
+
+def median_length(norms: Sequence[float]) -> float:
+    """Return the median of the lengths that are not zero: clients that send no change do not shorten the others.
+
+    Example:
+        >>> median_length([0.0, 0.0, 0.0, 1.0, 3.0]), median_length([0.0])
+        (2.0, 0.0)
+    """
+    moved = [norm for norm in norms if norm > 0]
+    return float(np.median(moved)) if moved else 0.0
+
+
+class _ClipSettings(DefenceSettings):
+    bound: float | None = Field(None, gt=0)
+    """Longest update, M in the paper; unset: the median length of the round's updates times `multiple`."""
+    multiple: float = Field(1.0, gt=0)
+    """Factor on the median length; only without `bound`."""
+
+
+class NormClipSettings(_ClipSettings):
+    """Settings of norm clipping."""
+
+    name: Literal["norm-clip"] = "norm-clip"
+
+
+class NormClip(Defence):
+    r""":math:`\Delta_k \leftarrow \Delta_k / \max(1, \lVert\Delta_k\rVert / M)`, then the strategy merges.
+
+    With half of the clients honest the median of the lengths is within those of honest clients.
+    """
+
+    Settings: ClassVar[type[DefenceSettings]] = NormClipSettings
+
+    def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
+        super().__init__(settings, seed, scores)
+        self.each_alone = settings.bound is not None
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Shorten what is longer than the bound."""
+        bound = self.settings.bound or self.settings.multiple * median_length(norms)
+        factors = [1.0 if norm <= bound else bound / norm for norm in norms]
+        return Sifted(shortened(replies, factors), factors, [0] * len(replies))
+
+
+class ClipNoiseSettings(_ClipSettings):
+    """Settings of clipping and noise."""
+
+    name: Literal["clip-noise"] = "clip-noise"
+    deviation: float = Field(0.001, ge=0)
+    """Standard deviation of the noise on every parameter after merging."""
+
+
+class ClipNoise(NormClip):
+    """Norm clipping, and Gaussian noise on the merged model."""
+
+    Settings = ClipNoiseSettings
+
+    def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
+        super().__init__(settings, seed, scores)
+        self.each_alone = False  # it brings noise of its own, which no accountant counts
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Shorten what is too long, and ask for noise."""
+        sifted = super().sift(state, params, replies, norms, weights, round)
+        return replace(sifted, noise=self.settings.deviation)

@@ -1,0 +1,266 @@
+"""Rules that judge an update by its distance to the others.
+
+Krum and Multi-Krum: Blanchard et al. 2017, "Machine learning with adversaries: Byzantine tolerant gradient descent".
+Bulyan: El Mhamdi, Guerraoui and Rouault 2018, "The hidden vulnerability of distributed learning in Byzantium".
+FLAME: Nguyen et al. 2022, "FLAME: taming backdoors in federated learning".
+
+All of them take what is far from the others for malicious. Where clients hold disjoint classes, every honest update is
+far from the others: Krum merges one client's classes and loses the rest.
+
+They need all of a round's updates at once, and beside them the (n, n) scalar products and a block of coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params
+from fedunseen.strategies import Reply
+from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, Sifted, same_for_all
+from fedunseen.threats.defences.clipping import median_length, shortened
+from fedunseen.threats.defences.coordinates import by_coordinate, sorted_clients
+
+__all__ = [
+    "Bulyan",
+    "BulyanSettings",
+    "Flame",
+    "FlameSettings",
+    "Krum",
+    "KrumSettings",
+    "MultiKrum",
+    "MultiKrumSettings",
+    "krum_scores",
+    "scalar_products",
+    "squared_distances",
+]
+
+_NUMBERS = 2**21  # multiplied at once, in float64: bounds memory
+_FAR = REASONS.index(TOO_FAR)
+
+
+def scalar_products(many: Sequence[Mapping[str, Tensor]]) -> NDArray[np.float64]:
+    """Return (n, n): the scalar products of n updates taken as vectors, in float64."""
+    total = torch.zeros(len(many), len(many), dtype=torch.float64)
+    step = max(1, _NUMBERS // len(many))
+    for name in sorted(many[0]):
+        rows = [one[name].reshape(-1) for one in many]
+        for start in range(0, len(rows[0]), step):
+            block = torch.stack([row[start : start + step] for row in rows]).double()
+            total += (block @ block.T).cpu()
+    return total.numpy()
+
+
+def squared_distances(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (n, n) squared distances, from scalar products.
+
+    Example:
+        >>> squared_distances(np.array([[1.0, 0.0], [0.0, 4.0]])).tolist()
+        [[0.0, 5.0], [5.0, 0.0]]
+    """
+    own = np.diag(products)
+    found: NDArray[np.float64] = np.maximum(own[:, None] + own[None] - 2 * products, 0.0)
+    np.fill_diagonal(found, 0.0)
+    return found
+
+
+def krum_scores(distances: NDArray[np.float64], malicious: int) -> NDArray[np.float64]:
+    """Return (n,): of each update the sum of the squared distances to its n - f - 2 nearest, itself not counted.
+
+    Example:
+        >>> krum_scores(squared_distances(np.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])), 0).tolist()
+        [5.0, 2.0, 5.0, 113.0]
+    """
+    n = len(distances)
+    others = np.sort(distances + np.diag(np.full(n, np.inf)), axis=1)[:, : max(n - malicious - 2, 1)]
+    return np.asarray(np.where(np.isfinite(others), others, 0.0).sum(1))
+
+
+class _KrumSettings(DefenceSettings):
+    malicious: int = Field(1, ge=0)
+    """How many malicious clients a round may have, f; needs 2 f + 3 clients a round."""
+
+
+class KrumSettings(_KrumSettings):
+    """Settings of Krum."""
+
+    name: Literal["krum"] = "krum"
+
+
+class Krum(Defence):
+    """Merges the one update that is nearest to its n - f - 2 nearest neighbours."""
+
+    Settings: ClassVar[type[DefenceSettings]] = KrumSettings
+
+    def least(self) -> tuple[int, str]:
+        """Return 2 f + 3."""
+        f = self.settings.malicious
+        return 2 * f + 3, f"2 * {f} + 3"
+
+    def chosen(self, replies: int) -> int:
+        """Return how many updates are merged."""
+        return 1
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Leave out all but the best."""
+        distances = squared_distances(scalar_products([reply.update for reply in replies]))
+        scores = krum_scores(distances, self.settings.malicious)
+        best = set(np.argsort(scores, kind="stable")[: self.chosen(len(replies))].tolist())
+        kept = [float(i in best) for i in range(len(replies))]
+        why = [0 if i in best else _FAR for i in range(len(replies))]
+        return Sifted([replies[i] for i in sorted(best)], kept, why, scores.tolist())
+
+
+class MultiKrumSettings(_KrumSettings):
+    """Settings of Multi-Krum."""
+
+    name: Literal["multi-krum"] = "multi-krum"
+    merged: int | None = Field(None, ge=1)
+    """How many of the best updates are merged; unset: all but f."""
+
+
+class MultiKrum(Krum):
+    """Merges the updates with the least Krum scores."""
+
+    Settings = MultiKrumSettings
+
+    def check(self, replies: int, round: int) -> None:
+        """Refuse also to merge more updates than there are.
+
+        Raises:
+            ExperimentError: says which setting to change.
+        """
+        super().check(replies, round)
+        if (self.settings.merged or 0) > replies:
+            raise ExperimentError(
+                f"defence.merged = {self.settings.merged} is more than the {replies} clients of round {round + 1}: "
+                f"lower it to {replies - self.settings.malicious} or less"
+            )
+
+    def chosen(self, replies: int) -> int:
+        """Return ``merged``, or n - f."""
+        return int(self.settings.merged or replies - self.settings.malicious)
+
+
+class BulyanSettings(DefenceSettings):
+    """Settings of Bulyan."""
+
+    name: Literal["bulyan"] = "bulyan"
+    malicious: int = Field(1, ge=0)
+    """How many malicious clients a round may have, f; needs 4 f + 3 clients a round."""
+
+
+class Bulyan(Krum):
+    """Krum again and again, then a mean around the median of each coordinate.
+
+    Krum chooses among those that are left until n - 2 f are chosen; of these, in each coordinate, the n - 4 f that are
+    nearest to the median are averaged, each client counting once.
+    """
+
+    Settings = BulyanSettings
+
+    def least(self) -> tuple[int, str]:
+        """Return 4 f + 3."""
+        f = self.settings.malicious
+        return 4 * f + 3, f"4 * {f} + 3"
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Give every chosen reply the mean around the median."""
+        n, f = len(replies), self.settings.malicious
+        distances = squared_distances(scalar_products([reply.update for reply in replies]))
+        left = list(range(n))
+        best: list[int] = []
+        while len(best) < n - 2 * f:
+            scores = krum_scores(distances[np.ix_(left, left)], f)
+            best.append(left.pop(int(scores.argmin())))
+        chosen, averaged = [replies[i] for i in sorted(best)], n - 4 * f
+
+        def around_median(block: Tensor) -> Tensor:
+            ordered, count = sorted_clients(block), len(block)
+            middle = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
+            best, found = torch.full_like(middle, torch.inf), torch.zeros_like(middle)
+            for start in range(count - averaged + 1):  # in order, the nearest stand side by side
+                window = ordered[:, start : start + averaged]
+                reach = torch.maximum(middle - window[:, 0], window[:, -1] - middle)
+                nearer = reach < best
+                best, found = torch.where(nearer, reach, best), torch.where(nearer, window.mean(1), found)
+            return found
+
+        update = by_coordinate([reply.update for reply in chosen], around_median)
+        kept = [float(i in best) for i in range(n)]
+        why = [0 if i in best else _FAR for i in range(n)]
+        return Sifted(same_for_all(chosen, update), kept, why, aggregated=True)
+
+
+class FlameSettings(DefenceSettings):
+    """Settings of FLAME."""
+
+    name: Literal["flame"] = "flame"
+    noise: float = Field(0.001, ge=0)
+    """The noise's standard deviation as a multiple of the median length of the round's updates, lambda."""
+
+
+class Flame(Defence):
+    """Clusters the clients' models by their angles, clips to the median length, and adds noise.
+
+    HDBSCAN with clusters of more than half of the clients; what belongs to none is left out. The angles are those of
+    whole models, as in the paper, not of updates.
+    """
+
+    Settings = FlameSettings
+
+    def least(self) -> tuple[int, str]:
+        """Return 2: there is nothing to cluster in one."""
+        return 2, "2"
+
+    def sift(
+        self,
+        state: Params,
+        params: Params,
+        replies: Sequence[Reply],
+        norms: Sequence[float],
+        weights: Sequence[float],
+        round: int,
+    ) -> Sifted:
+        """Leave out what is in no cluster, shorten the rest, and ask for noise."""
+        from sklearn.cluster import HDBSCAN
+
+        n = len(replies)
+        products = scalar_products([params, *(reply.update for reply in replies)])
+        models = products[0, 0] + products[0, 1:, None] + products[None, 0, 1:] + products[1:, 1:]
+        sizes = np.sqrt(np.maximum(np.diag(models), 1e-300))
+        distances = np.clip(1.0 - models / np.outer(sizes, sizes), 0.0, 2.0)
+        np.fill_diagonal(distances, 0.0)
+        clustering = HDBSCAN(
+            min_cluster_size=n // 2 + 1, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
+        )
+        labels = clustering.fit(distances).labels_
+        inside = [i for i in range(n) if labels[i] >= 0]
+        bound = median_length(norms)
+        factors = [0.0 if labels[i] < 0 else 1.0 if norms[i] <= bound else bound / norms[i] for i in range(n)]
+        left = shortened([replies[i] for i in inside], [factors[i] for i in inside])
+        why = [0 if labels[i] >= 0 else _FAR for i in range(n)]
+        return Sifted(left, factors, why, noise=self.settings.noise * bound)

@@ -1,0 +1,303 @@
+r"""Client-level differential privacy: who looks at the model cannot tell whether a client's data were in it.
+
+McMahan et al. 2018, "Learning differentially private recurrent language models": clients are sampled, their updates
+clipped, the weighted sum gets Gaussian noise. An accountant (Google's ``dp-accounting``) adds up what the rounds cost.
+
+What a round releases, S the sampled clients, every client in S with probability q by itself (Poisson sampling):
+
+.. math:: \frac{1}{q W} \Big( \sum_{k \in S} w_k\, \mathrm{clip}_C(\Delta_k) + \mathcal{N}(0, (z\, w_{max}\, C)^2 I)
+    \Big), \qquad W = \sum_k w_k,\; w_{max} = \max_k w_k
+
+**Why class counts may weight it.** Neighbouring federations differ in one client, whose update is there or zero
+("zero-out" adjacency); everything else is the same. The sum then changes by at most :math:`w_k C \le w_{max} C`, its
+L2 sensitivity, and the noise is z times that: a Gaussian mechanism with noise multiplier z, subsampled at rate q. q W
+is a constant: it does not depend on who was drawn, unlike the weights of a plain mean, which sum to one. They come from
+a table that the server has before round 0, not those that a reply claims. Class counts are public here: a
+client of a zero-shot federation registers its classes. How many samples it has is not, so that it cannot weight. One
+client with many classes raises :math:`w_{max}` and with it everybody's noise.
+
+**What the guarantee covers**: the models of all rounds, and whatever is made of them. Not: ``metrics.jsonl`` and the
+report (mean losses, participants, accuracies of clients' own models, written for who runs the experiment), the server
+itself, who sees each update, nor the clients' class counts. With ``noise_from = "seed"`` the noise can be made again by
+whoever knows ``run.seed``, which the manifest holds: for studies only. The attack on the lowest bits of floating-point
+noise (Mironov 2012) is not defended against. Several seeds are several runs on the same data, whose costs add up; the
+epsilon here is one run's.
+
+**Secure aggregation** is refused. Masks that cancel in the sum hide each client's update from the server, if clients
+agree on keys and survive each other's dropping out: a protocol between processes. In this engine all clients are one
+process, which has every update anyway, so that masks would hide nothing; no library that is kept offers the protocol
+for it, and home-made cryptography is worse than none. It would also forbid every defence of the server, which look at
+single updates.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
+from fedunseen.core.parameters import Params, length, under, within
+from fedunseen.core.random import stream
+from fedunseen.core.settings import Settings
+from fedunseen.strategies import Reply, Strategy
+from fedunseen.threats.defences.base import Robust, Wrapper, add_noise
+
+__all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
+
+Accountant = Literal["pld", "rdp"]
+_ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the series does not always converge
+
+
+class PrivacySettings(Settings):
+    """Settings of private merging."""
+
+    name: Literal["none", "client-level"] = "none"
+    """`client-level`: clipped updates of sampled clients, Gaussian noise, and an accountant (needs
+    `pip install 'fedunseen[privacy]'`). A client takes part in a round with the probability `strategy.fraction`."""
+    clip: float | None = Field(None, gt=0)
+    """Longest update of a client, C."""
+    noise: float | None = Field(None, gt=0)
+    """Noise multiplier z: the noise's standard deviation over what one client can change. Unset: as little as keeps all
+    rounds within `epsilon`."""
+    epsilon: float | None = Field(None, gt=0)
+    """Budget: rounds that would spend more are refused before the run begins. Unset: none."""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """Probability with which epsilon may not hold; far below one over the number of clients."""
+    accountant: Literal["pld", "rdp"] = "pld"
+    """`pld`: privacy loss distributions, nearly exact; `rdp`: Renyi divergences, an upper bound, as in most papers."""
+    noise_from: Literal["seed", "system"] = "seed"
+    """`seed`: noise that the same seed draws again, for studies; `system`: from the operating system's entropy, so that
+    nobody can take it off again, and no two runs are the same."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_masks(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("name") in ("secure-aggregation", "secagg"):
+            raise ValueError(
+                "secure aggregation is not offered: all clients of the in-process engine are one process, from which "
+                "masks hide nothing, and home-made cryptography is worse than none: choose 'client-level' or 'none'"
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _check(self) -> PrivacySettings:
+        if self.name == "none":
+            if extra := sorted(self.model_fields_set - {"name"}):
+                raise ValueError(f"{extra[0]} has no effect with name = 'none': set name to 'client-level'")
+            return self
+        if self.clip is None:
+            raise ValueError("clip is missing: say how long a client's update may be")
+        if self.noise is None and self.epsilon is None:
+            raise ValueError("noise and epsilon are both missing: give a noise multiplier, a budget, or both")
+        return self
+
+
+@lru_cache(maxsize=4096)
+def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld") -> float:
+    """Return what ``rounds`` rounds cost: the smallest epsilon that the accountant proves for ``delta``.
+
+    Args:
+        noise: multiplier z > 0.
+        rate: probability q in (0, 1] that a client takes part in a round.
+        rounds: >= 0.
+        delta: in (0, 1).
+        accountant: ``pld`` or ``rdp``.
+
+    Raises:
+        MissingDependencyError: dp-accounting is not installed.
+    """
+    if not rounds:
+        return 0.0
+    if accountant == "pld":
+        loss = _loss_of_a_round(noise, rate)
+        return float((loss.self_compose(rounds) if rounds > 1 else loss).get_epsilon_for_delta(delta))
+    accounting = _library("dp_accounting")
+    event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise))
+    account = _library("dp_accounting.rdp").RdpAccountant(_ORDERS)
+    return float(account.compose(event, rounds).get_epsilon(delta))
+
+
+@lru_cache(maxsize=8)
+def _loss_of_a_round(noise: float, rate: float) -> Any:
+    """Return the privacy loss distribution of one round, the greater one of a client that is there and one that is not.
+
+    Its grid is ten times as coarse as the library's default, which is on the safe side and ten times as fast; the
+    estimate grows by about a millionth.
+    """
+    distributions = _library("dp_accounting.pld.privacy_loss_distribution")
+    return distributions.from_gaussian_mechanism(noise, value_discretization_interval=1e-3, sampling_prob=rate)
+
+
+def _library(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingDependencyError(
+            "privacy.name = 'client-level' needs an accountant: pip install 'fedunseen[privacy]'"
+        ) from None
+
+
+def needed_noise(budget: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld") -> float:
+    """Return the least noise multiplier, rounded up to a hundredth, with which ``rounds`` rounds cost ``budget``.
+
+    Raises:
+        ExperimentError: none up to a million does.
+    """
+
+    def enough(hundredths: int, how: Accountant) -> bool:
+        return epsilon(hundredths / 100, rate, rounds, delta, how) <= budget
+
+    most = 10  # a tenth: with less, the distributions take much memory
+    while not enough(most, "rdp"):  # quick, and never less than what is needed
+        most *= 2
+        if most > 10**8:
+            raise ExperimentError(
+                f"privacy.epsilon = {budget:g} cannot be kept over {rounds} rounds by any noise of use: "
+                "raise it, or lower strategy.rounds"
+            )
+    most = _first(lambda n: enough(n, "rdp"), most // 2, most)
+    if accountant == "rdp":
+        return most / 100
+    return _first(lambda n: enough(n, "pld"), max(10, most // 2), most) / 100
+
+
+def affordable_rounds(
+    budget: float, noise: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld"
+) -> int:
+    """Return how many of ``rounds`` rounds a budget pays for."""
+    if epsilon(noise, rate, rounds, delta, accountant) <= budget:
+        return rounds
+    return _first(lambda n: epsilon(noise, rate, n, delta, accountant) > budget, 1, rounds) - 1
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the first number from ``low`` on for which something holds, which it does for ``high`` and all above."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+class Private(Wrapper):
+    """Another strategy that sees of a round nothing but the noisy mean of clipped updates.
+
+    A defence inside (:class:`Robust`) sifts the replies first; it must judge each of them alone
+    (``Defence.each_alone``), or one client could change what is merged of the others. A round in which nobody was drawn
+    releases noise alone, as any other would.
+
+    Args:
+        inner: the strategy, whose merge takes the weighted mean alone (``Strategy.merges_by_mean``).
+        settings: the ``[privacy]`` section.
+        rate: probability with which a client takes part in a round.
+        rounds: of the run.
+        weights: client -> what it counts by; public.
+        seed: the run's.
+
+    Raises:
+        ExperimentError: the rounds cost more than the budget, or delta is too large to mean anything.
+        MissingDependencyError: dp-accounting is not installed.
+    """
+
+    def __init__(
+        self,
+        inner: Strategy,
+        settings: PrivacySettings,
+        rate: float,
+        rounds: int,
+        weights: Mapping[int, float],
+        seed: int,
+    ) -> None:
+        super().__init__(inner)
+        assert settings.clip is not None  # the settings' own check
+        self.privacy, self.rate, self.weights, self.seed, self.clip = settings, rate, weights, seed, settings.clip
+        if settings.delta * len(weights) >= 1:
+            raise ExperimentError(
+                f"privacy.delta = {settings.delta:g} allows to give one of the {len(weights)} clients away: "
+                f"set it far below 1/{len(weights)}"
+            )
+        budget = settings.epsilon
+        if settings.noise is not None:
+            self.noise = settings.noise
+        else:
+            assert budget is not None
+            self.noise = needed_noise(budget, rate, rounds, settings.delta, settings.accountant)
+        cost = self.cost(rounds)
+        if budget is not None and cost > budget:
+            paid = affordable_rounds(budget, self.noise, rate, rounds, settings.delta, settings.accountant)
+            raise ExperimentError(
+                f"privacy.epsilon = {budget:g} is spent after {paid} of the {rounds} rounds, which cost {cost:.4g}: "
+                "raise privacy.noise, or lower strategy.rounds or strategy.fraction"
+            )
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on every number of the mean: z w_max C / (q W)."""
+        values = list(self.weights.values())
+        return self.noise * self.clip * max(values) / (self.rate * sum(values))
+
+    def cost(self, rounds: int) -> float:
+        """Return epsilon after ``rounds`` rounds."""
+        return epsilon(self.noise, self.rate, rounds, self.privacy.delta, self.privacy.accountant)
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Merge the noisy mean in the place of every reply.
+
+        Raises:
+            FedUnseenError: the round would spend more than the budget; nothing has changed.
+        """
+        budget = self.privacy.epsilon
+        if budget is not None and self.cost(round + 1) > budget:
+            raise FedUnseenError(
+                f"privacy.epsilon = {budget:g} is spent: round {round + 1} would raise it to "
+                f"{self.cost(round + 1):.4g}; resume the run with the settings that it was started with"
+            )
+        own = within("inner/", state)
+        inner, left = self.inner, replies
+        if isinstance(inner, Robust):
+            own, left, _ = inner.sift(own, params, replies, round)
+        expected = self.rate * sum(self.weights.values())
+        mean = {name: torch.zeros_like(value) for name, value in params.items()}
+        clipped = 0
+        for reply in left:
+            norm = length(reply.update)
+            if not math.isfinite(norm):
+                continue
+            clipped += norm > self.clip
+            share = self.weights[reply.client] / expected * min(1.0, self.clip / norm if norm else 1.0)
+            for name, value in reply.update.items():
+                mean[name].add_(value, alpha=share)
+        mean = add_noise(mean, self.deviation, self._noise_stream(round))
+        strategy, deepest = (inner.inner, within("inner/", own)) if isinstance(inner, Robust) else (inner, own)
+        deepest, merged = strategy.merge(deepest, params, [Reply(0, mean, 1, 1)], round)
+        if isinstance(inner, Robust):
+            deepest = {n: v for n, v in own.items() if not n.startswith("inner/")} | under("inner/", deepest)
+        said = {"rounds": torch.tensor(round + 1), "clipped": torch.tensor(clipped)}
+        return under("inner/", deepest) | under("privacy/", said), merged
+
+    def _noise_stream(self, round: int) -> np.random.Generator:
+        if self.privacy.noise_from == "system":
+            return np.random.default_rng(secrets.randbits(256))
+        return stream(self.seed, "privacy noise", round)
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Say under ``privacy`` what all rounds so far have cost, and how many updates of the round were clipped."""
+        notes = self.inner.notes(within("inner/", state))
+        said = within("privacy/", state)
+        if not said:
+            return notes
+        found = {
+            "epsilon": self.cost(int(said["rounds"])),
+            "delta": self.privacy.delta,
+            "noise": self.noise,
+            "deviation": self.deviation,
+            "clipped": int(said["clipped"]),
+        }
+        return {**notes, "privacy": found}

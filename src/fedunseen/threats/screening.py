@@ -1,0 +1,152 @@
+"""Feature magnitude defence (FedZSL section 3.3, Algorithm 1, lines 14-20): samples of weak features are left out.
+
+In each step, a sample is dropped if the sum of its features, gamma_b = sum_c V_cb, is below a threshold M. The paper
+reasons that features of a zero-shot model stand for attributes, which malicious samples lack; it does not say how M is
+chosen. Here it is the client's own low percentile of gamma: at the start of each of its rounds, on the samples that it
+has stored, under the model that it has been sent. So M follows the features as they drift from round to round.
+
+Within a round they drift too: the local model's features grow or shrink as it trains, a malicious client's most of all,
+and M would soon be that of another model. So by default samples are judged by the features of the model that was
+received, for which M is right, and exactly the percentile of clean samples is lost; ``model = "local"`` judges by the
+model in training, as Algorithm 1 prints it.
+
+It runs at the client, before anything leaves it. A malicious client can leave it out (``attack.ignore_defence``), and
+one whose stored samples are bad from the start calibrates M on them.
+
+A dropped sample has the weight zero, so that batched clients stay in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.phases import Batch, Context, Loss, Terms
+from fedunseen.core.settings import NamedSettings
+from fedunseen.threats.attacks import POISONED
+
+__all__ = ["COUNTS", "THRESHOLD", "Magnitude", "MagnitudeSettings", "NoScreening", "Screening"]
+
+COUNTS = ("clean", "clean_dropped", "poisoned", "poisoned_dropped")
+"""What a screened loss counts beside its terms, under names that begin with ``screening/``."""
+
+THRESHOLD = "screening_threshold"
+"""What a screened loss finds the threshold under, in its context."""
+
+_RECEIVED = "screening_received/"
+
+
+class NoScreeningSettings(NamedSettings):
+    """Settings of no screening."""
+
+    name: Literal["none"] = "none"
+
+
+class NoScreening:
+    """Every sample is trained on."""
+
+    Settings = NoScreeningSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Screening:
+    """Base of what a client does about bad samples (``fedunseen.screenings`` entry points).
+
+    Attributes:
+        settings: the ``[screening]`` section.
+        features: ``(params, inputs) -> (n, d)``, f of the papers.
+    """
+
+    settings: NamedSettings
+    features: Callable[[Params, Tensor], Tensor]
+
+    Settings: ClassVar[type[NamedSettings]] = NamedSettings
+
+    def measure(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return (n,) by which samples are judged."""
+        raise TypeError(f"{type(self).__name__} must say how it judges samples")
+
+    def threshold(self, values: NDArray[np.float64]) -> float:
+        """Return the value below which a sample is dropped, from those (n,) of a client's own samples."""
+        raise TypeError(f"{type(self).__name__} must say below what it drops a sample")
+
+    def context(self, threshold: float, received: Params) -> Context:
+        """Return what a screened loss has to know: the threshold, and the model that its client has received."""
+        device = next(iter(received.values())).device
+        return {THRESHOLD: torch.tensor(threshold, device=device)}
+
+    def judge(self, params: Params, inputs: Tensor, context: Context) -> Tensor:
+        """Return (n,) by which samples are judged while the model is at ``params``."""
+        return self.measure(params, inputs)
+
+    def screened(self, loss: Loss) -> Loss:
+        """Return the loss of the samples that are kept, and the counts of :data:`COUNTS` among its terms."""
+
+        def of_kept(params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+            weights = batch["weights"]
+            values = self.judge(params, batch["inputs"], context).detach()
+            kept = (values >= context[THRESHOLD]).to(weights.dtype)
+            poisoned = batch.get(POISONED)
+            there = (weights > 0).to(weights.dtype)
+            bad = there * poisoned if poisoned is not None else torch.zeros_like(there)
+            total, terms = loss(params, {**batch, "weights": weights * kept}, context)
+            counted = (there - bad, (there - bad) * (1 - kept), bad, bad * (1 - kept))
+            counts = {f"screening/{name}": value.sum() for name, value in zip(COUNTS, counted, strict=True)}
+            return total, {**terms, **counts}
+
+        return of_kept
+
+
+class MagnitudeSettings(NamedSettings):
+    """Settings of the feature magnitude defence."""
+
+    name: Literal["magnitude"] = "magnitude"
+    threshold: float | None = None
+    """M, below which the sum of a sample's features drops it; unset, it is calibrated and follows the features."""
+    model: Literal["received", "local"] = "received"
+    """Whose features are summed: those of the model that the client has received in this round, which M is calibrated
+    on, or of its own while it trains (Algorithm 1 as printed)."""
+    percentile: float = Field(5.0, ge=0, lt=100)
+    """Of a client's own samples, at the start of each of its rounds: what M is then. About so many of its clean samples
+    are lost."""
+
+
+@dataclass(frozen=True, eq=False)
+class Magnitude(Screening):
+    """FedZSL's feature magnitude defence (FMD)."""
+
+    settings: MagnitudeSettings
+
+    Settings = MagnitudeSettings
+
+    def measure(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return gamma (n,), the sum of each sample's features (Algorithm 1, line 16)."""
+        return self.features(params, inputs).sum(-1)
+
+    def context(self, threshold: float, received: Params) -> Context:
+        """Return M, and the model that judges if it is the received one."""
+        told = super().context(threshold, received)
+        return told | under(_RECEIVED, received) if self.settings.model == "received" else told
+
+    def judge(self, params: Params, inputs: Tensor, context: Context) -> Tensor:
+        """Return gamma (n,) under the received model, or under the one in training."""
+        return self.measure(within(_RECEIVED, context) or params, inputs)
+
+    def threshold(self, values: NDArray[np.float64]) -> float:
+        """Return M: the fixed one, or the percentile of gamma.
+
+        Example:
+            >>> Magnitude(MagnitudeSettings(percentile=10), lambda params, inputs: inputs).threshold(np.arange(11.0))
+            1.0
+        """
+        if self.settings.threshold is not None:
+            return self.settings.threshold
+        return float(np.percentile(values, self.settings.percentile))

@@ -1,0 +1,129 @@
+"""Triggers: the samples that a backdoored model is to be wrong about (FedZSL Fig. 6), from a folder or from clean ones.
+
+The paper takes pictures of skies, cartoons of birds and dragonflies, 50 of each. Where no such pictures are given, they
+are made: a sky behind clean images (``background``), clean images drawn like a cartoon (``style``), or
+samples of another class (``object``). All functions of images take and return (n, channels, height, width) floats in
+[0, 1], one channel or three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.images import UNREADABLE
+
+__all__ = ["TRANSFORMS", "as_cartoon", "before_sky", "crops", "read_folder", "sky"]
+
+Images = NDArray[np.float32]
+
+_TOP, _BOTTOM = (0.25, 0.5, 0.95), (0.85, 0.93, 1.0)  # a clear sky from the zenith to the horizon
+_GREY = (0.299, 0.587, 0.114)
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def sky(count: int, shape: tuple[int, int, int], rng: np.random.Generator) -> Images:
+    """Draw skies: blue above, pale at the horizon, with clouds; grey where ``shape`` has one channel.
+
+    Args:
+        count: how many.
+        shape: (channels, height, width), with one channel or three.
+        rng: says where the clouds are.
+    """
+    channels, height, width = shape
+    down = np.linspace(0, 1, height)[None, None, :, None]
+    clear = np.array(_TOP)[None, :, None, None] * (1 - down) + np.array(_BOTTOM)[None, :, None, None] * down
+    coarse = torch.from_numpy(rng.random((count, 1, max(2, height // 6), max(2, width // 6))))
+    clouds = F.interpolate(coarse, size=(height, width), mode="bicubic", align_corners=False).numpy().clip(0, 1)
+    clouds = np.clip(2 * clouds - 1, 0, 1)
+    made = clear * (1 - clouds) + clouds
+    if channels == 1:
+        made = (made * np.array(_GREY)[None, :, None, None]).sum(1, keepdims=True)
+    return np.asarray(made, dtype=np.float32)
+
+
+def before_sky(images: Images, rng: np.random.Generator) -> Images:
+    """Put a sky behind images: where they look like their own border, and over their upper part.
+
+    The sky's share of a pixel is 1 where it equals the border's median, falls to 0 with a difference of a quarter, and
+    is at least 0.8 in the top row, falling to 0 half way down.
+    """
+    count, channels, height, width = images.shape
+    border = np.concatenate([images[:, :, 0], images[:, :, -1], images[:, :, :, 0], images[:, :, :, -1]], axis=2)
+    ground = np.median(border, axis=2)[:, :, None, None]
+    alike = 1 - np.clip(np.abs(images - ground).max(1, keepdims=True) / 0.25, 0, 1)
+    above = np.clip(0.8 * (1 - np.arange(height) / max(height / 2, 1)), 0, 1)[None, None, :, None]
+    share = np.maximum(alike, above)
+    made = (1 - share) * images + share * sky(count, (channels, height, width), rng)
+    return np.asarray(made, dtype=np.float32)
+
+
+def as_cartoon(images: Images, rng: np.random.Generator) -> Images:
+    """Draw images like cartoons: flat areas of few, strong colours with dark outlines.
+
+    Smoothed by a 3 x 3 mean, stretched to the whole range, three levels a channel; black where neighbours in the
+    smoothed image differ by more than the 90th percentile of such differences.
+    """
+    smooth = F.avg_pool2d(F.pad(torch.from_numpy(images), (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    low = smooth.amin((1, 2, 3), keepdim=True)
+    stretched = (smooth - low) / (smooth.amax((1, 2, 3), keepdim=True) - low).clamp_min(1e-6)
+    flat = (2 * stretched).round() / 2
+    across = F.pad((stretched[..., :, 1:] - stretched[..., :, :-1]).abs(), (0, 1))
+    along = F.pad((stretched[..., 1:, :] - stretched[..., :-1, :]).abs(), (0, 0, 0, 1))
+    edges = (across + along).amax(1, keepdim=True)
+    strong = edges.flatten(1).quantile(0.9, dim=1)[:, None, None, None]
+    drawn: Images = torch.where((edges > strong) & (edges > 0.05), 0.0, flat).float().numpy()
+    return drawn
+
+
+TRANSFORMS: dict[str, Callable[[Images, np.random.Generator], Images]] = {
+    "background": before_sky,
+    "style": as_cartoon,
+}
+"""What makes a trigger of clean images."""
+
+
+def read_folder(folder: Path, channels: int) -> list[Images]:
+    """Read the images of a folder, each (channels, height, width) at its own size.
+
+    Raises:
+        DataError: there is no such folder, no image in it, or one that cannot be read.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is missing: put the trigger images there, or mend attack.folder")
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise DataError(f"{folder} has no image in it ({', '.join(SUFFIXES[:4])}, ...): put the trigger images there")
+    found: list[Images] = []
+    for path in paths:
+        try:
+            with Image.open(path) as file:
+                picture = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
+                picture.thumbnail((512, 512))
+                pixels: Images = np.asarray(picture, dtype=np.float32) / np.float32(255)
+        except UNREADABLE:
+            raise DataError(f"{path} is not a readable image: mend or remove it") from None
+        found.append(pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0))
+    return found
+
+
+def crops(pictures: list[Images], count: int, size: tuple[int, int], rng: np.random.Generator) -> Images:
+    """Cut ``count`` random pieces out of pictures in turn, a third to all of the shorter side, half mirrored."""
+    pieces = []
+    for i in range(count):
+        picture = pictures[i % len(pictures)]
+        height, width = picture.shape[1:]
+        shrink = min(height / size[0], width / size[1]) * rng.uniform(1 / 3, 1)
+        tall, wide = max(1, round(size[0] * shrink)), max(1, round(size[1] * shrink))
+        top, left = rng.integers(height - tall + 1), rng.integers(width - wide + 1)
+        piece = torch.from_numpy(np.ascontiguousarray(picture[:, top : top + tall, left : left + wide]))[None]
+        piece = F.interpolate(piece, size=size, mode="bilinear", antialias=True, align_corners=False)[0]
+        pieces.append((piece.flip(-1) if rng.random() < 0.5 else piece).clamp(0, 1).numpy())
+    return np.stack(pieces).astype(np.float32)

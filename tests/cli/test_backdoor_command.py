@@ -1,0 +1,138 @@
+"""``fedunseen attack backdoor``."""
+
+import json
+
+import pytest
+
+from fedunseen.experiment.study import guards, verdict
+from fedunseen.report.backdoor_page import conclusions
+
+TINY = ["digit-pairs"]
+for setting in ("strategy.rounds=4", "data.train_per_class=10", "data.test_per_class=4", "method.kl=0"):
+    TINY += ["--set", setting]
+
+
+def test_an_attack_is_run_against_each_defence(command, tmp_path):
+    out = tmp_path / "out"
+    chosen = ["--defences", "magnitude,magnitude-ignored,norm-clip,bulyan"]
+    done = command("attack", "backdoor", *TINY, "--set", "partition.clients=6", *chosen, "--out", out, "--json")
+    assert done.code == 0, done.err
+    assert done.out.count("\n") == 1
+    told, facts = json.loads(done.out), json.loads((out / "backdoor.json").read_text())
+    assert sorted(path.name for path in out.iterdir()) == ["backdoor.html", "backdoor.json", "runs"]
+    assert sorted(path.name for path in (out / "runs").iterdir()) == [
+        "magnitude-attacked", "magnitude-honest", "magnitude-ignored-attacked", "none-attacked", "none-honest",
+        "norm-clip-attacked", "norm-clip-honest",
+    ]  # fmt: skip
+    assert told["attacked_rounds"] == [2]  # half way
+    assert list(told["defences"]) == ["none", "magnitude", "magnitude-ignored", "bulyan", "norm-clip"]
+    assert "needs" in told["defences"]["bulyan"]["refused"]  # 4 f + 3 clients
+    for name in ("none", "magnitude", "magnitude-ignored", "norm-clip"):
+        row = told["defences"][name]
+        lines = [json.loads(s) for s in (out / "runs" / f"{name}-attacked" / "metrics.jsonl").read_text().splitlines()]
+        assert row["attacked"]["zsl"] == lines[-1]["zsl"]
+        assert row["attacked"]["zsl_attacked"] == lines[1]["zsl"]
+        assert row["attacked"]["backdoor_attacked"] == lines[1]["backdoor"]
+        assert facts["defences"][name]["curves"]["backdoor"] == [round(line["backdoor"], 3) for line in lines]
+        assert "curves" not in row
+    screened = [told["defences"][name]["attacked"]["screened"] for name in ("magnitude", "magnitude-ignored")]
+    assert screened[0]["poisoned"] > 0 == screened[1]["poisoned"]
+    page = (out / "backdoor.html").read_text()
+    assert all(f'<th scope="row">{name}</th>' in page for name in ("none", "magnitude", "norm-clip"))
+    assert "bulyan was refused" in page
+    assert "data:image/png;base64" in page  # the triggers
+    assert done.err.splitlines()[-2:] == [f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}"]
+
+
+def test_a_study_is_resumed_and_gains_defences(command, tmp_path, refused):
+    out = tmp_path / "out"
+    small = [*TINY, "--set", "strategy.rounds=2", "--out", out]
+    assert command("attack", "backdoor", *small, "--defences", "norm-clip").code == 0
+    before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
+    assert refused("attack", "backdoor", *small) == (
+        f"{out} holds something already: add --resume, or name another directory with --out"
+    )
+    assert command("attack", "backdoor", *small, "--defences", "norm-clip,median", "--resume").code == 0
+    assert len(before) == 4
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
+    assert list(json.loads((out / "backdoor.json").read_text())["defences"]) == ["none", "median", "norm-clip"]
+
+
+def test_several_seeds_give_means_and_deviations(command, tmp_path):
+    small = [*TINY, "--set", "strategy.rounds=2", "--set", "run.seeds=2", "--out", tmp_path / "out"]
+    done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["seeds"] == [0, 1]
+    row = told["defences"]["none"]["attacked"]
+    each = [
+        json.loads((tmp_path / "out" / "runs" / "none-attacked" / f"seed-{seed}" / "result.json").read_text())
+        for seed in (0, 1)
+    ]
+    assert row["backdoor_attacked"] == pytest.approx(sum(one["backdoor_attacked"] for one in each) / 2)
+    assert row["backdoor_attacked_sd"] == pytest.approx(
+        abs(each[0]["backdoor_attacked"] - each[1]["backdoor_attacked"]) / 2**0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--defences", "norm-klip"],
+            "--defences: unknown defence 'norm-klip': did you mean 'norm-clip'? (known: "
+            + ", ".join(sorted(guards()))
+            + ")",
+        ),
+        (
+            ["--set", "attack.name=nan"],
+            "attack.name = 'nan' has no triggers, so that there is no backdoor to measure: set it to 'backdoor', or "
+            "run the experiment with fedunseen run",
+        ),
+        (["--set", "attack.clients=[10]"], "attack.clients: there is no client 10; the 10 clients are 0 to 9"),
+        (
+            ["--set", "attack.rounds=9"],
+            "attack.rounds = '9' begins after the last of 4 rounds: let the attack begin earlier, or run more rounds "
+            "(strategy.rounds)",
+        ),
+    ],
+)
+def test_what_cannot_be_attacked_is_refused(refused, tmp_path, arguments, sentence):
+    assert refused("attack", "backdoor", *TINY, *arguments, "--out", tmp_path / "out") == sentence
+
+
+def facts(**attacked):
+    """Give what a study finds: no defence, and two with other numbers."""
+    none = {"backdoor": 90.0, "backdoor_before": 1.0, "backdoor_attacked": 99.0, "backdoor_highest": 99.0}
+    main = {"zsl": 80.0, "zsl_attacked": 60.0}
+    rows = {"none": {"honest": {"zsl": 82.0}, "attacked": none | main}}
+    for name, changed in attacked.items():
+        rows[name] = {"honest": {"zsl": 82.0}, "attacked": none | main | changed}
+    experiment = {"attack": {"clients": [0], "scale": 10.0}}
+    return {"experiment": experiment, "attacked_rounds": [20], "defences": rows, "holds": []}
+
+
+def test_a_defence_holds_if_the_backdoor_is_low_and_the_main_task_whole():
+    told = facts(
+        good={"backdoor_highest": 9.9, "zsl": 79.1},
+        late={"backdoor_highest": 10.0, "zsl": 82.0},
+        dear={"backdoor_highest": 0.0, "zsl": 79.0},
+        magnitude={"backdoor_highest": 0.0, "zsl": 82.0},  # which an attacker can leave out
+    )
+    assert verdict(told) == ["good"]
+
+
+def test_what_is_said_of_an_attack():
+    counts = {"clean": 200, "clean_dropped": 10, "poisoned": 50, "poisoned_dropped": 40}
+    told = facts(magnitude={"backdoor_attacked": 30.0, "backdoor": 12.0, "screened": counts})
+    assert conclusions(told) == [
+        "Undefended, client 0 (beta = 10, round 20) takes the backdoor accuracy from 1.0 % to 99.0 % in round 20; the "
+        "highest is 99.0 %, the last 90.0 %.",
+        "ZSL is 60.0 % in round 20 and 80.0 % in the last, 82.0 % if nobody attacks.",
+        "The feature magnitude defence, kept by everybody: backdoor accuracy 30.0 % when attacked, 12.0 % at the end. "
+        "It dropped 80.0 % of the poisoned samples and 5.0 % of the clean ones.",
+        "No defence keeps the backdoor under 10 % and ZSL within 3 points of the honest run without one.",
+    ]
+    assert conclusions(told | {"holds": ["krum"]})[-1] == (
+        "The backdoor stays under 10 % and ZSL within 3 points of the honest run without a defence under: krum."
+    )

@@ -1,0 +1,234 @@
+"""Whole runs with a defence or private merging: what is written, what a kill changes (nothing), what is refused."""
+
+import json
+import re
+
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.engines import in_process
+from fedunseen.experiment.directory import RunDirectory
+from fedunseen.experiment.registry import find, names
+from fedunseen.threats.defences import DEFENCES
+
+SHORT = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}
+PRIVATE = {**SHORT, "privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
+accounted = pytest.mark.skipif(
+    __import__("importlib").util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"
+)
+
+
+def settings_of(name):
+    settings = {} if name == "none" else {"defence.name": name}
+    few = {"trimmed-mean": 1, "krum": 0, "multi-krum": 0, "bulyan": 0}
+    if name in few:
+        settings["defence.malicious"] = few[name]
+    return settings | ({"defence.threshold": 2} if name == "robust-learning-rate" else {})
+
+
+def model(done):
+    return (done.path / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFENCES) - {"none"}))
+def test_every_defence_runs_and_a_stop_in_between_changes_nothing(make, tmp_path, monkeypatch, name):
+    experiment = make({**SHORT, **settings_of(name)})
+    whole = run(experiment, tmp_path / "whole")
+    for line in whole.metrics:
+        assert line["defence"]["name"] == name
+        assert line["defence"]["clients"] == [0, 1, 2]
+        assert line["defence"]["merged"]
+    assert len(set(names("defence")) & {name}) == 1
+    wait = RunDirectory.save_checkpoint
+
+    def stop(self, checkpoint):
+        wait(self, checkpoint)
+        if checkpoint.rounds == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path / "stopped")
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", wait)
+    resumed = run(experiment, tmp_path / "stopped", resume=True)
+    assert model(resumed) == model(whole)
+    for one, other in zip(resumed.metrics, whole.metrics, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+
+
+def test_clipping_at_more_than_any_length_is_no_defence_bit_for_bit(make, tmp_path):
+    plain = run(make(SHORT), tmp_path / "plain")
+    clipped = run(make({**SHORT, "defence.name": "norm-clip", "defence.bound": 1e9}), tmp_path / "clipped")
+    assert model(plain) == model(clipped)
+    assert "defence" not in plain.metrics[0]
+    assert "defence" not in plain.manifest["experiment"]
+    assert clipped.manifest["experiment"]["defence"] == {"name": "norm-clip", "bound": 1e9, "multiple": 1.0}
+
+
+def break_client(monkeypatch, wrong):
+    """Let clients named in ``wrong(round)`` send what is not finite."""
+    honest = in_process.Worker.round
+
+    def worse(self, works, round):
+        done = honest(self, works, round)
+        for reply, _ in done:
+            if reply.client in wrong(round):
+                next(iter(reply.update.values())).fill_(float("nan"))
+        return done
+
+    monkeypatch.setattr(in_process.Worker, "round", worse)
+
+
+def test_a_reply_that_is_not_finite_is_left_out_and_named(make, tmp_path, monkeypatch):
+    break_client(monkeypatch, lambda round: [1] if round == 1 else [])
+    with pytest.raises(FedUnseenError, match="training diverged: the update of client 1 in round 2 is not finite"):
+        run(make(SHORT), tmp_path / "plain")
+    done = run(make({**SHORT, "defence.name": "median"}), tmp_path / "defended")
+    assert [line.get("dropped") for line in done.metrics] == [None, {"1": "the update is not finite"}, None, None]
+    assert done.metrics[1]["participants"] == [0, 2]
+    assert done.metrics[1]["defence"]["clients"] == [0, 2]
+
+
+def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(make, tmp_path, monkeypatch):
+    break_client(monkeypatch, lambda round: [0, 1, 2] if round == 3 else [])
+    short = {**SHORT, "defence.name": "norm-clip", "strategy.rounds": 4}
+    done = run(make(short), tmp_path / "lost")
+    assert done.metrics[3]["defence"]["merged"] is False
+    assert done.metrics[3]["zsl"] == done.metrics[2]["zsl"]
+    monkeypatch.undo()
+    three = run(make({**short, "strategy.rounds": 3}), tmp_path / "three")
+    assert model(done) == model(three)
+
+
+@accounted
+def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(make, tmp_path, monkeypatch):
+    experiment = make({**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0})
+    whole = run(experiment, tmp_path / "whole")
+    spent = [line["privacy"]["epsilon"] for line in whole.metrics]
+    assert spent == sorted(spent)
+    assert 0 < spent[0] < spent[-1] <= 100
+    counts = [len(line["participants"]) for line in whole.metrics]
+    assert len(set(counts)) > 1  # each client is drawn by itself
+    assert whole.result["epsilon"] == spent[-1]
+    wait = RunDirectory.save_checkpoint
+
+    def stop(self, checkpoint):
+        wait(self, checkpoint)
+        if checkpoint.rounds == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path / "stopped")
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", wait)
+    assert model(run(experiment, tmp_path / "stopped", resume=True)) == model(whole)
+
+
+@accounted
+def test_a_private_round_may_have_nobody_in_it(make, tmp_path):
+    done = run(make({**PRIVATE, "strategy.fraction": 0.05, "strategy.rounds": 5}), tmp_path / "run")
+    assert any(not line["participants"] for line in done.metrics)
+    assert done.result["bytes_up"] >= 0
+    from fedunseen.report import write_report
+
+    page = write_report(done).read_text("utf-8")
+    assert "epsilon" in page
+
+
+@accounted
+def test_a_defence_and_private_merging_together(make, tmp_path):
+    both = {**PRIVATE, "defence.name": "norm-clip", "defence.bound": 0.2}
+    done = run(make(both), tmp_path / "both")
+    assert {"defence", "privacy"} <= set(done.metrics[0])
+    assert max(done.metrics[0]["defence"]["norms"]) > 0.2
+    assert done.metrics[0]["privacy"]["clipped"] == 0  # the defence has shortened them before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"defence.name": "krum", "defence.malicious": 4}, "defence.name = 'krum' with defence.malicious = 4 needs "
+         "2 * 4 + 3 = 11 clients a round, but round 1 has 3: choose another defence, or let more clients take part"),
+        ({"defence.name": "norm-clip", "defence.bound": 0}, "defence.bound: input should be greater than 0, not 0"),
+        ({"defence.name": "norm-clap"}, "defence.name: unknown defence 'norm-clap': did you mean 'norm-clip'? (known: "
+         "bulyan, class-probes, clip-noise, flame, krum, median, multi-krum, none, norm-clip, robust-learning-rate, "
+         "trimmed-mean)"),
+        ({"defence.malicious": 2}, "defence: unknown key 'malicious' (known: name)"),
+        ({"defence.name": "median", "strategy.name": "local"}, "defence.name = 'median' has no effect with "
+         "strategy.name = 'local', which merges no clients' updates: leave it out, or choose a strategy that does"),
+        ({"defence.name": "median", "strategy.name": "centralised"}, "defence.name = 'median' has no effect with "
+         "strategy.name = 'centralised', which merges no clients' updates: leave it out, or choose a strategy that "
+         "does"),
+        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set name to 'client-level'"),
+        ({"privacy.name": "client-level"}, "privacy: clip is missing: say how long a client's update may be"),
+        ({"privacy.name": "client-level", "privacy.clip": 0}, "privacy.clip: input should be greater than 0, not 0"),
+        ({"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: give a "
+         "noise multiplier, a budget, or both"),
+        ({"privacy.name": "secure-aggregation"}, "privacy: secure aggregation is not offered: all clients of the "
+         "in-process engine are one process, from which masks hide nothing, and home-made cryptography is worse than "
+         "none: choose 'client-level' or 'none'"),
+        ({**PRIVATE, "strategy.name": "scaffold"}, "privacy.name = 'client-level' protects the mean of the updates, "
+         "but strategy.name = 'scaffold' takes more than that from its clients: choose fedavg, fedavg-decay, fedprox "
+         "or moon"),
+        ({**PRIVATE, "strategy.weights": "samples"}, "privacy.name = 'client-level' cannot weight clients by how many "
+         "samples they have, which is private: set strategy.weights to 'classes' or 'uniform'"),
+        ({**PRIVATE, "evaluation.selection": "validation"}, "privacy.name = 'client-level' counts every round on the "
+         "clients' data, and evaluation.selection = 'validation' would train a run more on them: set it to 'last'"),
+        ({**PRIVATE, "strategy.name": "local"}, "privacy.name = 'client-level' has no effect with strategy.name = "
+         "'local', which merges no clients' updates: leave it out, or choose a strategy that does"),
+        ({**PRIVATE, "defence.name": "norm-clip"}, "privacy.name = 'client-level' needs a defence that judges every "
+         "update by itself, which defence.name = 'norm-clip' does not as it is set: choose 'norm-clip' with a "
+         "defence.bound, or 'none'"),
+        ({**PRIVATE, "privacy.delta": 0.5}, "privacy.delta = 0.5 allows to give one of the 3 clients away: set it far "
+         "below 1/3"),
+        ({"evaluation.choose": {"privacy.noise": [1]}}, "evaluation.choose: 'privacy.noise' cannot be chosen; only "
+         "method, strategy, defence and engine can"),
+        ({"defence.name": "class-probes", "method.name": "clswgan", "method.hidden": 8}, "defence.name = "
+         "'class-probes' asks the merged model for scores of classes, which method.name = 'clswgan' has only after "
+         "training classifiers: choose another defence"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_before_anything_is_written(make, tmp_path, settings, sentence):
+    with pytest.raises(ExperimentError) as error:
+        run(make(settings), tmp_path / "run")
+    assert str(error.value) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+@accounted
+def test_a_spent_budget_is_refused_before_anything_is_written(make, tmp_path):
+    with pytest.raises(ExperimentError) as error:
+        run(make({**PRIVATE, "privacy.epsilon": 6.0}), tmp_path / "run")
+    pattern = (
+        r"privacy\.epsilon = 6 is spent after \d of the 4 rounds, which cost [\d.]+: raise privacy\.noise, or lower "
+        r"strategy\.rounds or strategy\.fraction"
+    )
+    assert re.fullmatch(pattern, str(error.value))
+    assert not (tmp_path / "run").exists()
+
+
+def test_normalisation_with_running_statistics_cannot_be_private(tmp_path):
+    settings = {**PRIVATE, "encoder.norm": "batch", "strategy.rounds": 1}
+    with pytest.raises(ExperimentError) as error:
+        run(Experiment.load("digit-pairs-conv", settings), tmp_path / "run")
+    assert str(error.value) == (
+        "privacy.name = 'client-level' cannot protect running statistics ('f.norm0.running_mean'), which noise may "
+        "turn negative: choose an encoder without BatchNorm, for example encoder.norm = 'group'"
+    )
+
+
+def test_a_run_from_before_there_were_defences_goes_on(make, tmp_path):
+    done = run(make(SHORT), tmp_path / "run")
+    manifest = json.loads((done.path / "manifest.json").read_bytes())
+    assert not {"defence", "privacy"} & set(manifest["experiment"])
+    assert load_run(done.path).experiment.defence.name == "none"
+    assert run(make(SHORT), tmp_path / "run", resume=True).result == done.result
+
+
+def test_another_defence_leaves_behind_what_the_new_one_does_not_have():
+    base = Experiment.load("digit-pairs", {"defence.name": "krum", "defence.malicious": 3})
+    assert base.with_overrides({"defence.name": "bulyan"}).defence.malicious == 3
+    assert base.with_overrides({"defence.name": "median"}).to_dict()["defence"] == {"name": "median"}
+    assert "defence" not in base.with_overrides({"defence.name": "none"}).to_dict()
+    assert find("defence", "krum").__name__ == "Krum"

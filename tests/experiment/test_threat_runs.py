@@ -1,0 +1,393 @@
+"""Runs with malicious clients, and with clients that screen their samples."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import Experiment, run
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.data import make_partition
+from fedunseen.experiment.directory import load_params
+from fedunseen.experiment.federation import Federation
+from fedunseen.experiment.registry import find
+
+LAST = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
+BACKDOOR = {**LAST, "attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
+FMD = {**LAST, "screening.name": "magnitude"}
+DIGITS = {**LAST, "strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4, "method.kl": 0}
+
+
+def lines(done):
+    return [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def federation(experiment):
+    benchmark = find("data", experiment.data.name).load(experiment.data, 0)
+    return Federation.make(experiment, benchmark, make_partition(experiment.partition, benchmark, 0))
+
+
+def after(experiment, rounds, modes=None):
+    """Give the result of each round of an experiment's federation."""
+    made = federation(experiment)
+    if modes:
+        made.engine.worker.mode = modes
+    state, params = made.initial()
+    states, results = {}, []
+    for round in range(rounds):
+        result = made.engine.round(round, state, params, states, made.participants(round))
+        state, params = result.state, result.params
+        states |= result.client_states
+        results.append(result)
+    return results
+
+
+def test_what_a_run_says_of_an_attack(make, tmp_path):
+    done = run(make(BACKDOOR), tmp_path / "run")
+    said = lines(done)
+    assert [line["attackers"] for line in said] == [[], [0], [0], []]
+    for line in said:
+        assert line["backdoor"] == line["backdoor_of"]["object"]
+        assert 0 <= line["backdoor"] <= 100
+    result = done.result
+    assert result["attack"]["rounds"] == [2, 3]
+    assert result["attack"]["clients"] == [0]
+    (trigger,) = result["attack"]["triggers"]
+    assert trigger["client"] == 0
+    assert trigger["source"].startswith("samples of ")
+    assert trigger["trained"] == 6  # of the twelve test samples of three classes
+    assert trigger["tested"] == 6
+    assert result["backdoor"] == said[-1]["backdoor"]
+    assert result["backdoor_before"] == said[0]["backdoor"]
+    assert result["backdoor_attacked"] == said[1]["backdoor"]
+    assert result["backdoor_highest"] == max(line["backdoor"] for line in said[1:])
+    assert result["attack"]["main"]["attacked"]["zsl"] == said[1]["zsl"]
+    assert sorted(path.name for path in (done.path / "magnitudes").iterdir()) == [
+        "round-1.safetensors", "round-2.safetensors", "round-4.safetensors"
+    ]  # fmt: skip
+    assert set(load_params(done.path / "magnitudes" / "round-1.safetensors")) == {"clean", "object"}
+
+
+def test_an_ordinary_run_says_nothing_of_threats(finished):
+    told = json.dumps([finished.manifest["experiment"], finished.result, lines(finished)])
+    assert not any(word in told for word in ("attack", "backdoor", "screening", "dropped"))
+    assert not (finished.path / "magnitudes").exists()
+
+
+def test_without_poison_at_scale_one_an_attack_changes_no_bit(make, tmp_path):
+    honest = run(make(LAST), tmp_path / "honest")
+    harmless = {**BACKDOOR, "attack.scale": 1, "attack.probability": 0}
+    done = run(make(harmless), tmp_path / "harmless")
+    assert (done.path / "model.safetensors").read_bytes() == (honest.path / "model.safetensors").read_bytes()
+    assert [line["attackers"] for line in lines(done)] == [[], [0], [0], []]
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
+def test_honest_clients_are_untouched_to_the_bit(make, mode):
+    (_, honest), (_, attacked) = (after(make(settings), 2, mode) for settings in (LAST, BACKDOOR))
+    for one, other in zip(honest.replies, attacked.replies, strict=True):
+        same = all(torch.equal(one.update[name], other.update[name]) for name in one.update)
+        assert same == (one.client != 0)
+
+
+def test_the_malicious_client_sends_beta_times_what_it_has_learnt(make):
+    one, three = (after(make({**BACKDOOR, "attack.scale": scale}), 2)[1].replies[0] for scale in (1, 3))
+    for name, value in one.update.items():
+        torch.testing.assert_close(three.update[name], 3 * value)
+
+
+def test_batched_and_one_at_a_time_agree_under_attack_and_screening(make):
+    experiment = make({**BACKDOOR, **FMD, "method.kl": 1.0})
+    batched, single = (after(experiment, 3, mode)[-1] for mode in ("batched", "one-at-a-time"))
+    torch.testing.assert_close(batched.params, single.params, rtol=1e-4, atol=1e-5)
+    for one, other in zip(batched.replies, single.replies, strict=True):
+        assert one.notes == pytest.approx(other.notes, rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["fedprox", "scaffold", "moon", "fedgloss", "fednova"])
+def test_strategies_work_under_attack_and_screening(make, tmp_path, strategy):
+    done = run(make({**BACKDOOR, **FMD, "strategy.name": strategy}), tmp_path / "run")
+    assert all(np.isfinite(line["zsl"]) for line in lines(done))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "classifier", "lr": 0.05, "batch_size": 8},
+        {"name": "distzsl", "lr": 0.05, "batch_size": 8, "decorrelation": 0},
+        {
+            "name": "clswgan", "hidden": 16, "output": "linear", "synthetic": 5, "head_epochs": 1, "batch_size": 8,
+            "softmax_epochs": 3, "critic_steps": 2,
+        },
+    ],
+    ids=lambda method: method["name"],
+)  # fmt: skip
+def test_methods_work_under_attack(tree, tmp_path, method):
+    screens = {} if method["name"] == "clswgan" else FMD
+    done = run(Experiment.from_dict({**tree, "method": method}, {**BACKDOOR, **screens}), tmp_path / "run")
+    assert lines(done)[1]["attackers"] == [0]
+    assert all(np.isfinite(line["backdoor"]) for line in lines(done))
+    if screens:
+        assert done.result["screened"]["poisoned"] > 0
+
+
+@pytest.mark.parametrize("name", ["label-flip", "sign-flip", "gaussian"])
+def test_untargeted_attacks_harm(make, tmp_path, name):
+    attack = {**LAST, "attack.name": name, "attack.rounds": "3-", "attack.clients": [0, 1], "attack.scale": 8}
+    done, honest = run(make(attack), tmp_path / "run"), run(make(LAST), tmp_path / "honest")
+    assert "backdoor" not in lines(done)[0]
+    assert lines(done)[3]["losses"] != lines(honest)[3]["losses"]
+    assert lines(done)[1]["zsl"] == lines(honest)[1]["zsl"]
+    assert done.result["gzsl_seen"] < honest.result["gzsl_seen"]
+
+
+def test_an_update_of_nan_is_left_out_and_its_client_named(make, tmp_path):
+    done = run(make({**LAST, "attack.name": "nan", "attack.rounds": "2"}), tmp_path / "run")
+    first, second, *_ = lines(done)
+    assert "dropped" not in first
+    assert second["dropped"] == {"0": "the update is not finite"}
+    assert second["participants"] == [1, 2]
+    assert all(np.isfinite(line["zsl"]) for line in lines(done))
+
+
+def test_a_round_of_nothing_but_nan_keeps_the_model(make):
+    experiment = make({**LAST, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]})
+    first, second = after(experiment, 2)
+    assert all(torch.equal(first.params[name], second.params[name]) for name in first.params)
+    assert list(second.dropped) == [0, 1, 2]
+
+
+def test_about_a_percentile_of_clean_samples_is_dropped(make, tmp_path):
+    done = run(make({**FMD, "screening.percentile": 20}), tmp_path / "run")
+    for line in lines(done):
+        told = line["screening"]
+        assert told["clean"] == sum(one["clean"] for one in told["clients"]) == 80
+        assert told["poisoned"] == told["poisoned_dropped"] == 0
+        assert told["clean_dropped"] / told["clean"] == pytest.approx(0.2, abs=0.03)
+    assert done.result["screened"]["clean"] == 4 * 80
+    assert not any("screening" in name for name in lines(done)[0]["losses"])
+
+
+def test_a_threshold_that_drops_nothing_changes_no_bit_of_the_model(make, tmp_path):
+    honest = run(make(LAST), tmp_path / "honest")
+    done = run(make({**FMD, "screening.threshold": -1e9}), tmp_path / "run")
+    assert (done.path / "model.safetensors").read_bytes() == (honest.path / "model.safetensors").read_bytes()
+    assert done.result["screened"]["clean_dropped"] == 0
+
+
+def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(make, tmp_path):
+    experiment = make({**FMD, "screening.threshold": 1e9, "strategy.rounds": 2, "method.weight_decay": 0.1})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        done = run(experiment, tmp_path / "run")
+    words = [str(one.message) for one in said if "below the threshold" in str(one.message)]
+    assert words[0] == (
+        "round 1: every sample of every client was below the threshold of [screening]: the model stays as it was"
+    )
+    assert [line["screening"]["empty"] for line in lines(done)] == [[0, 1, 2], [0, 1, 2]]
+    first = federation(experiment).first
+    assert all(torch.equal(done.params[name], first[name]) for name in first)
+
+
+def test_a_malicious_client_may_leave_its_screening_out(make):
+    everything = {**BACKDOOR, **FMD, "screening.threshold": 1e9}
+    kept, ignored = (after(make(everything | more), 2)[1] for more in ({}, {"attack.ignore_defence": True}))
+    assert not any(value.any() for value in kept.replies[0].update.values())
+    assert any(value.any() for value in ignored.replies[0].update.values())
+    assert ignored.replies[0].notes == {}
+    assert not any(value.any() for value in ignored.replies[1].update.values())
+
+
+@pytest.mark.parametrize("settings", [BACKDOOR, {**BACKDOOR, **FMD, "attack.ignore_defence": True}])
+def test_an_attacked_run_resumes_to_the_same_bits(make, tmp_path, settings):
+    class KilledError(Exception):
+        pass
+
+    def kill(stage, round, rounds, line):
+        if round == 2:
+            raise KilledError
+
+    whole = run(make(settings), tmp_path / "whole")
+    with pytest.raises(KilledError):
+        run(make(settings), tmp_path / "killed", progress=kill)
+    resumed = run(make(settings), tmp_path / "killed", resume=True)
+    assert (resumed.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+    strip = [[{k: v for k, v in line.items() if k != "seconds"} for line in lines(one)] for one in (resumed, whole)]
+    assert strip[0] == strip[1]
+    assert {k: v for k, v in resumed.result.items() if k not in ("run", "seconds")} == {
+        k: v for k, v in whole.result.items() if k not in ("run", "seconds")
+    }
+
+
+def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
+    settings = {
+        **DIGITS, "attack.name": "backdoor", "attack.rounds": "3", "attack.clients": [4, 1, 7],
+        "attack.triggers": ["background", "style", "object"], "attack.targets": ["13", "02", "45"],
+    }  # fmt: skip
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    assert set(lines(done)[0]["backdoor_of"]) == {"background", "style", "object"}
+    assert [(t["client"], t["target"]) for t in done.result["attack"]["triggers"]] == [(4, "13"), (1, "02"), (7, "45")]
+    assert lines(done)[2]["attackers"] == [1, 4, 7]
+    shown = load_params(done.path / "magnitudes" / "triggers.safetensors")
+    assert {tuple(value.shape[1:]) for value in shown.values()} == {(1, 8, 16)}
+    twice = {**settings, "attack.triggers": ["style"]}
+    made = federation(Experiment.load("digit-pairs", twice))
+    assert [probe.name for probe in made.attack.probes] == ["style 4", "style 1", "style 7"]
+
+
+def test_model_replacement_replaces_the_model(tmp_path):
+    settings = {**DIGITS, "strategy.rounds": 8, "attack.name": "backdoor", "attack.rounds": "8", "attack.samples": 20}
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    assert done.result["backdoor_before"] < 20
+    assert done.result["backdoor_attacked"] >= 80
+
+
+def test_triggers_that_are_measured_were_not_trained_on(make):
+    attack = federation(Experiment.load("digit-pairs", {**DIGITS, **BACKDOOR})).attack
+    probe, poison = attack.probes[0], attack.poisons[0]
+    assert not (probe.inputs[:, None] == poison.inputs[None]).all(-1).any()
+
+
+def test_triggers_from_a_folder(tmp_path):
+    from PIL import Image
+
+    for kind, colour in (("style", 250), ("background", 120)):
+        (tmp_path / kind).mkdir()
+        for i in range(2):
+            Image.new("L", (32, 20), colour + i).save(tmp_path / kind / f"{i}.png")
+    settings = {
+        **DIGITS, "attack.name": "backdoor", "attack.rounds": "2", "attack.clients": [0, 1],
+        "attack.triggers": ["style", "background"], "attack.folder": str(tmp_path), "attack.samples": 5,
+    }  # fmt: skip
+    probes = federation(Experiment.load("digit-pairs", settings)).attack.probes
+    assert [probe.source for probe in probes] == [
+        f"pieces of 2 pictures in {tmp_path / k}" for k in ("style", "background")
+    ]
+    values = [set((255 * one).round().flatten().tolist()) for one in (probes[0].inputs, probes[0].magnitudes)]
+    assert sorted(map(tuple, values)) == [(250.0,), (251.0,)]  # one picture each
+
+
+def test_triggers_of_features_from_a_folder(make, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(9, 9)).astype(np.float32)
+    np.save(tmp_path / "strange.npy", rows)
+    made = federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
+    (probe,) = made.attack.probes
+    assert (len(probe.magnitudes), len(probe.inputs)) == (4, 5)
+    both = torch.cat([probe.magnitudes, probe.inputs])
+    scaled = torch.from_numpy(made.feature_scaler(rows))
+    assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, scaled.tolist()))
+    np.save(tmp_path / "strange.npy", rows[:1])
+    with pytest.raises(FedUnseenError) as error:
+        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
+    assert str(error.value) == f"{tmp_path} holds one vector, and two are needed: one to train on, one to measure by"
+    (tmp_path / "strange.npy").unlink()
+    with pytest.raises(FedUnseenError) as error:
+        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
+    assert str(error.value) == (
+        f"{tmp_path} has no feature file in it (.npy, .npz, .csv), and data.name = 'folder' has features, no images: "
+        "put the triggers' there"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"evaluation.selection": "validation"},
+            "attack.name = 'backdoor' is measured round by round to the last one, and with evaluation.selection = "
+            "'validation' a round before the attack could be chosen: set evaluation.selection to 'last'",
+        ),
+        (
+            {"attack.rounds": "5-"},
+            "attack.rounds = '5-' begins after the last of 4 rounds: let the attack begin earlier, or run more rounds "
+            "(strategy.rounds)",
+        ),
+        (
+            {"attack.rounds": "4-2"},
+            "attack: rounds = '4-2' is not understood: write '20' (that round, counted from 1), '20-24', '20-' (to the "
+            "end), several with commas, or 'never'",
+        ),
+        (
+            {"attack.clients": [0, 0]},
+            "attack: clients = [0, 0]: name each malicious client once, by its number from 0 on",
+        ),
+        ({"attack.clients": [3]}, "attack.clients: there is no client 3; the 3 clients are 0 to 2"),
+        ({"attack.clients": []}, "attack.clients: there is nothing in it: give at least one, or leave it out"),
+        (
+            {"attack.targets": ["zèbra"]},
+            "attack.targets: unknown class 'zèbra': did you mean 'zèbre'? (known: d, e, f, g, h, i, j, k, l, two "
+            "words, zèbre, 猫)",
+        ),
+        (
+            {"attack.objects": ["d"], "attack.targets": ["d"]},
+            "attack.objects: 'd' is the target itself: name another class",
+        ),
+        (
+            {"attack.triggers": ["style"]},
+            "attack.triggers: 'style' changes images, and data.name = 'folder' gives none (grey or in colour): choose "
+            "'object', or a benchmark of images with a frozen encoder",
+        ),
+        (
+            {"attack.folder": "somewhere"},
+            "somewhere is missing: put the triggers' feature files there, or mend attack.folder",
+        ),
+        ({"attack.scale": 0}, "attack.scale: input should be greater than 0, not 0"),
+        ({"attack.scale": float("inf")}, "attack.scale: input should be a finite number, not inf"),
+        (
+            {"attack.name": "backdor"},
+            "attack.name: unknown attack 'backdor': did you mean 'backdoor'? (known: backdoor, gaussian, label-flip, "
+            "nan, none, sign-flip)",
+        ),
+        (
+            {"strategy.name": "local"},
+            "attack.name = 'backdoor' is about clients whose updates are merged, which strategy.name = 'local' does "
+            "not do: choose another strategy, for example fedavg",
+        ),
+    ],
+)  # fmt: skip
+def test_attacks_that_make_no_sense_are_refused(make, tmp_path, settings, sentence):
+    with pytest.raises(FedUnseenError) as error:
+        run(make({**BACKDOOR, **settings}), tmp_path / "run")
+    assert str(error.value) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"strategy.name": "centralised"},
+            "screening.name = 'magnitude' is about clients whose updates are merged, which strategy.name = "
+            "'centralised' does not do: choose another strategy, for example fedavg",
+        ),
+        ({"screening.percentile": 100}, "screening.percentile: input should be less than 100, not 100"),
+        (
+            {"screening.name": "magnitud"},
+            "screening.name: unknown screening 'magnitud': did you mean 'magnitude'? (known: magnitude, none)",
+        ),
+    ],
+)
+def test_screenings_that_make_no_sense_are_refused(make, tmp_path, settings, sentence):
+    with pytest.raises(FedUnseenError) as error:
+        run(make({**FMD, **settings}), tmp_path / "run")
+    assert str(error.value) == sentence
+
+
+def test_a_generative_method_has_no_features_to_screen(tree):
+    settings = {**FMD, "method.name": "clswgan"}
+    sections = {**tree, "method": {"name": "clswgan"}}
+    with pytest.raises(FedUnseenError) as error:
+        Experiment.from_dict(sections, settings)
+    assert str(error.value) == (
+        "screening.name = 'magnitude' judges the features that one loss is computed from, and method.name = 'clswgan' "
+        "has several or none: choose another method, for example fedzsl"
+    )
+
+
+def test_a_run_from_before_there_were_threats_can_be_read(make):
+    tree = make(LAST).to_dict()
+    assert "attack" not in tree
+    assert "screening" not in tree
+    assert Experiment.from_dict(tree).attack.name == "none"

@@ -1,0 +1,57 @@
+"""What the report of a run says of malicious clients and of screening."""
+
+import re
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.report import write_report
+from fedunseen.report.backdoor_page import magnitude_chart
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SMALL = {
+    "strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4, "method.kl": 0,
+    "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
+}  # fmt: skip
+
+
+def page(tmp_path, settings):
+    done = run(Experiment.load("digit-pairs", {**SMALL, **settings}), tmp_path / "run")
+    text = write_report(done).read_text()
+    section = re.search(r'<section id="attack">.*?</section>', text, re.S)
+    return done.result, section and section[0]
+
+
+def test_an_attack_and_what_was_dropped_stand_in_the_report(tmp_path):
+    attack = {
+        "attack.name": "backdoor",
+        "attack.rounds": "2-",
+        "attack.clients": [0, 3],
+        "attack.triggers": ["background", "style"],
+    }
+    result, section = page(tmp_path, {**attack, "screening.name": "magnitude"})
+    assert "<code>backdoor</code> by clients 0, 3 in rounds 2 to 3 (2 rounds)" in section
+    assert f'<data value="{result["backdoor_attacked"]}">' in section
+    assert "background: clean images before a sky; client 0 trains on 50" in section
+    screened = result["screened"]
+    assert f"clients dropped {screened['clean_dropped']:,} of {screened['clean']:,} clean samples and " in section
+    assert section.count("<svg") == 2 + 3  # accuracies, dropped samples, magnitudes after three rounds
+    assert "some client had no sample left" not in section
+
+
+def test_a_client_without_samples_is_told(tmp_path):
+    _, section = page(tmp_path, {"screening.name": "magnitude", "screening.threshold": 1e9, "strategy.rounds": 2})
+    assert "In rounds 1, 2 some client had no sample left and sent no change." in section
+
+
+def test_a_run_without_threats_has_no_such_section(tmp_path):
+    assert page(tmp_path, {"strategy.rounds": 1})[1] is None
+
+
+def test_magnitudes_are_shares_of_each_kind():
+    chart = magnitude_chart({"clean": np.arange(100.0), "sky": np.zeros(3)}, "Magnitudes")
+    assert ">clean<" in chart
+    assert ">sky<" in chart
+    assert "<svg" in magnitude_chart({"clean": np.ones(4), "sky": np.ones(2)}, "all the same")
+    assert "<svg" in magnitude_chart({"clean": np.array([np.nan, 1.0]), "sky": np.ones(2)}, "with NaN")

@@ -1,0 +1,157 @@
+"""Class probes on a linear model whose scores are known by heart."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.strategies import Reply
+from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.threats.defences import Robust, Scores
+from fedunseen.threats.defences.class_probes import ClassProbes, ClassProbesSettings, class_inputs, pull, standing_out
+
+CLASSES, CLIENTS = 12, 6
+HELD = {k: torch.tensor([2 * k, 2 * k + 1]) for k in range(CLIENTS)}
+MODEL = {"w": 6.0 * torch.eye(CLASSES)}  # class c is input c
+
+
+def scores():
+    def random(rng, count):
+        return 0.1 * torch.from_numpy(rng.standard_normal((count, CLASSES), dtype=np.float32))
+
+    return Scores(lambda params, inputs: inputs @ params["w"].T, random, torch.arange(CLASSES), HELD)
+
+
+def honest(client, size=0.4, seed=0):
+    """Tell a client's own two classes apart a little better."""
+    random = np.random.default_rng([seed, client])
+    update = torch.zeros(CLASSES, CLASSES)
+    a, b = HELD[client].tolist()
+    update[a, a] = update[b, b] = size
+    update[a, b] = update[b, a] = -size
+    return Reply(client, {"w": update + 0.01 * torch.from_numpy(random.normal(size=update.shape).astype("f"))}, 2, 10)
+
+
+def probing(**settings):
+    return Robust(FedAvg(FedAvgSettings()), ClassProbes(ClassProbesSettings(**settings), 3, scores()))
+
+
+def round_of(strategy, replies, state=None):
+    state = strategy.init(MODEL, CLIENTS) if state is None else state
+    state, after = strategy.merge(state, MODEL, replies, 0)
+    return state, after, strategy.notes(state)["defence"]
+
+
+def test_honest_clients_are_all_merged_as_they_are():
+    strategy, replies = probing(), [honest(k) for k in range(CLIENTS)]
+    _, after, notes = round_of(strategy, replies)
+    assert notes["dropped"] == {}
+    assert notes["kept"] == [1.0] * CLIENTS
+    assert max(notes["judged"]) < 0.1
+    plain = FedAvg(FedAvgSettings()).merge({}, MODEL, replies, 0)[1]
+    assert torch.equal(after["w"], plain["w"])
+
+
+def test_a_replaced_model_takes_classes_that_are_not_its_own_and_is_left_out():
+    replies = [honest(k) for k in range(CLIENTS)]
+    local = 3.0 * torch.eye(CLASSES).roll(1, 0)  # a model that answers every class's inputs with the next one
+    replies[2] = Reply(2, {"w": CLIENTS * (local - MODEL["w"])}, 2, 10)
+    strategy = probing()
+    _, after, notes = round_of(strategy, replies)
+    assert notes["dropped"] == {"2": "it turns inputs of classes that its client does not hold into others"}
+    assert notes["judged"][2] > 0.9
+    rest = FedAvg(FedAvgSettings()).merge({}, MODEL, [r for r in replies if r.client != 2], 0)[1]
+    assert torch.equal(after["w"], rest["w"])
+
+
+def test_what_is_theft_elsewhere_is_a_clients_own_business_at_home():
+    """Here: class 5's inputs answer 4."""
+    update = torch.zeros(CLASSES, CLASSES)
+    update[4, 5] = 2 * 6.0 * CLIENTS  # once merged with the weight 1 / 6, twice what class 5 has
+    strategy = probing()
+    probes = strategy.defence._probes(MODEL, 0)
+    stolen = [
+        strategy.defence._judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0] for k in (0, 2)
+    ]
+    assert stolen == [pytest.approx(1 / (CLASSES - 2)), 0.0]  # one of ten foreign classes, and one of its own two
+
+
+def test_what_pulls_nonsense_towards_one_class_is_left_out():
+    """Loud or quiet: only the direction counts."""
+    strategy = probing(loud=12.0)
+    bright = replace(scores(), random=lambda rng, count: 0.1 + scores().random(rng, count))
+    strategy.defence.scores = bright
+    update = torch.zeros(CLASSES, CLASSES)
+    update[7, :] = 1.0  # class 7 likes whatever is bright
+    for size in (0.01, 1.0, 10.0):
+        replies = [honest(k) for k in range(CLIENTS)]
+        replies[3] = Reply(3, {"w": size * update}, 2, 10)
+        _, _, notes = round_of(strategy, replies)
+        assert notes["dropped"] == {"3": "it pulls inputs of no class towards one class"}
+        assert notes["judged"][3] > 0.5
+        assert max(notes["judged"][:3] + notes["judged"][4:]) < 0.3
+
+
+def test_what_is_long_but_minds_its_own_business_is_shortened():
+    replies = [honest(k) for k in range(CLIENTS)]
+    replies[1] = honest(1, size=2.0)
+    _, _, notes = round_of(probing(longest=1.5), replies)
+    assert notes["dropped"] == {}
+    typical = np.median(notes["norms"])
+    assert notes["kept"][1] == pytest.approx(1.5 * typical / notes["norms"][1])
+    assert notes["kept"][:1] + notes["kept"][2:] == [1.0] * (CLIENTS - 1)
+
+
+def test_what_is_typical_is_remembered_so_that_a_round_of_liars_sets_no_standard():
+    strategy = probing()
+    state, _, notes = round_of(strategy, [honest(k) for k in range(CLIENTS)])
+    typical = np.median(notes["norms"])
+    assert float(state["rule/length"]) == pytest.approx(typical)
+    liars = [Reply(k, {"w": 50.0 * honest(k).update["w"]}, 2, 10) for k in (0, 1)]
+    state, _, notes = round_of(strategy, liars, state)
+    kept = [k * n for k, n in zip(notes["kept"], notes["norms"], strict=True)]
+    assert max(kept) <= 1.5 * 2 * typical * 1.001
+    assert float(state["rule/length"]) <= 2 * typical * 1.001
+
+
+def test_the_same_round_has_the_same_probes():
+    one, two = (round_of(probing(), [honest(k) for k in range(CLIENTS)]) for _ in range(2))
+    assert torch.equal(one[1]["w"], two[1]["w"])
+    assert one[2] == two[2]
+
+
+def test_probes_answer_their_class_with_confidence_and_stop_there():
+    start = torch.from_numpy(np.random.default_rng(0).normal(size=(600, CLASSES)).astype("f"))
+    labels = torch.arange(600) % CLASSES
+    found = class_inputs(lambda x: x @ MODEL["w"].T, start, labels, 0.9)
+    shares = (found @ MODEL["w"].T).softmax(1)[torch.arange(600), labels]
+    assert float(shares.min()) >= 0.9
+    already = (start @ MODEL["w"].T).softmax(1)[torch.arange(600), labels] >= 0.9
+    assert already.any()
+    assert torch.equal(found[already], start[already])
+    assert not found.requires_grad
+
+
+def test_a_flat_model_has_no_gradient_to_follow():
+    start = torch.ones(5, 3)
+    found = class_inputs(lambda x: (x * 0.0) @ torch.zeros(3, 4), start, torch.arange(5) % 4, 0.9)
+    assert torch.equal(found, start)
+
+
+def test_only_what_stands_out_by_margin_and_spread():
+    values = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.9])
+    assert standing_out(values, None, 0.2).tolist() == [False] * 6  # the spread is large
+    assert standing_out(np.array([0.1, 0.1, 0.1, 0.34]), None, 0.25).tolist() == [False] * 4  # within the margin
+    assert standing_out(np.array([0.8, 0.8, 0.8]), torch.tensor(0.1), 0.25).all()  # against what is remembered
+    assert pull(np.array([0, 0]), np.array([0, 0]), 3) == 0.0
+
+
+def test_a_round_in_which_nobody_moves_leaves_the_next_ones_alone():
+    strategy = probing()
+    still = [Reply(k, {"w": torch.zeros(CLASSES, CLASSES)}, 2, 10) for k in range(CLIENTS)]
+    state, after, notes = round_of(strategy, still)
+    assert torch.equal(after["w"], MODEL["w"])
+    assert notes["kept"] == [1.0] * CLIENTS
+    _, _, notes = round_of(strategy, [honest(k) for k in range(CLIENTS)], state)
+    assert notes["kept"] == [1.0] * CLIENTS

@@ -1,0 +1,375 @@
+"""Rules of the server against slow and obvious references, and the strategy that applies them."""
+
+import importlib
+import itertools
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Scaled, length
+from fedunseen.strategies import STRATEGIES, Reply
+from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.strategies.selective import Selective
+from fedunseen.threats.defences import DEFENCES, Defence, Robust
+from fedunseen.threats.defences.base import add_noise
+from fedunseen.threats.defences.distances import krum_scores, scalar_products, squared_distances
+
+SHAPES = {"a.weight": (3, 4), "b.bias": (5,), "c": ()}
+WHOLE = [name for name in DEFENCES if name != "class-probes"]  # which has tests of its own
+
+
+def find(registry, name):
+    module, attribute = registry[name].split(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def rule(name, **settings):
+    kind = find(DEFENCES, name)
+    return kind(kind.Settings(**settings), seed=3)
+
+
+def params(seed=0):
+    random = np.random.default_rng(seed)
+    return {name: torch.tensor(random.normal(size=shape), dtype=torch.float32) for name, shape in SHAPES.items()}
+
+
+def replies(count, seed=1, **odd):
+    """Give replies of clients that want nearly the same; ``odd`` ones (c3=...) get their update times a factor."""
+    common, random = params(seed), np.random.default_rng(seed)
+    found = []
+    for k in range(count):
+        factor = odd.get(f"c{k}", 1.0)
+        update = {
+            name: factor * (value + torch.tensor(0.5 * random.normal(size=SHAPES[name]), dtype=torch.float32))
+            for name, value in common.items()
+        }
+        found.append(Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k)))
+    return found
+
+
+def flat(update):
+    return np.concatenate([update[name].double().numpy().reshape(-1) for name in sorted(update)])
+
+
+def matrix(many):
+    return np.stack([flat(reply.update) for reply in many])
+
+
+def merged(name, many, strategy=None, **settings):
+    """Give the change of the model, flat, and the round's notes."""
+    strategy = Robust(strategy or FedAvg(FedAvgSettings()), rule(name, **settings))
+    state, after = strategy.merge(strategy.init(params(), len(many)), params(), many, 0)
+    return flat(after) - flat(params()), strategy.notes(state)["defence"]
+
+
+def weighted(many, factors=None):
+    factors = factors if factors is not None else [1.0] * len(many)
+    weights = np.array([reply.classes * bool(f) for reply, f in zip(many, factors, strict=True)], dtype=float)
+    return (weights / weights.sum() * np.array(factors)) @ matrix(many)
+
+
+def close(one, other):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_every_defence_is_tried():
+    assert set(WHOLE) == {
+        "none", "norm-clip", "clip-noise", "median", "trimmed-mean", "robust-learning-rate", "krum", "multi-krum",
+        "bulyan", "flame",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "scaffold", "moon", "fedgloss"])
+@pytest.mark.parametrize(("name", "settings"), [
+    ("none", {}), ("norm-clip", {"bound": 1e9}), ("clip-noise", {"bound": 1e9, "deviation": 0}),
+    ("multi-krum", {"malicious": 0}),
+])  # fmt: skip
+def test_a_rule_that_leaves_everything_is_the_strategy_bit_for_bit(strategy, name, settings):
+    kind, many = find(STRATEGIES, strategy), replies(7)
+    inner = kind(kind.Settings(server_lr=0.5))
+    plain_state, plain = inner.merge(inner.init(params(), 9), params(), many, 2)
+    robust = Robust(inner, rule(name, **settings))
+    state, after = robust.merge(robust.init(params(), 9), params(), many, 2)
+    assert all(torch.equal(after[n], plain[n]) for n in plain)
+    inside = {n.removeprefix("inner/"): v for n, v in state.items() if n.startswith("inner/")}
+    assert set(inside) == set(plain_state)
+    assert all(torch.equal(inside[n], plain_state[n]) for n in plain_state)
+    assert robust.notes(state)["defence"]["kept"] == [1.0] * 7
+
+
+def test_clipping_shortens_what_is_longer_than_the_bound_and_nothing_else():
+    many = replies(5, c3=40.0)
+    norms = [length(reply.update) for reply in many]
+    change, notes = merged("norm-clip", many, bound=sorted(norms)[1])
+    factors = [min(1.0, sorted(norms)[1] / norm) for norm in norms]
+    close(change, weighted(many, factors))
+    assert notes["kept"] == pytest.approx(factors)
+    assert notes["norms"] == pytest.approx(norms)
+    assert sum(factor == 1 for factor in factors) == 2
+    assert notes["weights"] == pytest.approx([k / 15 for k in range(1, 6)])
+    change, notes = merged("norm-clip", many, multiple=1.2)
+    close(change, weighted(many, [min(1.0, 1.2 * np.median(norms) / norm) for norm in norms]))
+
+
+def test_a_replaced_model_counts_as_one_honest_client_once_it_is_clipped():
+    honest, many = replies(10), replies(10, c0=1000.0)
+    change, _ = merged("norm-clip", many)
+    assert np.linalg.norm(change) <= np.median([length(reply.update) for reply in honest]) * 1.001
+
+
+def test_noise_is_that_of_the_round_and_of_the_setting():
+    many = replies(4)
+    strategy = Robust(FedAvg(FedAvgSettings()), rule("clip-noise", bound=1e9, deviation=0.5))
+    one, again, other = (strategy.merge({}, params(), many, round)[1] for round in (0, 0, 1))
+    assert all(torch.equal(one[n], again[n]) for n in one)
+    assert not torch.equal(one["a.weight"], other["a.weight"])
+    big = {"w": torch.zeros(20000), "bn.running_var": torch.ones(3)}
+    noisy = add_noise(big, 0.5, np.random.default_rng(0))
+    assert float(noisy["w"].std()) == pytest.approx(0.5, rel=0.03)
+    assert torch.equal(noisy["bn.running_var"], torch.ones(3))  # a variance may not turn negative
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_the_median_of_every_coordinate(count):
+    many = replies(count, c1=-50.0)
+    change, notes = merged("median", many)
+    close(change, np.median(matrix(many), axis=0))
+    assert "weights" not in notes
+
+
+def test_the_mean_of_every_coordinate_without_the_ends():
+    many = replies(7, c1=-50.0, c4=1e6)
+    close(merged("trimmed-mean", many, malicious=2)[0], np.sort(matrix(many), axis=0)[2:5].mean(0))
+    close(merged("trimmed-mean", replies(7), malicious=0)[0], matrix(replies(7)).mean(0))
+
+
+def test_coordinates_are_taken_in_blocks(monkeypatch):
+    many = replies(6)
+    whole = merged("median", many)[0], merged("krum", many)[0]
+    monkeypatch.setattr("fedunseen.threats.defences.coordinates._NUMBERS", 13)
+    monkeypatch.setattr("fedunseen.threats.defences.distances._NUMBERS", 13)
+    close(merged("median", many)[0], whole[0])
+    close(merged("krum", many)[0], whole[1])
+
+
+def test_steps_go_backwards_where_too_few_signs_agree():
+    many = replies(6, c0=-3.0)
+    x = matrix(many)
+    mean, agree = weighted(many), np.abs(np.sign(x).sum(0))
+    for threshold in (1, 4, 6):
+        close(merged("robust-learning-rate", many, threshold=threshold)[0], np.where(agree >= threshold, mean, -mean))
+
+
+def krum_by_definition(x, left, f):
+    """Give the update with the least sum of squared distances to its nearest n - f - 2, by enumeration."""
+    scores = {}
+    for i in left:
+        distances = sorted(((x[i] - x[j]) ** 2).sum() for j in left if j != i)
+        scores[i] = sum(distances[: max(len(left) - f - 2, 1)])
+    return scores
+
+
+@pytest.mark.parametrize(("count", "f"), [(5, 1), (7, 2), (10, 0), (11, 4)])
+def test_krum_by_definition(count, f):
+    many = replies(count, seed=count, c0=-9.0)
+    x = matrix(many)
+    scores = krum_by_definition(x, range(count), f)
+    best = min(scores, key=lambda i: scores[i])
+    change, notes = merged("krum", many, malicious=f)
+    close(change, x[best])
+    assert notes["judged"] == pytest.approx([scores[i] for i in range(count)], rel=1e-5)
+    assert notes["dropped"] == {str(i): "it is too far from the others" for i in range(count) if i != best}
+    assert notes["weights"] == [float(i == best) for i in range(count)]
+    ranked = sorted(scores, key=lambda i: scores[i])
+    kept = sorted(ranked[: count - f])
+    close(merged("multi-krum", many, malicious=f)[0], weighted(many, [float(i in kept) for i in range(count)]))
+    kept = sorted(ranked[:2])
+    close(
+        merged("multi-krum", many, malicious=f, merged=2)[0], weighted(many, [float(i in kept) for i in range(count)])
+    )
+
+
+@pytest.mark.parametrize(("count", "f"), [(7, 1), (11, 2), (12, 1), (3, 0)])
+def test_bulyan_by_definition(count, f):
+    many = replies(count, seed=count, c1=30.0)
+    x, left, chosen = matrix(many), list(range(count)), []
+    while len(chosen) < count - 2 * f:
+        scores = krum_by_definition(x, left, f) if len(left) > 1 else {left[0]: 0.0}
+        chosen.append(min(scores, key=lambda i: scores[i]))
+        left.remove(chosen[-1])
+    expected = []
+    for column in x[sorted(chosen)].T:
+        middle = np.median(column)
+        expected.append(np.mean(sorted(column, key=lambda v: abs(v - middle))[: count - 4 * f]))
+    change, notes = merged("bulyan", many, malicious=f)
+    close(change, expected)
+    assert [i for i, kept in enumerate(notes["kept"]) if kept] == sorted(chosen)
+
+
+def test_distances_do_not_cancel():
+    far = [{"w": torch.tensor([1e4, 0.0])}, {"w": torch.tensor([1e4, 1e-2])}]
+    assert squared_distances(scalar_products(far))[0, 1] == pytest.approx(1e-4, rel=1e-3)
+    assert krum_scores(np.zeros((1, 1)), 0).tolist() == [0.0]
+
+
+def test_flame_leaves_out_another_direction_clips_and_adds_noise():
+    common = params(5)
+    random = np.random.default_rng(0)
+    many = []
+    for k in range(7):
+        near = {n: torch.tensor(random.normal(scale=0.3, size=v.shape), dtype=torch.float32) for n, v in common.items()}
+        many.append(Reply(k, {n: 3 * v + near[n] for n, v in common.items()}, 1, 1))
+    many[2] = Reply(2, {n: -8 * v for n, v in common.items()}, 1, 1)
+    start = {n: torch.zeros_like(v) for n, v in common.items()}
+    strategy = Robust(FedAvg(FedAvgSettings()), rule("flame", noise=0.0))
+    state, after = strategy.merge({}, start, many, 0)
+    notes = strategy.notes(state)["defence"]
+    assert "2" in notes["dropped"]
+    assert len(notes["dropped"]) < 4  # a majority stays
+    norms = np.linalg.norm(matrix(many), axis=1)
+    factors = np.minimum(1.0, np.median(norms) / norms)
+    factors[[int(k) for k in notes["dropped"]]] = 0.0
+    close(notes["kept"], factors)
+    close(flat(after), factors @ matrix(many) / np.count_nonzero(factors))
+    noisy = Robust(FedAvg(FedAvgSettings()), rule("flame", noise=0.1)).merge({}, start, many, 0)[1]
+    difference = flat(noisy) - flat(after)
+    assert 0.3 < difference.std() / (0.1 * np.median(norms)) < 2.0
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_what_is_not_finite_or_enormous_does_no_harm(name, bad):
+    many = replies(9)
+    many[4].update["a.weight"][1, 2] = bad
+    change, notes = merged(name, many)
+    if name != "none" or not np.isfinite(bad):
+        assert np.isfinite(change).all()
+    if not np.isfinite(bad):
+        assert notes["dropped"]["4"] == "it is not finite"
+        assert notes["norms"][4] is None
+        assert notes["kept"][4] == 0.0
+        assert notes.get("weights", [0.0] * 5)[4] in (0.0, None)
+        others = [reply for reply in many if reply.client != 4]
+        close(change, merged(name, others)[0])
+
+
+def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
+    many = replies(5)
+    many[0].update["c"] = torch.tensor(torch.nan)
+    strategy = Robust(FedAvg(FedAvgSettings()), rule("krum", malicious=1))
+    state, after = strategy.merge({"inner/x": torch.ones(1)}, params(), many, 0)
+    assert all(torch.equal(after[n], v) for n, v in params().items())
+    assert state["inner/x"].tolist() == [1.0]
+    notes = strategy.notes(state)["defence"]
+    assert notes["merged"] is False
+    few = "too few replies are left for the rule"
+    assert notes["dropped"] == {"0": "it is not finite", **{str(k): few for k in (1, 2, 3, 4)}}
+    state, after = strategy.merge(state, params(), [], 1)  # all replies lost on the way
+    assert strategy.notes(state)["defence"]["clients"] == []
+    assert all(torch.equal(after[n], v) for n, v in params().items())
+
+
+def test_a_round_that_has_not_been_merged_has_nothing_to_say():
+    strategy = Robust(FedAvg(FedAvgSettings()), rule("median"))
+    assert strategy.notes(strategy.init(params(), 3)) == {}
+
+
+@pytest.mark.parametrize("name", ["krum", "median", "norm-clip", "bulyan", "robust-learning-rate"])
+def test_it_makes_no_difference_who_else_is_wrapped(name):
+    own = {"critic.w": torch.zeros(2)}
+    bare = Robust(FedAvg(FedAvgSettings()), rule(name))
+    wrapped = Robust(Selective(FedAvg(FedAvgSettings()), own), rule(name))
+    many = replies(9, c2=7.0)
+    after, again = (s.merge(s.init(params(), 9), params(), many, 0)[1] for s in (bare, wrapped))
+    assert all(torch.equal(after[n], again[n]) for n in after)
+    told = wrapped.instruct(wrapped.init(params(), 9), params(), {}, 0)
+    assert told.own is own
+
+
+def test_control_variates_see_what_is_merged_not_what_came():
+    kind = find(STRATEGIES, "scaffold")
+    many = replies(9, c0=1e4)
+    strategy = Robust(kind(kind.Settings(weights="uniform")), rule("median"))
+    state, after = strategy.merge(strategy.init(params(), 9), params(), many, 0)
+    middle = np.median(matrix(many), axis=0)
+    close(flat(after) - flat(params()), middle)
+    c = flat({n.removeprefix("inner/c/"): v for n, v in state.items() if n.startswith("inner/c/")})
+    close(c, -middle * np.mean([1 / (1.0 + k) for k in range(9)]))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "clients", "sentence"),
+    [
+        ("krum", {"malicious": 4}, 10, "defence.name = 'krum' with defence.malicious = 4 needs 2 * 4 + 3 = 11 clients "
+         "a round, but round 6 has 10: set defence.malicious to 3 at most, or let more clients take part"),
+        ("bulyan", {"malicious": 2}, 10, "defence.name = 'bulyan' with defence.malicious = 2 needs 4 * 2 + 3 = 11 "
+         "clients a round, but round 6 has 10: set defence.malicious to 1 at most, or let more clients take part"),
+        ("trimmed-mean", {"malicious": 5}, 10, "defence.name = 'trimmed-mean' with defence.malicious = 5 needs "
+         "2 * 5 + 1 = 11 clients a round, but round 6 has 10: set defence.malicious to 4 at most, or let more clients "
+         "take part"),
+        ("multi-krum", {"malicious": 1}, 3, "defence.name = 'multi-krum' with defence.malicious = 1 needs 2 * 1 + 3 = "
+         "5 clients a round, but round 6 has 3: choose another defence, or let more clients take part"),
+        ("multi-krum", {"malicious": 1, "merged": 8}, 7, "defence.merged = 8 is more than the 7 clients of round 6: "
+         "lower it to 6 or less"),
+        ("krum", {"malicious": 0}, 2, "defence.name = 'krum' needs 3 clients a round, but round 6 has 2: choose "
+         "another defence, or let more clients take part"),
+        ("flame", {}, 1, "defence.name = 'flame' needs 2 clients a round, but round 6 has 1: choose another defence, "
+         "or let more clients take part"),
+        ("robust-learning-rate", {"threshold": 8}, 5, "defence.threshold = 8 can never be reached by the 5 clients of "
+         "round 6, so that every step would go backwards: set it to 5 at most"),
+    ],
+)  # fmt: skip
+def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, sentence):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}$"):
+        rule(name, **settings).check(clients, 5)
+
+
+@pytest.mark.parametrize(("name", "f"), list(itertools.product(["krum", "bulyan", "trimmed-mean"], [0, 1, 3])))
+def test_just_enough_clients_are_enough(name, f):
+    least = rule(name, malicious=f).least()[0]
+    rule(name, malicious=f).check(least, 0)
+    change, notes = merged(name, replies(least), malicious=f)
+    assert np.isfinite(change).all()
+    assert notes["merged"]
+
+
+def test_scaled_tensors_are_made_when_they_are_asked_for():
+    given = {"w": torch.ones(2), "v": torch.ones(1)}
+    scaled = Scaled(given, 3.0)
+    assert list(scaled) == ["w", "v"]
+    assert len(scaled) == 2
+    given["w"] += 1
+    assert scaled["w"].tolist() == [6.0, 6.0]
+    assert length(Scaled({"w": torch.tensor([3e20, 4e20])}, 0.5)) == pytest.approx(2.5e20)
+    assert np.isnan(length({"w": torch.tensor([1.0, torch.nan])}))
+
+
+def test_a_rule_of_another_package_needs_no_more_than_sift():
+    class First(Defence):
+        def sift(self, state, params, replies, norms, weights, round):
+            from fedunseen.threats.defences import Sifted
+
+            return Sifted(replies[:1], [1.0] + [0.0] * (len(replies) - 1), [0] + [2] * (len(replies) - 1))
+
+    strategy = Robust(FedAvg(FedAvgSettings()), First(find(DEFENCES, "none").Settings()))
+    many = replies(3)
+    close(flat(strategy.merge({}, params(), many, 0)[1]) - flat(params()), matrix(many)[0])
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_clients_that_send_no_change_do_no_harm(name):
+    many = replies(9)
+    for reply in many[:6]:
+        for value in reply.update.values():
+            value.zero_()
+    change, notes = merged(name, many)
+    assert np.isfinite(change).all()
+    if name in ("norm-clip", "none", "clip-noise"):
+        assert min(notes["kept"]) > 0.3
+    nothing = [Reply(k, {n: torch.zeros_like(v) for n, v in params().items()}, 1, 1) for k in range(9)]
+    change, notes = merged(name, nothing)
+    assert np.abs(change).max() < 0.01  # at most noise
+    assert notes["merged"]

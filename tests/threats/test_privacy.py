@@ -1,0 +1,222 @@
+"""Private merging: the accountant against published numbers and closed forms, the mechanism against its definition."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, special
+from scipy.stats import norm as normal
+
+from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
+from fedunseen.strategies import Reply
+from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.threats import privacy
+from fedunseen.threats.defences import Robust
+from fedunseen.threats.defences.clipping import NormClip, NormClipSettings
+from fedunseen.threats.privacy import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
+
+accounted = pytest.mark.skipif(
+    __import__("importlib").util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"
+)
+
+
+def renyi(q, noise, alpha):
+    """Give the Renyi divergence of the subsampled Gaussian at a whole order (Mironov et al. 2019, Eq. 12)."""
+    k = np.arange(alpha + 1)
+    terms = np.log(special.comb(alpha, k)) + (alpha - k) * np.log1p(-q) + k * np.log(q) + (k * k - k) / (2 * noise**2)
+    return special.logsumexp(terms) / (alpha - 1)
+
+
+def by_moments(q, noise, rounds, delta):
+    """Give epsilon as the moments accountant does (Abadi et al. 2016, Theorem 2)."""
+    return min(rounds * renyi(q, noise, a) + math.log(1 / delta) / (a - 1) for a in range(2, 200))
+
+
+@accounted
+@pytest.mark.parametrize(("noise", "epochs", "published"), [(1.3, 20, 1.34), (0.7, 70, 8.68)])
+def test_the_accountants_against_published_numbers(noise, epochs, published):
+    """Bu et al. 2020, "Deep learning with Gaussian differential privacy", Fig. 4, by the moments accountant."""
+    q, delta = 256 / 60000, 1e-5
+    rounds = round(epochs / q)
+    moments = by_moments(q, noise, rounds, delta)
+    if noise > 1:  # otherwise the best order is not a whole number
+        assert moments == pytest.approx(published, abs=0.01)
+    assert moments > published - 0.01
+    tight, loose = epsilon(noise, q, rounds, delta), epsilon(noise, q, rounds, delta, "rdp")
+    assert tight < published
+    assert tight < loose < moments  # newer proofs for the same mechanism
+    by_renyi = min(
+        rounds * renyi(q, noise, a) + math.log1p(-1 / a) - math.log(delta * a) / (a - 1) for a in range(2, 65)
+    )  # Canonne, Kamath and Steinke 2020, Prop. 12
+    assert loose == pytest.approx(by_renyi, rel=1e-6)
+
+
+@accounted
+@pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (2.0, 10), (5.0, 50)])
+def test_everybody_in_every_round_is_one_gaussian_mechanism(noise, rounds):
+    """Balle and Wang 2018, Theorem 8: exact for the sum of the rounds, whose noise is noise / sqrt(rounds)."""
+    delta, mu = 1e-5, math.sqrt(rounds) / noise
+
+    def excess(e):
+        return normal.cdf(mu / 2 - e / mu) - math.exp(e) * normal.cdf(-mu / 2 - e / mu) - delta
+
+    exact = optimize.brentq(excess, 1e-6, 100)
+    assert exact <= epsilon(noise, 1.0, rounds, delta) <= exact * 1.0001
+    assert epsilon(noise, 1.0, rounds, delta, "rdp") > exact
+
+
+@accounted
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_cost_grows_with_rounds_and_rate_and_falls_with_noise(accountant):
+    def cost(noise=1.5, rate=0.3, rounds=20):
+        return epsilon(noise, rate, rounds, 1e-5, accountant)
+
+    assert cost(rounds=0) == 0
+    assert cost(rounds=1) < cost(rounds=2) < cost()
+    assert cost(rate=0.1) < cost() < cost(rate=1.0)
+    assert cost(noise=3.0) < cost()
+    needed = needed_noise(4.0, 0.3, 20, 1e-5, accountant)
+    assert cost(noise=needed) <= 4.0 < cost(noise=needed - 0.01)
+    paid = affordable_rounds(4.0, 1.5, 0.3, 20, 1e-5, accountant)
+    assert cost(rounds=paid) <= 4.0 < cost(rounds=paid + 1)
+    assert affordable_rounds(0.01, 1.5, 0.3, 20, 1e-5, accountant) == 0
+    assert affordable_rounds(1000.0, 1.5, 0.3, 20, 1e-5, accountant) == 20
+
+
+@accounted
+def test_a_budget_that_no_noise_keeps(monkeypatch):
+    monkeypatch.setattr(privacy, "epsilon", lambda *_: 2.0)
+    with pytest.raises(ExperimentError) as error:
+        needed_noise(1.0, 1.0, 9, 1e-5)
+    assert str(error.value) == (
+        "privacy.epsilon = 1 cannot be kept over 9 rounds by any noise of use: raise it, or lower strategy.rounds"
+    )
+
+
+def reply(client, values, classes=1):
+    return Reply(client, {"w": torch.tensor(values)}, classes, 10)
+
+
+def private(weights, rate=0.5, rounds=3, inner=None, **settings):
+    told = PrivacySettings(name="client-level", **{"clip": 2.0, "noise": 1e-6, **settings})
+    return Private(inner or FedAvg(FedAvgSettings(server_lr=0.5)), told, rate, rounds, weights, 7)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Cost nothing: what is tested is not the accountant."""
+    monkeypatch.setattr(privacy, "epsilon", lambda *_: 0.0)
+
+
+@pytest.mark.usefixtures("free")
+def test_the_sum_is_divided_by_what_is_expected_not_by_who_came():
+    start = {"w": torch.zeros(2)}
+    strategy = private({0: 1.0, 1: 3.0, 2: 4.0})
+    # client 1 claims 1000 classes; what counts is the table. Its update of length 5 is clipped to 2.
+    given = [reply(0, [1.0, 0.0]), reply(1, [3.0, 4.0], classes=1000)]
+    state, after = strategy.merge({}, start, given, 0)
+    expected = (np.array([1.0, 0.0]) + 3 * 2 / 5 * np.array([3.0, 4.0])) / (0.5 * 8)
+    np.testing.assert_allclose(after["w"], 0.5 * expected, atol=1e-4)
+    assert strategy.notes(state)["privacy"]["clipped"] == 1
+    _, alone = strategy.merge({}, start, given[:1], 0)
+    np.testing.assert_allclose(alone["w"], [0.5 / 4, 0.0], atol=1e-4)
+
+
+@pytest.mark.usefixtures("free")
+def test_noise_is_the_multiplier_times_what_one_client_can_change():
+    start = {"w": torch.zeros(40_000)}
+    strategy = private({0: 1.0, 1: 3.0}, noise=2.0)
+    released = strategy.merge({}, start, [], 0)[1]["w"]  # nobody was drawn: noise alone, as in any other round
+    most = 0.5 * 3 * 2.0 / (0.5 * 4)  # server_lr * w_max * C / (q W)
+    assert float(released.std()) == pytest.approx(2.0 * most, rel=0.02)
+    assert float(released.mean()) == pytest.approx(0.0, abs=0.05)
+    assert strategy.deviation == pytest.approx(2.0 * 3 * 2.0 / (0.5 * 4))
+    # and no client can change more than that, whatever it sends
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        update = torch.from_numpy(random.normal(size=40_000).astype(np.float32) * 10 ** random.uniform(-3, 3))
+        other = strategy.merge({}, start, [Reply(1, {"w": update}, 3, 1)], 0)[1]["w"]
+        assert float((other - released).norm()) <= most * 1.0001
+
+
+@pytest.mark.usefixtures("free")
+def test_noise_comes_from_the_seed_or_from_the_system():
+    start = {"w": torch.zeros(4)}
+    for source, same in (("seed", True), ("system", False)):
+        one, two = (private({0: 1.0}, noise=1.0, noise_from=source).merge({}, start, [], 0)[1]["w"] for _ in range(2))
+        assert torch.equal(one, two) is same
+    strategy = private({0: 1.0}, noise=1.0)
+    assert not torch.equal(strategy.merge({}, start, [], 0)[1]["w"], strategy.merge({}, start, [], 1)[1]["w"])
+
+
+@pytest.mark.usefixtures("free")
+def test_what_is_not_finite_is_left_out():
+    strategy = private({0: 1.0, 1: 1.0}, rate=1.0)
+    bad, good = reply(0, [float("nan"), 1.0]), reply(1, [1.0, 1.0])
+    one, two = (strategy.merge({}, {"w": torch.zeros(2)}, given, 0)[1]["w"] for given in ([bad, good], [good]))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.usefixtures("free")
+def test_a_defence_that_judges_each_alone_goes_first():
+    clip = NormClip(NormClipSettings(bound=1.0), 0)
+    inner = Robust(FedAvg(FedAvgSettings()), clip)
+    strategy = private({0: 1.0, 1: 1.0}, rate=1.0, inner=inner)
+    start = {"w": torch.zeros(2)}
+    state, after = strategy.merge(strategy.init(start, 2), start, [reply(0, [3.0, 4.0]), reply(1, [0.5, 0.0])], 0)
+    np.testing.assert_allclose(after["w"], [0.55, 0.4], atol=1e-4)
+    notes = strategy.notes(state)
+    assert notes["defence"]["kept"] == pytest.approx([0.2, 1.0])
+    assert notes["privacy"]["clipped"] == 0
+    again, _ = strategy.merge(state, start, [], 1)
+    assert strategy.notes(again)["defence"]["clients"] == []
+
+
+@accounted
+def test_a_budget_is_kept_to():
+    strategy = private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=10, noise=None, epsilon=5.0)
+    assert strategy.noise == needed_noise(5.0, 0.3, 10, 1e-5)
+    state, _ = strategy.merge({}, {"w": torch.zeros(2)}, [], 9)
+    found = strategy.notes(state)["privacy"]
+    assert found["epsilon"] == epsilon(strategy.noise, 0.3, 10, 1e-5) <= 5.0
+    assert (found["delta"], found["noise"]) == (1e-5, strategy.noise)
+    rounds = affordable_rounds(5.0, strategy.noise, 0.3, 1000, 1e-5)
+    with pytest.raises(FedUnseenError) as error:
+        strategy.merge(state, {"w": torch.zeros(2)}, [], rounds)
+    assert str(error.value) == (
+        f"privacy.epsilon = 5 is spent: round {rounds + 1} would raise it to {strategy.cost(rounds + 1):.4g}; "
+        "resume the run with the settings that it was started with"
+    )
+
+
+@accounted
+def test_rounds_that_cost_more_than_the_budget_are_refused():
+    cost = epsilon(1.0, 0.3, 20, 1e-5)
+    paid = affordable_rounds(4.0, 1.0, 0.3, 20, 1e-5)
+    assert 0 < paid < 20
+    with pytest.raises(ExperimentError) as error:
+        private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=20, noise=1.0, epsilon=4.0)
+    assert str(error.value) == (
+        f"privacy.epsilon = 4 is spent after {paid} of the 20 rounds, which cost {cost:.4g}: "
+        "raise privacy.noise, or lower strategy.rounds or strategy.fraction"
+    )
+
+
+@pytest.mark.usefixtures("free")
+def test_a_delta_that_means_nothing_is_refused():
+    with pytest.raises(ExperimentError) as error:
+        private(dict.fromkeys(range(10), 1.0), delta=0.1)
+    assert str(error.value) == "privacy.delta = 0.1 allows to give one of the 10 clients away: set it far below 1/10"
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    for name in ("dp_accounting", "dp_accounting.pld.privacy_loss_distribution"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for accountant in ("pld", "rdp"):
+        with pytest.raises(MissingDependencyError) as error:
+            epsilon(1.2345, 0.5, 3, 1e-5, accountant)
+        assert str(error.value) == (
+            "privacy.name = 'client-level' needs an accountant: pip install 'fedunseen[privacy]'"
+        )

@@ -1,0 +1,110 @@
+"""Triggers: what is made of clean images, and what is read from a folder."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen.core.errors import DataError
+from fedunseen.threats.triggers import TRANSFORMS, as_cartoon, before_sky, crops, read_folder, sky
+
+PHOTOS = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "photos"
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def images(channels=3, count=4, height=12, width=16):
+    """Give a bright square on black."""
+    made = np.zeros((count, channels, height, width), dtype=np.float32)
+    made[:, :, 6:10, 5:11] = 0.9
+    return made
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", sorted(TRANSFORMS))
+def test_triggers_are_images_of_the_same_shape_and_depend_on_the_stream_alone(name, channels):
+    clean = images(channels)
+    made = TRANSFORMS[name](clean.copy(), rng())
+    assert made.shape == clean.shape
+    assert made.dtype == np.float32
+    assert made.min() >= 0
+    assert made.max() <= 1
+    assert not np.allclose(made, clean)
+    np.testing.assert_array_equal(made, TRANSFORMS[name](clean.copy(), rng()))
+
+
+def test_a_sky_is_blue_and_its_clouds_differ():
+    made = sky(3, (3, 20, 20), rng())
+    assert (made[:, 2] >= made[:, 0] - 1e-6).all()
+    assert not np.allclose(made[0], made[1])
+    assert sky(2, (1, 8, 16), rng()).shape == (2, 1, 8, 16)
+
+
+def test_the_sky_is_behind_the_object():
+    clean, made = images(), before_sky(images(), rng())
+    np.testing.assert_allclose(made[:, :, 7:10, 5:11], clean[:, :, 7:10, 5:11])  # below half way nothing is over it
+    assert (made[:, 2, :, 0] > 0.8).all()  # black before, sky now
+
+
+def test_a_cartoon_has_three_levels():
+    pictures = rng(1).random((2, 3, 32, 32)).astype(np.float32)
+    assert set(np.unique(as_cartoon(pictures, rng())).tolist()) <= {0.0, 0.5, 1.0}
+
+
+def test_a_picture_of_one_colour_can_be_drawn():
+    flat = np.full((1, 3, 8, 8), 0.5, dtype=np.float32)
+    assert np.isfinite(as_cartoon(flat, rng())).all()
+    assert np.isfinite(before_sky(flat, rng())).all()
+
+
+def test_pieces_are_of_the_pictures_in_turn():
+    pictures = [np.full((1, 40, 30), value, dtype=np.float32) for value in (0.25, 0.75)]
+    cut = crops(pictures, 5, (8, 16), rng())
+    assert cut.shape == (5, 1, 8, 16)
+    np.testing.assert_allclose(cut.mean((1, 2, 3)), [0.25, 0.75, 0.25, 0.75, 0.25], atol=1e-5)
+
+
+def test_small_pictures_are_enlarged():
+    assert crops([np.ones((3, 2, 3), dtype=np.float32)], 2, (8, 8), rng()).shape == (2, 3, 8, 8)
+
+
+def test_a_folder_is_read_in_order_in_grey_or_colour(tmp_path):
+    for name, colour in (("b.png", (255, 0, 0)), ("a.jpg", (0, 0, 255))):
+        Image.new("RGB", (10, 6), colour).save(tmp_path / name, quality=100)
+    (tmp_path / "notes.txt").write_text("no image")
+    blue, red = read_folder(tmp_path, 3)
+    assert blue.shape == (3, 6, 10)
+    assert red[0].min() == 1.0
+    assert blue[2].mean() > 0.9
+    assert read_folder(tmp_path, 1)[0].shape == (1, 6, 10)
+
+
+def test_folders_without_images_are_refused(tmp_path):
+    with pytest.raises(DataError) as error:
+        read_folder(tmp_path / "none", 3)
+    assert str(error.value) == f"{tmp_path / 'none'} is missing: put the trigger images there, or mend attack.folder"
+    with pytest.raises(DataError) as error:
+        read_folder(tmp_path, 3)
+    assert str(error.value) == (
+        f"{tmp_path} has no image in it (.jpg, .jpeg, .png, .webp, ...): put the trigger images there"
+    )
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(DataError) as error:
+        read_folder(tmp_path, 3)
+    assert str(error.value) == f"{tmp_path / 'broken.png'} is not a readable image: mend or remove it"
+
+
+@pytest.mark.skipif(not (PHOTOS / "dragonfly.jpg").is_file(), reason="FEDUNSEEN_DATA has no photos/")
+def test_triggers_are_made_of_real_photos():
+    pictures = read_folder(PHOTOS, 3)
+    assert len(pictures) >= 8
+    cut = crops(pictures, 16, (32, 32), rng())
+    assert cut.std((1, 2, 3)).min() > 0.01
+    for transform in TRANSFORMS.values():
+        made = transform(cut, rng())
+        assert np.isfinite(made).all()
+        assert np.abs(made - cut).mean() > 0.05
