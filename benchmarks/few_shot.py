@@ -5,8 +5,8 @@
 
 conv4-32 on 28 x 28 grey images, 5-way 1-shot 15-query, 4 tasks, second order, one inner step; a GRU of 128 on 20 words
 of 300 numbers, 2-way 1-shot 15-query. All take the same tasks from the same parameters, in turns within one process,
-and must agree on the loss. The table gives the median of the processor's or the wall's milliseconds and how many times as
-long each takes as ours: the median of the ratios within a turn.
+and must agree on the loss. The table gives the median of the processor's or the wall's milliseconds and how many times
+as long each takes as ours: the median of the ratios within a turn.
 """
 
 from __future__ import annotations
