@@ -13,6 +13,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.engines import InProcess, Worker
+from fedunseen.engines.worker import Work
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
 from fedunseen.strategies.peers import Peers
@@ -144,3 +145,11 @@ def test_a_single_client_has_no_others():
     state, params, states, _ = rounds(made, first, 2, clients=(0,))
     told = made.strategy.instruct(state, params, states[0], 2)
     assert all(torch.equal(value, params[name]) for name, value in within("peers/", told.kept).items())
+
+
+def test_both_stages_see_the_same_episodes():
+    """Algorithm 2 draws one batch of episodes."""
+    made, first = engine("maml-mi-adv")
+    told = made.strategy.instruct(made.strategy.init(first, 3), first, {}, 0)
+    task = made.worker._task(Work(0, told, {}), 0)
+    assert np.array_equal(task.plans["stage-1"].index, task.plans[""].index)

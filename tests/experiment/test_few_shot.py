@@ -226,7 +226,7 @@ def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):
         run(small(method__ways=6, method__rotations=True), tmp_path / "run")
     assert str(caught.value) == (
         "digits, test classes: 6-way episodes need 6 classes with at least 6 samples each (1 shots and 5 queries), but "
-        "of 5 classes 5 have so many: lower method.ways or queries"
+        "of 5 classes 5 have so many: lower method.ways, or shots and queries"
     )
 
 
@@ -308,3 +308,66 @@ def test_a_damaged_result_is_one_sentence(done, tmp_path):
     (tmp_path / "copy" / "result.json").write_text('{"rounds": 3}')
     with pytest.raises(RunDirectoryError, match=r"result\.json is damaged: delete it and resume the run$"):
         load_run(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
+def test_clients_alone_compare_themselves_with_where_they_start(method, tmp_path):
+    result = run(small(strategy__name="local", method__name=method), tmp_path / "local").result
+    assert 0 <= result["few_shot"] <= 100
+
+
+def test_scaffold_knows_nothing_of_the_second_classifier(tmp_path):
+    told = {"strategy__name": "scaffold", "method__optimiser": "sgd", "method__name": "maml-mi-adv"}
+    done = run(small(**told), tmp_path / "run")
+    assert not any("second" in name for name in done.params)
+
+
+def test_tests_leave_the_model_alone(tmp_path):
+    """More episodes after every round, the same final model."""
+    few, many = (run(small(evaluation__validation_episodes=n), tmp_path / str(n)) for n in (2, 20))
+    assert all(torch.equal(few.params[name], value) for name, value in many.params.items())
+
+
+def test_running_statistics_are_refused(tmp_path):
+    with pytest.raises(ExperimentError) as caught:
+        run(small(encoder__norm="batch"), tmp_path / "run")
+    assert str(caught.value) == (
+        "method.name = 'maml' has no use for running statistics ('f.norm0.running_mean'): set encoder.norm to 'group' "
+        "or 'batch-statistics', or name an encoder without BatchNorm"
+    )
+
+
+def test_one_picture_is_a_batch_too(examples, tmp_path):
+    support, picture = examples
+    done = run(small(encoder__norm="batch-statistics", encoder__smallest=1, strategy__rounds=1), tmp_path / "run")
+    before = {name: value.clone() for name, value in done.params.items()}
+    (ranking,) = done.recognise(picture, support)
+    assert all(np.isfinite(one.score) for one in ranking)
+    assert all(torch.equal(done.params[name], value) for name, value in before.items())
+
+
+def test_fixed_answers_go_by_their_names(tmp_path):
+    """Tweets: whatever the order of the examples, negative is negative; other names are refused."""
+    words = {"bad": [1.0, 0.0], "good": [0.0, 1.0], "day": [0.3, 0.3]}
+    (tmp_path / "vectors.txt").write_text("".join(f"{w} {a} {b}\n" for w, (a, b) in words.items()))
+    rows = [f'"{4 * (i % 2)}","{i}","now","none","user{i // 2}","a {("bad", "good")[i % 2]} day"' for i in range(120)]
+    (tmp_path / "tweets.csv").write_text("\n".join(rows) + "\n")
+    told = {
+        "data.root": str(tmp_path / "tweets.csv"), "data.vectors": str(tmp_path / "vectors.txt"), "encoder.hidden": 4,
+        "method.name": "maml", "method.queries": 2, "strategy.rounds": 1, "partition.clients": 2,
+        "evaluation.episodes": 4, "evaluation.validation_episodes": 2,
+    }  # fmt: skip
+    done = run(Experiment.load("sent140-maml-mi-adv", told), tmp_path / "run")
+    texts = {"negative": "bad day", "positive": "good day"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text + "\n")
+    support = {name: [tmp_path / f"{name}.txt"] for name in texts}
+    one, other = (
+        done.recognise(tmp_path / "negative.txt", dict(order)) for order in (support.items(), reversed(support.items()))
+    )
+    assert one == other
+    with pytest.raises(DataError) as caught:
+        done.recognise(tmp_path / "negative.txt", {"sad": support["negative"], "happy": support["positive"]})
+    assert str(caught.value) == (
+        "this run's answers are always negative, positive, and there are examples of happy, sad: call them the same"
+    )

@@ -1,7 +1,7 @@
 """The benchmark ``digits``: scikit-learn's handwritten digits, 0-4 to train on, 5-9 to be learnt from a few examples.
 
 1,797 images of 8 x 8 grey values (UCI, "Optical Recognition of Handwritten Digits"), nothing to download. It has the
-shape of FedFSL's example on MNIST (section 5.5): with five classes to train on every learner memorises them, so a
+shape of FedFSL's example on MNIST (section 5.3): with five classes to train on every learner memorises them, so a
 number on it says that an experiment runs, not that a method is good. A fifth of the training digits' images is held
 out for tests; which ones is fixed, whatever the run's seed.
 

@@ -1,6 +1,6 @@
 """The benchmark ``mnist``: handwritten digits of 28 x 28 pixels, 0-4 to train on, 5-9 to be learnt from few examples.
 
-LeCun, Cortes and Burges, the original four IDX files, gzipped or not. As in FedFSL (section 5.5) the training set's
+LeCun, Cortes and Burges, the original four IDX files, gzipped or not. As in FedFSL (section 5.3) the training set's
 0-4 are trained on, and the test set's 5-9 are the novel classes; the test set's 0-4 are held out. The training set's
 5-9 are not used. There are no validation classes: nothing is chosen on them.
 """

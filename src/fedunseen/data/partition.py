@@ -13,7 +13,7 @@ pccd                   whole classes of its own (partial class-conditional distr
   phi                  that share of all seen classes; several clients hold a class where phi x clients > 1
                        (FedZSL, Table 1)
 user                   all samples of whole users, as many users as every other client, give or take one
-                       (FedFSL, 5.1: tweets)
+                       (FedFSL, 5.4.2: tweets)
 file                   what a file says, by hand
 ====================== ===================================================================================
 

@@ -149,6 +149,8 @@ def normalise(params: Params, name: str, maps: Tensor, norm: Norm, training: boo
         channels = maps.shape[1]
         return F.group_norm(maps, channels // 8 if channels % 8 == 0 else 1, weight, bias)
     if norm == "batch-statistics":
+        if maps[:, 0].numel() == 1:  # a single number a channel is its own mean
+            return bias[:, None, None] + 0 * maps
         return F.batch_norm(maps, None, None, weight, bias, training=True)
     mean, var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
     # One sample is no batch: it has a mean, but says nothing of the spread between samples.

@@ -151,7 +151,7 @@ class Worker:
         before = {phase.name: phase.once and bool(work.client_state) for phase in self.phases if phase.before_round}
         epochs = self.strategy.settings.local_epochs
         plans = {
-            name: self.method.plan(name, labels, epochs, stream(self.seed, f"batches {name}", round, work.client))
+            name: self.method.plan(name, labels, epochs, self._draws(name, round, work.client))
             if not done
             else NOTHING
             for name, done in {**before, "": False}.items()
@@ -172,6 +172,10 @@ class Worker:
             context = context | self._threshold(self.screening, params, self.samples[work.client])
         return Task(params, self.samples[work.client], plans, context, extras)
 
+    def _draws(self, phase: str, round: int, client: int) -> np.random.Generator:
+        """Return what a phase's batches are drawn from."""
+        return stream(self.seed, "batches " if self.method.one_draw else f"batches {phase}", round, client)
+
     def _solve(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
         return LocalResult(self.method.solve(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
@@ -188,7 +192,9 @@ class Worker:
     def _finish(self, work: Work, result: LocalResult, task: Task | None = None) -> tuple[Reply, Params]:
         known = work.instruction.params.keys() | work.instruction.own.keys()
         if self.method.trained and len(known) < len(result.params):  # what was fresh has had its round
-            result = replace(result, params={name: result.params[name] for name in result.params if name in known})
+            params = {name: result.params[name] for name in result.params if name in known}
+            lengths = {name: length for name, length in result.step_lengths.items() if name in known}
+            result = replace(result, params=params, step_lengths=lengths)
         result, notes = _noted(result, task)
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])

@@ -94,7 +94,9 @@ class FewShot:
             try:
                 return Pool(rows, method.draw(benchmark.labels[rows], count, rng, training=False))
             except DataError as error:
-                raise DataError(f"{benchmark.name}, {purpose} classes: {error}: lower method.ways or queries") from None
+                raise DataError(
+                    f"{benchmark.name}, {purpose} classes: {error}: lower method.ways, or shots and queries"
+                ) from None
 
         tests = pool("test", benchmark.test_unseen, evaluation.episodes)
         base = None
@@ -242,7 +244,9 @@ class FewShot:
         labels = self.federation.benchmark.labels[rows]
         support = split(inputs[torch.from_numpy(rows[e.index[:1]]).to(inputs.device)], e.shots).support[0]
         adapted = method.adapted(params, support, "none", steps=method.maml.test_steps)
-        chosen = np.concatenate([np.flatnonzero(labels == c)[:_POINTS] for c in e.classes[0]])
+        others = np.ones(len(labels), dtype=bool)
+        others[e.index[0, :, : e.shots]] = False  # the examples it has learnt from would flatter it
+        chosen = np.concatenate([np.flatnonzero((labels == c) & others)[:_POINTS] for c in e.classes[0]])
         with torch.no_grad():
             points = method.backbone(adapted, inputs[torch.from_numpy(rows[chosen]).to(inputs.device)], training=True)
             low, high = points.amin(0), points.amax(0)

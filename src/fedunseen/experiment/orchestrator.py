@@ -469,6 +469,7 @@ def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) ->
         "data_fingerprint": fingerprint,
         "benchmark": benchmark.name,
         "input_shape": list(benchmark.features.shape[1:]),
+        **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
         **image,
         "versions": versions,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

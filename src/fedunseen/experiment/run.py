@@ -176,6 +176,14 @@ class Run:
     def _few_shot(self) -> bool:
         return bool(find("method", self.experiment.method.name).episodic)
 
+    @property
+    def _fixed_names(self) -> list[str]:
+        """The names of the answers in order, where they are the same in every episode; none otherwise."""
+        answers = self.manifest.get("answers")
+        if answers is None or self.experiment.method.permute_labels:  # type: ignore[attr-defined]
+            return []
+        return [self.space.names[c] for c in sorted(self.space.train.tolist(), key=lambda c: int(answers[c]))]
+
     def recognise(
         self,
         inputs: NDArray[Any] | str | Path | Sequence[str | Path],
@@ -210,7 +218,7 @@ class Run:
             )
         method = self._method
         assert isinstance(method, Episodic)
-        examples = _folders(Path(support)) if isinstance(support, (str, Path)) else support
+        examples = dict(_folders(Path(support)) if isinstance(support, (str, Path)) else support)
         if len(examples) < 2:
             raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
         if method.limited and len(examples) > method.config.ways:
@@ -218,15 +226,22 @@ class Run:
                 f"this run's model tells {method.config.ways} classes apart, and there are examples of "
                 f"{len(examples)}: give fewer, or train with more method.ways, or with method.name = 'protonet'"
             )
+        if fixed := self._fixed_names:
+            if sorted(examples) != sorted(fixed):
+                raise DataError(
+                    f"this run's answers are always {', '.join(fixed)}, and there are examples of "
+                    f"{', '.join(sorted(examples))}: call them the same"
+                )
+            examples = {name: examples[name] for name in fixed}
         rows = {name: self._read(some) for name, some in examples.items()}
         answers = torch.tensor([n for n, some in enumerate(rows.values()) for _ in some])
 
         def scaled(samples: NDArray[Any]) -> Tensor:
             return torch.from_numpy(self._scaler(samples) if samples.ndim == 2 else samples)
 
-        logits = method.recognise(
-            self.params, scaled(np.concatenate(list(rows.values()))), answers, scaled(self._read(inputs))
-        ).numpy()
+        learnt = scaled(np.concatenate(list(rows.values())))
+        blocks = torch.split(scaled(self._read(inputs)), _BLOCK)
+        logits = torch.cat([method.recognise(self.params, learnt, answers, block) for block in blocks]).numpy()
         names = list(rows)
         return [[Prediction(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]] for row in logits]
 

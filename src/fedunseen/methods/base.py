@@ -72,6 +72,7 @@ class Method:
             (:class:`fedunseen.methods.episodic.Episodic`).
         compares: its loss asks the model of all clients, or (``settings.exclusive``) of all others, which it finds
             under ``peers/`` in its context.
+        one_draw: phases before the round take the very batches that the others take.
         batched: its losses and its backbone are pure, so that the clients of a round can train as one batch.
         width: the length of a feature vector, or the channels of a map.
     """
@@ -87,6 +88,7 @@ class Method:
     training_only: ClassVar[tuple[str, ...]] = ()
     episodic: ClassVar[bool] = False
     compares: ClassVar[bool] = False
+    one_draw: ClassVar[bool] = False
     reconstructs: bool = False
     batched: bool = True
 

@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params
-from fedunseen.core.phases import SGD, Adam, Batch, Optimiser, Plan, Terms
+from fedunseen.core.parameters import Params, is_statistic
+from fedunseen.core.phases import SGD, Adam, Batch, Context, Optimiser, Plan, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Episodes, Tasks, draw_episodes, split, turned
@@ -72,6 +72,12 @@ class Episodic(Method):
         super().__init__(settings, space, semantics, backbone)
         self.config = settings
         self.answers: NDArray[np.int64] | None = None
+        statistics = [name for name in backbone.init(np.random.default_rng(0)) if is_statistic(name)]
+        if statistics:  # an episode would leave them changed, and a test episode so the model
+            raise ExperimentError(
+                f"method.name = {settings.name!r} has no use for running statistics ({statistics[0]!r}): set "
+                "encoder.norm to 'group' or 'batch-statistics', or name an encoder without BatchNorm"
+            )
         shape = backbone.image_shape
         if settings.rotations and not (shape and turned(shape[1:])):
             raise ExperimentError(
@@ -107,13 +113,19 @@ class Episodic(Method):
 
     def tasks_of(self, batch: Batch) -> Tasks:
         """Lay out a batch as tasks."""
-        inputs = batch["inputs"]
-        if "quarters" in batch:
-            shape = self.backbone.image_shape
-            assert shape is not None  # asked for when the method was made
-            inputs = turn(inputs.reshape(-1, *shape), batch["quarters"])
-        s = self.config
+        inputs, s = self._turned(batch), self.config
         return split(inputs.reshape(-1, s.ways, s.shots + s.queries, *inputs.shape[1:]), s.shots)
+
+    def _turned(self, batch: Batch) -> Tensor:
+        inputs, shape = batch["inputs"], self.backbone.image_shape
+        if "quarters" not in batch:
+            return inputs
+        assert shape is not None  # asked for when the method was made
+        return turn(inputs.reshape(-1, *shape), batch["quarters"])
+
+    def contrast(self, params: Params, batch: Batch, context: Context) -> Tensor:
+        """Return the features (B, d) of a batch's samples, turned as the loss sees them."""
+        return self.represent(params, self._turned(batch))
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the features' network f."""

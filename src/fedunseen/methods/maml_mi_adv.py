@@ -50,6 +50,7 @@ class MAMLMIAdv(MAMLMI):
     """Two phases: both classifiers; the features."""
 
     Settings = MAMLMIAdvSettings
+    one_draw = True
 
     def __init__(self, settings: MAMLMIAdvSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

@@ -259,7 +259,10 @@ def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
         said = _said(stage, stages)
         drawn = losses(run, own, "Losses by term, mean of clients" + (f", {said}" if said else ""))
         charts += [drawn] if drawn else []
-    count = run.manifest["experiment"]["evaluation"]["validation_episodes"]
+    evaluation = run.manifest["experiment"]["evaluation"]
+    count = evaluation["validation_episodes"]
+    if evaluation["selection"] != "validation":  # the first of the test episodes
+        count = min(count, evaluation["episodes"])
     return {"charts": charts, "of": _watched(run), "episodes": count}
 
 

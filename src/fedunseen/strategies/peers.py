@@ -47,7 +47,7 @@ class Peers(Strategy):
 
     def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
         """Add the peer, which is made of what the client is sent and what it remembers."""
-        told = self.inner.instruct(within("inner/", state), params, within("inner/", client_state), round)
+        told = self.inner.instruct(within("inner/", state), params, self._own(client_state), round)
         peer = told.params or told.own
         if not self.exclusive:
             return replace(told, kept=told.kept | under("peers/", peer))
@@ -68,12 +68,16 @@ class Peers(Strategy):
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Remember the model that goes into the next merged one."""
-        update, inner = self.inner.finish(instruction, result, within("inner/", client_state))
-        state = under("inner/", inner)
+        update, inner = self.inner.finish(instruction, result, self._own(client_state))
+        state = under("inner/", inner) if self.merges else inner
         if self.exclusive:
             last = {name: value.clone() for name, value in result.params.items()}
             state |= under("last/", last) | {_ROUND: instruction.kept[_ROUND]}
         return update, state
+
+    def _own(self, client_state: Params) -> Params:
+        """Return the inner strategy's part; where every client keeps its model, the state is that and nothing else."""
+        return within("inner/", client_state) if self.merges else client_state
 
     def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
         """As the inner strategy."""
