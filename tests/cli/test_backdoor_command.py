@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fedunseen.experiment.study import guards, verdict
+from fedunseen.experiment import Experiment
+from fedunseen.experiment.study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
 
 TINY = ["digit-pairs"]
@@ -52,10 +53,73 @@ def test_a_study_is_resumed_and_gains_defences(command, tmp_path, refused):
     assert refused("attack", "backdoor", *small) == (
         f"{out} holds something already: add --resume, or name another directory with --out"
     )
-    assert command("attack", "backdoor", *small, "--defences", "norm-clip,median", "--resume").code == 0
+    assert command("attack", "backdoor", *small, "--defences", "median", "--resume").code == 0
     assert len(before) == 4
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
     assert list(json.loads((out / "backdoor.json").read_text())["defences"]) == ["none", "median", "norm-clip"]
+    (out / "backdoor.json").write_text('{"def')
+    assert refused("attack", "backdoor", *small, "--defences", "median", "--resume").startswith(
+        f"{out / 'backdoor.json'} cannot be read (Unterminated string"
+    )
+
+
+@pytest.mark.parametrize("settings", [["attack.rounds=never"], ["attack.rounds=1", "strategy.fraction=0.1"]])
+def test_a_study_in_which_nobody_attacks_says_so(command, tmp_path, settings):
+    sets = [word for setting in settings for word in ("--set", setting)]
+    small = [*TINY, "--set", "strategy.rounds=2", "--set", "attack.clients=[9]", *sets, "--out", tmp_path / "out"]
+    done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["attacked_rounds"] == told["holds"] == []
+    assert "Nobody attacked." in done.err.splitlines()
+    assert "backdoor_attacked" not in told["defences"]["none"]["attacked"]
+    assert "Nobody attacked." in (tmp_path / "out" / "backdoor.html").read_text()
+
+
+@pytest.mark.parametrize(("seed", "drawn"), [(1, [False, True]), (2, [True, False])])
+def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
+    sets = [
+        "--set",
+        f"run.seed={seed}",
+        "--set",
+        "run.seeds=2",
+        "--set",
+        "strategy.fraction=0.5",
+        "--set",
+        "attack.rounds=1",
+    ]
+    out = tmp_path / "out"
+    done = command("attack", "backdoor", *TINY, "--set", "strategy.rounds=1", *sets, "--out", out,
+                   "--defences", "norm-clip", "--json")  # fmt: skip
+    assert done.code == 0, done.err
+    each = [json.loads(path.read_text()) for path in sorted(out.glob("runs/none-attacked/seed-*/result.json"))]
+    assert ["backdoor_attacked" in one for one in each] == drawn
+    told = json.loads(done.out)
+    assert told["attacked_rounds"] == [1]
+    assert told["holds"] == []
+    row = told["defences"]["none"]["attacked"]
+    assert row["backdoor"] == pytest.approx(sum(one["backdoor"] for one in each) / 2)
+    assert not {"backdoor_attacked", "backdoor_highest", "zsl_attacked"} & set(row)
+    assert (
+        "With some of the seeds nobody attacked, so that there are no means of attacked rounds: raise "
+        "strategy.fraction, or let the attack last longer (attack.rounds)."
+    ) in done.err.splitlines()
+
+
+def test_each_defence_is_tried_alone_whatever_the_experiment_names():
+    named = {"defence.name": "krum", "defence.malicious": 3, "screening.name": "magnitude", "screening.percentile": 9.0}
+    attack = {"evaluation.selection": "last", "attack.name": "backdoor", "attack.ignore_defence": True}
+    experiment, known = Experiment.load("digit-pairs", {**named, **attack}), guards()
+    rows = {name: defended(experiment, settings) for name, settings in known.items()}
+    assert (rows["none"].defence.name, rows["none"].screening.name) == ("none", "none")
+    magnitude = rows["magnitude"]
+    assert (magnitude.defence.name, magnitude.screening.name) == ("none", "magnitude")
+    assert magnitude.screening.percentile == 9.0  # as the experiment says
+    assert not magnitude.attack.ignore_defence
+    assert rows["magnitude-ignored"].attack.ignore_defence
+    assert (rows["krum"].defence.malicious, rows["krum"].screening.name) == (3, "none")
+    assert (rows["bulyan"].defence.malicious, rows["bulyan"].screening.name) == (1, "none")  # not krum's
+    assert rows["none"].to_dict() == Experiment.load("digit-pairs", attack).to_dict()
 
 
 def test_several_seeds_give_means_and_deviations(command, tmp_path):
@@ -120,6 +184,15 @@ def test_a_defence_holds_if_the_backdoor_is_low_and_the_main_task_whole():
         magnitude={"backdoor_highest": 0.0, "zsl": 82.0},  # which an attacker can leave out
     )
     assert verdict(told) == ["good"]
+
+
+def test_where_nobody_attacked_nothing_holds():
+    told = facts(good={"backdoor_highest": 0.0, "zsl": 82.0})
+    for row in told["defences"].values():
+        for key in ("backdoor_attacked", "backdoor_highest", "backdoor_before"):
+            del row["attacked"][key]
+    assert verdict(told) == []
+    assert conclusions(told | {"attacked_rounds": []}) == ["Nobody attacked."]
 
 
 def test_what_is_said_of_an_attack():

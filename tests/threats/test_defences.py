@@ -10,6 +10,7 @@ import torch
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Scaled, length
+from fedunseen.experiment import Experiment
 from fedunseen.strategies import STRATEGIES, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
 from fedunseen.strategies.selective import Selective
@@ -256,9 +257,66 @@ def test_what_is_not_finite_or_enormous_does_no_harm(name, bad):
         close(change, merged(name, others)[0])
 
 
+@pytest.mark.parametrize(("name", "clients"), [("krum", 5), ("multi-krum", 5), ("trimmed-mean", 3), ("bulyan", 7)])
+def test_what_is_not_finite_uses_up_one_of_the_malicious_clients(name, clients):
+    many = replies(clients)
+    many[0].update["c"] = torch.tensor(torch.nan)
+    change, notes = merged(name, many, malicious=1)
+    assert notes["merged"]
+    close(change, merged(name, many[1:], malicious=0)[0])
+    close(change, merged(name, many[1:], malicious=1)[0])  # the engine has left it out already
+    assert notes["dropped"]["0"] == "it is not finite"
+
+
+def test_as_many_malicious_clients_are_tolerated_as_those_left_allow():
+    many = replies(9)
+    many[3].update["c"] = torch.tensor(torch.inf)
+    others = [reply for reply in many if reply.client != 3]
+    for f, left in ((1, 1), (2, 2), (3, 2)):  # 2 f + 3 of eight
+        assert (
+            merged("krum", many, malicious=f)[1]["judged"][4:]
+            == merged("krum", others, malicious=left)[1]["judged"][3:]
+        )
+    assert rule("krum", malicious=3).among(2) is None
+
+
+def test_where_too_few_signs_are_left_no_step_goes_backwards():
+    many = replies(5)
+    for reply in many[:2]:
+        reply.update["c"] = torch.tensor(torch.nan)
+    change, notes = merged("robust-learning-rate", many, threshold=4)
+    assert not change.any()
+    assert notes["merged"] is False
+    assert notes["dropped"]["4"] == "too few replies are left for the rule"
+    assert merged("robust-learning-rate", many, threshold=3)[1]["merged"]
+
+
+def test_running_statistics_are_never_turned_round():
+    start = {"w": torch.zeros(2), "bn.running_var": torch.ones(2)}
+    many = [
+        Reply(k, {"w": torch.ones(2), "bn.running_var": torch.tensor([4.0, 4.0 * (-1) ** k])}, 1, 1) for k in range(2)
+    ]
+    many.append(Reply(2, {"w": -torch.ones(2), "bn.running_var": torch.tensor([-2.0, 0.0])}, 1, 1))
+    strategy = Robust(FedAvg(FedAvgSettings()), rule("robust-learning-rate", threshold=3))
+    after = strategy.merge({}, start, many, 0)[1]
+    assert after["w"].tolist() == pytest.approx([-1 / 3, -1 / 3])
+    assert after["bn.running_var"].tolist() == pytest.approx([3.0, 1.0])  # the plain mean
+
+
+def test_a_strategy_that_undoes_every_rule_is_refused():
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load("digit-pairs", {"strategy.name": "fednova", "defence.name": "norm-clip"})
+    assert str(error.value) == (
+        "defence.name = 'norm-clip' cannot bound what strategy.name = 'fednova' merges, which divides every update by "
+        "the steps that its client says it took: choose another strategy, for example fedavg"
+    )
+    assert Experiment.load("digit-pairs", {"strategy.name": "fednova"}).defence.name == "none"
+
+
 def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
     many = replies(5)
-    many[0].update["c"] = torch.tensor(torch.nan)
+    for k in (0, 1, 2):
+        many[k].update["c"] = torch.tensor(torch.nan)
     strategy = Robust(FedAvg(FedAvgSettings()), rule("krum", malicious=1))
     state, after = strategy.merge({"inner/x": torch.ones(1)}, params(), many, 0)
     assert all(torch.equal(after[n], v) for n, v in params().items())
@@ -266,7 +324,7 @@ def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
     notes = strategy.notes(state)["defence"]
     assert notes["merged"] is False
     few = "too few replies are left for the rule"
-    assert notes["dropped"] == {"0": "it is not finite", **{str(k): few for k in (1, 2, 3, 4)}}
+    assert notes["dropped"] == {**{str(k): "it is not finite" for k in (0, 1, 2)}, "3": few, "4": few}
     state, after = strategy.merge(state, params(), [], 1)  # all replies lost on the way
     assert strategy.notes(state)["defence"]["clients"] == []
     assert all(torch.equal(after[n], v) for n, v in params().items())
@@ -312,19 +370,29 @@ def test_control_variates_see_what_is_merged_not_what_came():
          "take part"),
         ("multi-krum", {"malicious": 1}, 3, "defence.name = 'multi-krum' with defence.malicious = 1 needs 2 * 1 + 3 = "
          "5 clients a round, but round 6 has 3: choose another defence, or let more clients take part"),
-        ("multi-krum", {"malicious": 1, "merged": 8}, 7, "defence.merged = 8 is more than the 7 clients of round 6: "
-         "lower it to 6 or less"),
+        ("multi-krum", {"malicious": 1, "merged": 8}, 7, "defence.merged = 8 is more than the 7 clients of round 6 "
+         "without the defence.malicious = 1 that are to be left out: lower it to 6 or less"),
+        ("multi-krum", {"malicious": 2, "merged": 6}, 7, "defence.merged = 6 is more than the 7 clients of round 6 "
+         "without the defence.malicious = 2 that are to be left out: lower it to 5 or less"),
         ("krum", {"malicious": 0}, 2, "defence.name = 'krum' needs 3 clients a round, but round 6 has 2: choose "
          "another defence, or let more clients take part"),
         ("flame", {}, 1, "defence.name = 'flame' needs 2 clients a round, but round 6 has 1: choose another defence, "
          "or let more clients take part"),
         ("robust-learning-rate", {"threshold": 8}, 5, "defence.threshold = 8 can never be reached by the 5 clients of "
-         "round 6, so that every step would go backwards: set it to 5 at most"),
+         "round 6, so that nothing would be merged: set it to 5 at most"),
     ],
 )  # fmt: skip
 def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, sentence):
     with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}$"):
         rule(name, **settings).check(clients, 5)
+
+
+def test_multi_krum_may_merge_all_that_may_be_honest_and_no_more():
+    rule("multi-krum", malicious=2, merged=5).check(7, 0)
+    many = replies(7, c0=-9.0)
+    many[1].update["c"] = torch.tensor(torch.nan)
+    kept = merged("multi-krum", many, malicious=1, merged=6)[1]["kept"]
+    assert sum(kept) == 5  # six are left, and one of them may be malicious
 
 
 @pytest.mark.parametrize(("name", "f"), list(itertools.product(["krum", "bulyan", "trimmed-mean"], [0, 1, 3])))

@@ -86,6 +86,17 @@ def test_cost_grows_with_rounds_and_rate_and_falls_with_noise(accountant):
 
 
 @accounted
+def test_a_small_budget_is_kept_by_the_better_of_two_bounds():
+    q, rounds, delta = 0.1, 500, 1e-5
+    needed = needed_noise(0.01, q, rounds, delta)
+    assert epsilon(needed, q, rounds, delta) <= 0.01 < epsilon(needed - 0.5, q, rounds, delta)
+    for noise in (1.0, needed):
+        assert epsilon(noise, q, rounds, delta) <= epsilon(noise, q, rounds, delta, "rdp")
+    strategy = private(dict.fromkeys(range(9), 1.0), rate=q, rounds=rounds, noise=None, epsilon=0.01)  # not refused
+    assert strategy.cost(rounds) <= 0.01
+
+
+@accounted
 def test_a_budget_that_no_noise_keeps(monkeypatch):
     monkeypatch.setattr(privacy, "epsilon", lambda *_: 2.0)
     with pytest.raises(ExperimentError) as error:
@@ -157,6 +168,17 @@ def test_what_is_not_finite_is_left_out():
     bad, good = reply(0, [float("nan"), 1.0]), reply(1, [1.0, 1.0])
     one, two = (strategy.merge({}, {"w": torch.zeros(2)}, given, 0)[1]["w"] for given in ([bad, good], [good]))
     assert torch.equal(one, two)
+
+
+@pytest.mark.usefixtures("free")
+@pytest.mark.parametrize("size", [1e25, 1e31, 1e37, 3e38])
+def test_no_update_changes_more_than_it_may_however_long_it_is(size):
+    strategy = private({0: 1.0}, rate=1.0, clip=1.0)
+    start, update = {"w": torch.zeros(1000)}, {"w": torch.full((1000,), size)}
+    without = strategy.merge({}, start, [], 0)[1]["w"]
+    change = strategy.merge({}, start, [Reply(0, update, 1, 1)], 0)[1]["w"] - without
+    assert float(change.norm()) <= 0.5 * 1.0 * 1.00001  # server_lr * clip
+    assert float(change.norm()) == pytest.approx(0.5 if size < 1e30 else 0.0, rel=1e-4)
 
 
 @pytest.mark.usefixtures("free")

@@ -82,7 +82,9 @@ def backdoor(
         Path | None,
         typer.Option(help="The directory of the results (default: runs/backdoor-NAME-seedN, or a new one)."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the runs that --out holds; its defences stay in the table.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
     ] = False,
@@ -95,10 +97,12 @@ def backdoor(
     from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
 
     chosen = attacked(experiment, overrides or [])
-    against = guards([name.strip() for name in defences.split(",") if name.strip()])
+    wanted = [name.strip() for name in defences.split(",") if name.strip()]
+    guards(wanted)  # what is wrong is said before the directory is looked at
     out = out if out is not None else free_directory(chosen, "backdoor-")
     if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} holds something already: add --resume, or name another directory with --out")
+    against = guards([*wanted, *_tried(out)] if wanted else [])
     with live_progress() as progress:
         facts = study(chosen, against, out / "runs", _say, progress)
     write_json(out / "backdoor.json", facts)
@@ -113,6 +117,17 @@ def backdoor(
         print(
             json.dumps({"out": str(out), "report": str(out / "backdoor.html"), **summary, "defences": told}), flush=True
         )
+
+
+def _tried(out: Path) -> list[str]:
+    """Return the defences of the study that a directory holds; none if it holds no whole one."""
+    path = out / "backdoor.json"
+    if not path.exists():
+        return []
+    try:
+        return [str(name) for name in json.loads(path.read_bytes())["defences"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunDirectoryError(f"{path} cannot be read ({error}): remove it, and --resume writes it anew") from None
 
 
 def attacked(source: str, overrides: list[str]) -> Experiment:

@@ -151,9 +151,7 @@ class Worker:
         before = {phase.name: phase.once and bool(work.client_state) for phase in self.phases if phase.before_round}
         epochs = self.strategy.settings.local_epochs
         plans = {
-            name: self.method.plan(name, labels, epochs, self._draws(name, round, work.client))
-            if not done
-            else NOTHING
+            name: self.method.plan(name, labels, epochs, self._draws(name, round, work.client)) if not done else NOTHING
             for name, done in {**before, "": False}.items()
         }
         if self.augments:

@@ -520,7 +520,10 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
             results.append(done.result)
         summary: dict[str, Any] = {}
         names = [
-            name for name in results[0] if name in (*NAMES, *SHARED) or name.startswith(("uncalibrated_", "backdoor"))
+            name
+            for name in results[0]
+            if name in (*NAMES, *SHARED) or name.startswith(("uncalibrated_", "backdoor"))
+            if all(name in result for result in results)
         ]
         for name in names:
             values = [result[name] for result in results]

@@ -238,7 +238,7 @@ class Experiment(BaseModel):
                 raise ExperimentError(f"evaluation.choose: {error}") from None
 
     def _check_merging(self, strategy: type[Strategy]) -> None:
-        """Refuse a defence or private merging where the strategy merges nothing that they could work on."""
+        """Refuse a defence or private merging where the strategy merges nothing for them to work on, or undoes it."""
         defence, privacy, name = self.defence.name, self.privacy.name, self.strategy.name
         for section, choice in (("defence", defence), ("privacy", privacy)):
             if choice != "none" and (strategy.pools or not strategy.merges):
@@ -246,6 +246,11 @@ class Experiment(BaseModel):
                     f"{section}.name = {choice!r} has no effect with strategy.name = {name!r}, which merges no "
                     "clients' updates: leave it out, or choose a strategy that does"
                 )
+        if defence != "none" and name == "fednova":
+            raise ExperimentError(
+                f"defence.name = {defence!r} cannot bound what strategy.name = 'fednova' merges, which divides every "
+                "update by the steps that its client says it took: choose another strategy, for example fedavg"
+            )
         if privacy == "none":
             return
         if not strategy.merges_by_mean:

@@ -21,12 +21,14 @@ LEFT_OUT = "magnitude-ignored"
 """The feature magnitude defence at all clients but the malicious ones."""
 
 MAIN = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+SWITCHES = ("defence", "screening")
 LOW, COST = 10.0, 3.0  # a defence holds if the backdoor stays below the one and ZSL falls by less than the other
 
 
 def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Return defences by name, with the settings that switch them on: those that are chosen, or all; ``none`` first.
 
+    :func:`study` switches off what the experiment itself names before it sets them.
     Those of clients are ``magnitude`` (``[screening]``) and :data:`LEFT_OUT`; all others are the server's
     (``[defence]``).
 
@@ -39,7 +41,7 @@ def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """
     known: dict[str, dict[str, Any]] = {
         "none": {},
-        "magnitude": {"screening.name": "magnitude"},
+        "magnitude": {"screening.name": "magnitude", "attack.ignore_defence": False},
         LEFT_OUT: {"screening.name": "magnitude", "attack.ignore_defence": True},
         **{name: {"defence.name": name} for name in names("defence") if name != "none"},
     }
@@ -60,7 +62,8 @@ def study(
 
     Args:
         experiment: with an ``[attack]`` that has triggers.
-        against: defences by name, from :func:`guards`.
+        against: defences by name, from :func:`guards`. Each is tried alone, ``none`` without any; that which the
+            experiment itself names has the settings that stand there, all others their defaults.
         out: the folder of the runs, ``NAME-honest`` and ``NAME-attacked``; what is complete there is not run again, and
             what is not is resumed.
         tell: hears a line for each defence.
@@ -68,7 +71,8 @@ def study(
 
     Returns:
         What ``backdoor.json`` holds. ``defences`` has for each defence ``honest`` and ``attacked``: accuracies in the
-        last round, of several seeds the means, with ``..._sd``; ``curves`` by round; or ``refused``, a sentence.
+        last round, of several seeds the means, with ``..._sd``; ``curves`` by round; or ``refused``, a sentence. Where
+        the malicious clients take part in no attacked round of some seed, there is no ``backdoor_attacked``.
 
     Raises:
         FedUnseenError: the experiment without any defence cannot be run.
@@ -77,7 +81,7 @@ def study(
     shared: dict[str, Any] = {}
     for name, settings in against.items():
         try:
-            attacked = experiment.with_overrides(settings)
+            attacked = defended(experiment, settings)
             honest = attacked.with_overrides({"attack.rounds": "never", "attack.ignore_defence": False})
             done = _run(attacked, out / f"{name}-attacked", progress)
             same = "magnitude" if name == LEFT_OUT and "magnitude" in against else name
@@ -90,9 +94,11 @@ def study(
             continue
         found[name] = {"honest": _numbers(quiet), "attacked": _numbers(done), "curves": _curves(done, quiet)}
         one = found[name]["attacked"]
-        shared = shared or dict((done.seeds[0] if done.seeds else done).result["attack"])
+        each = [run.result["attack"] for run in done.seeds or [done]]
+        shared = shared or {**each[0], "rounds": next((said["rounds"] for said in each if said["rounds"]), [])}
+        when = f"{one['backdoor_attacked']:.1f} % when attacked, " if "backdoor_attacked" in one else ""
         tell(
-            f"{name}: backdoor {one['backdoor_attacked']:.1f} % when attacked, {one['backdoor']:.1f} % at the end; "
+            f"{name}: backdoor {when}{one['backdoor']:.1f} % at the end; "
             f"ZSL {found[name]['honest']['zsl']:.1f} % if honest, {one['zsl']:.1f} % attacked"
         )
     facts = {
@@ -105,8 +111,24 @@ def study(
     return facts | {"holds": verdict(facts)}
 
 
+def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """Return an experiment with one defence alone, from :func:`guards`, whatever the experiment names itself.
+
+    Raises:
+        ExperimentError: the defence does not fit the experiment.
+
+    Example:
+        >>> median = Experiment.load("digit-pairs", {"defence.name": "median"})
+        >>> defended(median, {}).defence.name, defended(median, {"defence.name": "krum"}).defence.name
+        ('none', 'krum')
+    """
+    own = {f"{section}.name": getattr(experiment, section).name for section in SWITCHES}
+    bare = experiment.with_overrides({key: "none" for key, name in own.items() if settings.get(key) != name})
+    return bare.with_overrides(settings)
+
+
 def verdict(facts: Mapping[str, Any]) -> list[str]:
-    """Return the defences that hold.
+    """Return the defences that hold: none where nobody attacked.
 
     From the attack on the backdoor never reaches 10 %, and ZSL in the last round is less than 3 points below that of
     the honest run without any defence.
@@ -116,7 +138,7 @@ def verdict(facts: Mapping[str, Any]) -> list[str]:
         name
         for name, one in facts["defences"].items()
         if "refused" not in one
-        and one["attacked"]["backdoor_highest"] < LOW
+        and one["attacked"].get("backdoor_highest", LOW) < LOW
         and whole - one["attacked"]["zsl"] < COST
         and name != "magnitude"  # which an attacker can leave out
     ]
@@ -132,7 +154,7 @@ def _numbers(done: Run) -> dict[str, Any]:
     numbers = {key: value for key, value in done.result.items() if key.startswith(keep)}
     one = done.seeds[0] if done.seeds else done
     each = [run.result for run in done.seeds] or [done.result]
-    if "attacked" in one.result["attack"]["main"]:
+    if all("attacked" in r["attack"]["main"] for r in each):
         for name in MAIN:
             numbers[f"{name}_attacked"] = float(np.mean([r["attack"]["main"]["attacked"][name] for r in each]))
     if "screened" in one.result:

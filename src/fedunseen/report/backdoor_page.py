@@ -70,6 +70,11 @@ def conclusions(facts: Facts) -> list[str]:
     rounds = facts["attacked_rounds"]
     if not rounds:
         return ["Nobody attacked."]
+    if "backdoor_attacked" not in none:
+        return [
+            "With some of the seeds nobody attacked, so that there are no means of attacked rounds: raise "
+            "strategy.fraction, or let the attack last longer (attack.rounds)."
+        ]
     when = f"round {rounds[0]}" if len(rounds) == 1 else f"{len(rounds)} rounds from round {rounds[0]} on"
     said = [
         f"Undefended, {who} (beta = {attack['scale']:g}, {when}) takes the backdoor accuracy from "

@@ -205,7 +205,8 @@ class LabelFlipSettings(AttackSettings):
 class LabelFlip(Attack):
     """Every sample is given another class's label: that of the next class that the client holds.
 
-    A client of one class only takes the class that follows it in the class space.
+    A client of one class only takes the class before it in the class space, the first class the one after it: so there
+    always is one, and no client has to know how many classes there are.
     """
 
     Settings = LabelFlipSettings

@@ -18,10 +18,14 @@ client with many classes raises :math:`w_{max}` and with it everybody's noise.
 
 **What the guarantee covers**: the models of all rounds, and whatever is made of them. Not: ``metrics.jsonl`` and the
 report (mean losses, participants, accuracies of clients' own models, written for who runs the experiment), the server
-itself, who sees each update, nor the clients' class counts. With ``noise_from = "seed"`` the noise can be made again by
-whoever knows ``run.seed``, which the manifest holds: for studies only. The attack on the lowest bits of floating-point
-noise (Mironov 2012) is not defended against. Several seeds are several runs on the same data, whose costs add up; the
-epsilon here is one run's.
+itself, who sees each update, nor the clients' class counts. Nor scalings of the features that are fitted to the data
+(``data.features`` with ``min-max``, ``standard`` or ``centre``): they are exact statistics of all clients' samples,
+without noise, and part of every model that takes such features. With ``noise_from = "seed"`` the noise can be made
+again by whoever knows ``run.seed``, which the manifest holds: for studies only. With ``"system"`` a round that a kill
+has cut off draws fresh noise when it is made again, and is paid once: the guarantee is about the models that are kept.
+The model of the first try may have been written before the kill; who has seen both has seen one release more than is
+paid for. The attack on the lowest bits of floating-point noise (Mironov 2012) is not defended against. Several seeds
+are several runs on the same data, whose costs add up; the epsilon here is one run's.
 
 **Secure aggregation** is refused. Masks that cancel in the sum hide each client's update from the server, if clients
 agree on keys and survive each other's dropping out: a protocol between processes. In this engine all clients are one
@@ -33,7 +37,6 @@ single updates.
 from __future__ import annotations
 
 import importlib
-import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -53,6 +56,7 @@ from fedunseen.threats.defences.base import Robust, Wrapper, add_noise
 __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
 
 Accountant = Literal["pld", "rdp"]
+_LONGEST = 1e30  # of updates whose shortening float32 still does exactly enough; longer ones count as not finite
 _ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the series does not always converge
 
 
@@ -104,6 +108,9 @@ class PrivacySettings(Settings):
 def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld") -> float:
     """Return what ``rounds`` rounds cost: the smallest epsilon that the accountant proves for ``delta``.
 
+    Both accountants prove upper bounds. Privacy loss distributions are nearly exact unless epsilon is small beside the
+    steps of their grid, which add up over the rounds; so ``pld`` is the lesser of the two bounds.
+
     Args:
         noise: multiplier z > 0.
         rate: probability q in (0, 1] that a client takes part in a round.
@@ -118,7 +125,8 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
         return 0.0
     if accountant == "pld":
         loss = _loss_of_a_round(noise, rate)
-        return float((loss.self_compose(rounds) if rounds > 1 else loss).get_epsilon_for_delta(delta))
+        tight = float((loss.self_compose(rounds) if rounds > 1 else loss).get_epsilon_for_delta(delta))
+        return min(tight, epsilon(noise, rate, rounds, delta, "rdp"))
     accounting = _library("dp_accounting")
     event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise))
     account = _library("dp_accounting.rdp").RdpAccountant(_ORDERS)
@@ -129,8 +137,8 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
 def _loss_of_a_round(noise: float, rate: float) -> Any:
     """Return the privacy loss distribution of one round, the greater one of a client that is there and one that is not.
 
-    Its grid is ten times as coarse as the library's default, which is on the safe side and ten times as fast; the
-    estimate grows by about a millionth.
+    Its grid is ten times as coarse as the library's default, which is on the safe side and ten times as fast. An
+    epsilon of one and more grows by about a millionth of it; one of a hundredth may double over many rounds.
     """
     distributions = _library("dp_accounting.pld.privacy_loss_distribution")
     return distributions.from_gaussian_mechanism(noise, value_discretization_interval=1e-3, sampling_prob=rate)
@@ -156,7 +164,7 @@ def needed_noise(budget: float, rate: float, rounds: int, delta: float, accounta
         return epsilon(hundredths / 100, rate, rounds, delta, how) <= budget
 
     most = 10  # a tenth: with less, the distributions take much memory
-    while not enough(most, "rdp"):  # quick, and never less than what is needed
+    while not enough(most, "rdp"):  # quick, and never less than what is needed: enough for both accountants
         most *= 2
         if most > 10**8:
             raise ExperimentError(
@@ -268,7 +276,7 @@ class Private(Wrapper):
         clipped = 0
         for reply in left:
             norm = length(reply.update)
-            if not math.isfinite(norm):
+            if not norm <= _LONGEST:  # nor if it is not finite
                 continue
             clipped += norm > self.clip
             share = self.weights[reply.client] / expected * min(1.0, self.clip / norm if norm else 1.0)

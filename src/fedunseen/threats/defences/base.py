@@ -3,7 +3,9 @@
 A defence says what of a round's replies is merged: it leaves some out, shortens some, or puts one robust update in the
 place of all. Then the strategy inside merges what is left, as it always does. A rule that aggregates by itself (a
 median, say) gives every reply the same update; the weighted mean of equal updates is that update, so that the rule
-works inside every strategy, control variates and pseudo-gradients included.
+works inside every strategy that merges by the weighted mean. A rule bounds updates alone, not what else a reply claims:
+FedNova divides each update by the step lengths that its client says it went, which would undo every rule and is
+refused; SCAFFOLD divides by them what it takes for its c, which no rule bounds.
 
 Nothing here knows a method or another defence. Who holds a defence's memory is the server's state, so that it is
 checkpointed as everything else is. Running statistics count as all other parameters do: what is left out of a norm is
@@ -146,6 +148,21 @@ class Defence:
             + ", or let more clients take part"
         )
 
+    def among(self, replies: int) -> Defence | None:
+        """Return the rule for a round of which so many replies are left; None: they are too few.
+
+        A reply that is not finite uses up one of the ``malicious`` clients that a rule has to tolerate, so that it
+        cannot keep the others from being merged: where too few are left, the rule tolerates as many less as it must.
+        """
+        settings = self.settings
+        if replies >= self.least()[0]:
+            return self
+        for f in reversed(range(getattr(settings, "malicious", 0))):
+            fewer = type(self)(settings.model_copy(update={"malicious": f}), self.seed, self.scores)
+            if replies >= fewer.least()[0]:
+                return fewer
+        return None
+
     def sift(
         self,
         state: Params,
@@ -215,8 +232,9 @@ class Wrapper(Strategy):
 class Robust(Wrapper):
     """Another strategy that merges what a defence leaves of the replies.
 
-    A reply that is not finite is left out, whatever the defence. Where nothing is left, or less than the rule needs,
-    the round changes neither the model nor the inner strategy's state, and says so.
+    A reply that is not finite is left out, whatever the defence; the rule has then fewer malicious ones to tolerate
+    (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the round changes neither the model nor
+    the inner strategy's state, and says so.
 
     Args:
         inner: the strategy.
@@ -243,9 +261,9 @@ class Robust(Wrapper):
         judged = torch.full((len(replies),), torch.nan, dtype=torch.float64)
         remembered = within("rule/", state)
         sifted = Sifted((), [0.0] * len(left), [REASONS.index(TOO_FEW)] * len(left), state=remembered)
-        if left and len(left) >= self.defence.least()[0]:
+        if left and (defence := self.defence.among(len(left))) is not None:
             weights = self.inner.reply_weights(left)
-            sifted = self.defence.sift(remembered, params, left, [norms[i] for i in whole], weights, round)
+            sifted = defence.sift(remembered, params, left, [norms[i] for i in whole], weights, round)
         kept[whole] = torch.tensor(sifted.kept, dtype=torch.float64)
         why[whole] = torch.tensor(sifted.why, dtype=torch.int64)
         if sifted.judged is not None:

@@ -142,7 +142,11 @@ class ClassProbes(Defence):
         return _Probes(inputs, labels, self._answers(params, inputs)[len(labels) :])
 
     def _judge(self, params: Params, reply: Reply, weight: float, loud: float, probes: _Probes) -> tuple[float, float]:
-        """Return theft of one update times ``weight``, and pull of it times ``loud``."""
+        """Return theft of one update times ``weight``, and pull of it times ``loud``.
+
+        ``weight`` is that in a merge of all replies, before any is left out: what is then merged counts for more, and
+        takes more probes than were judged here.
+        """
         scores, own = self.scores, len(probes.labels)
         assert scores is not None
         merged = {name: value + weight * reply.update[name] for name, value in params.items()}

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import Defence, DefenceSettings, Sifted, same_for_all
 
@@ -140,10 +140,15 @@ class RobustLearningRate(Defence):
     r"""Steps against the weighted mean in every coordinate in which too few updates agree on the direction.
 
     :math:`\eta_j = \eta` where :math:`|\sum_k \mathrm{sgn}(\Delta_{kj})| \ge \theta`, otherwise :math:`-\eta`.
-    One update at a time is enough: it needs memory for a few models, however many clients there are.
+    One update at a time is enough: it needs memory for a few models, however many clients there are. Running statistics
+    are averaged and never turned round: they are no steps, and a variance may turn negative.
     """
 
     Settings = RobustLearningRateSettings
+
+    def least(self) -> tuple[int, str]:
+        """Return theta: the signs of fewer replies cannot agree enough in any coordinate."""
+        return self.settings.threshold, str(self.settings.threshold)
 
     def check(self, replies: int, round: int) -> None:
         """Refuse a threshold that a round's clients cannot reach.
@@ -154,7 +159,7 @@ class RobustLearningRate(Defence):
         if self.settings.threshold > replies:
             raise ExperimentError(
                 f"defence.threshold = {self.settings.threshold} can never be reached by the {replies} clients of round "
-                f"{round + 1}, so that every step would go backwards: set it to {replies} at most"
+                f"{round + 1}, so that nothing would be merged: set it to {replies} at most"
             )
 
     def sift(
@@ -174,6 +179,9 @@ class RobustLearningRate(Defence):
                 mean[name].add_(value, alpha=weight)
                 signs[name].add_(value.sign())
         enough = self.settings.threshold
-        update = {name: torch.where(signs[name].abs() >= enough, value, -value) for name, value in mean.items()}
+        update = {
+            name: value if is_statistic(name) else torch.where(signs[name].abs() >= enough, value, -value)
+            for name, value in mean.items()
+        }
         n = len(replies)
         return Sifted(same_for_all(replies, update), [1.0] * n, [0] * n, aggregated=True)

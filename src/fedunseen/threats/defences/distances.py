@@ -140,21 +140,23 @@ class MultiKrum(Krum):
     Settings = MultiKrumSettings
 
     def check(self, replies: int, round: int) -> None:
-        """Refuse also to merge more updates than there are.
+        """Refuse also to merge more than n - f updates, of which one at least may be malicious.
 
         Raises:
             ExperimentError: says which setting to change.
         """
         super().check(replies, round)
-        if (self.settings.merged or 0) > replies:
+        merged, f = self.settings.merged or 0, self.settings.malicious
+        if merged > replies - f:
             raise ExperimentError(
-                f"defence.merged = {self.settings.merged} is more than the {replies} clients of round {round + 1}: "
-                f"lower it to {replies - self.settings.malicious} or less"
+                f"defence.merged = {merged} is more than the {replies} clients of round {round + 1} without the "
+                f"defence.malicious = {f} that are to be left out: lower it to {replies - f} or less"
             )
 
     def chosen(self, replies: int) -> int:
-        """Return ``merged``, or n - f."""
-        return int(self.settings.merged or replies - self.settings.malicious)
+        """Return ``merged``, or n - f, which is the most."""
+        most = replies - int(self.settings.malicious)
+        return min(int(self.settings.merged or most), most)
 
 
 class BulyanSettings(DefenceSettings):
