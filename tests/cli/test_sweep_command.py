@@ -131,7 +131,7 @@ def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(small, two, tmp_path, o
         assert time.monotonic() < limit
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=240)
     assert (process.returncode, stdout) == (130, "")
     assert stderr == f"interrupted: go on with the same command and --out {out} --resume\n"
     assert (out / "results.html").exists()
