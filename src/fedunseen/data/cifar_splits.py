@@ -89,7 +89,7 @@ class _CifarSplit:
     @classmethod
     def split(cls, settings: Any, root: Path) -> tuple[Split, str]:
         """Return the classes of each part, and what names them, for messages."""
-        raise NotImplementedError
+        raise TypeError(f"{cls.__name__} must say how it is split")
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
