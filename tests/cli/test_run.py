@@ -131,9 +131,9 @@ def test_progress_is_drawn_on_a_terminal_only(monkeypatch, capsys):
     assert "training" in shown.err
     assert "2/2" in shown.err
     assert "ZSL 33.3  H 12.5" in shown.err
-    assert progress._state(line) == "loss 1.250  ZSL 33.3  H 12.5"
+    assert progress.state(line) == "loss 1.250  ZSL 33.3  H 12.5"
     more = {"privacy": {"epsilon": 3.14159}, "dropped": {"4": "x"}, "defence": {"dropped": {"1": "y", "4": "z"}}}
-    assert progress._state({**line, **more}) == "loss 1.250  ZSL 33.3  H 12.5  epsilon 3.14  2 left out"
+    assert progress.state({**line, **more}) == "loss 1.250  ZSL 33.3  H 12.5  epsilon 3.14  2 left out"
 
 
 BAD = [

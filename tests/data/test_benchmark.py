@@ -169,3 +169,59 @@ def test_settings_know_their_keys():
         DataSettings(name="x", feature=["l2"])
     with pytest.raises(ValidationError):
         DataSettings(name="x", features=["l3"])
+
+
+# A part of a benchmark
+
+
+def test_a_part_may_lack_splits_and_classes_and_have_samples_all_alike(make_benchmark):
+    whole, none = make_benchmark(), np.array([], dtype=np.int64)
+    tests = {"test_seen": none, "test_unseen": none}
+    party = make_benchmark(part=True, train=whole.train[:3], **tests)
+    assert party.train.tolist() == whole.train[:3].tolist()
+    assert set(party.labels[party.train]) == {0}
+    assert len(make_benchmark(part=True, train=none).test_seen) == len(whole.test_seen)
+    alike = changed(whole.features, whole.train, 2.5)
+    assert len(make_benchmark(part=True, features=alike).train) == len(whole.train)
+    assert make_benchmark(part=True).fingerprint() == whole.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda b: (
+                {"features": b.features[:0], "labels": b.labels[:0]}
+                | dict.fromkeys(("train", "test_seen", "test_unseen"), b.train[:0])
+            ),
+            "small has no sample at all: a part of a benchmark needs one at least",
+        ),
+        (
+            lambda b: {"train": np.append(b.train, b.test_unseen[0])},
+            "small: train holds samples of 'class 4', which is not a seen class",
+        ),
+        (
+            lambda b: {"features": changed(b.features, (3, 1), np.nan)},
+            "small: the features of 1 of 58 samples hold NaN or infinity",
+        ),
+        (
+            lambda b: {"train": np.append(b.train, b.test_seen[:2])},
+            "small: 2 samples are in both train and test_seen",
+        ),
+    ],
+)
+def test_all_else_is_refused_of_a_part_too(change, message, make_benchmark):
+    good = make_benchmark()
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        make_benchmark(part=True, **change(good))
+
+
+def test_a_part_of_the_classes_is_chosen_on_as_far_as_it_goes(make_benchmark):
+    whole = make_benchmark()
+    own = whole.train[np.isin(whole.labels[whole.train], (0, 3))]  # one training class and the one for validation
+    chosen = make_benchmark(part=True, train=own).for_selection(0)
+    expected = whole.for_selection(0)
+    assert chosen.part
+    assert np.array_equal(chosen.train, expected.train[whole.labels[expected.train] == 0])
+    assert np.array_equal(chosen.test_seen, expected.test_seen[whole.labels[expected.test_seen] == 0])
+    assert np.array_equal(chosen.test_unseen, expected.test_unseen)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.folder import Folder
+from fedunseen.data.folder import Folder, write_folder
 
 CLASSES = "name,split,fur,legs\ncat,seen,1,4\ndog,seen,1,4.5\nant,validation,0,6\nfly,unseen,0,6.5\nrock,,0,1\n"
 LABELS = ["cat", "cat", "dog", "dog", "ant", "ant", "fly", "fly", "rock"]
@@ -19,8 +19,8 @@ def make(root, classes=CLASSES, **changes):
     return root
 
 
-def load(root, seed=0):
-    return Folder.load(Folder.Settings(root=root), seed)
+def load(root, seed=0, **settings):
+    return Folder.load(Folder.Settings(root=root, **settings), seed)
 
 
 def test_reads_what_it_says(tmp_path):
@@ -132,3 +132,103 @@ def test_missing_and_damaged_files(tmp_path):
     path.unlink()
     with pytest.raises(DataError, match=r"features\.npz is missing$"):
         load(tmp_path)
+
+
+# Optional arrays
+
+
+@pytest.mark.parametrize(
+    ("features", "shape", "kind", "images"),
+    [
+        (np.random.default_rng(0).uniform(size=(9, 6)).astype(np.float32), (2, 3), "vectors", (9, 1, 2, 3)),
+        (np.arange(9 * 6, dtype=np.uint8).reshape(9, 6), (1, 2, 3), "vectors", (9, 1, 2, 3)),
+        (np.arange(9 * 12, dtype=np.uint8).reshape(9, 3, 2, 2), (3, 2, 2), "images", (9, 3, 2, 2)),
+    ],
+)
+def test_features_may_be_images(tmp_path, features, shape, kind, images):
+    benchmark = load(make(tmp_path, features=features, image_shape=np.array(shape)))
+    assert benchmark.image_shape == shape
+    assert benchmark.kind == kind
+    assert benchmark.features.dtype == features.dtype
+    assert benchmark.images().shape == images
+
+
+def test_without_a_shape_arrays_of_four_dimensions_are_maps(tmp_path):
+    assert load(make(tmp_path, features=np.random.default_rng(0).normal(size=(9, 3, 2, 2)))).kind == "maps"
+
+
+def test_sequences_of_half_precision_stay_what_they_are(tmp_path):
+    benchmark = load(make(tmp_path, features=np.random.default_rng(0).normal(size=(9, 4, 2)).astype(np.float16)))
+    assert (benchmark.kind, benchmark.features.dtype) == ("sequences", np.float16)
+
+
+def test_users_and_answers_are_read(tmp_path):
+    benchmark = load(make(tmp_path, users=np.arange(9) // 2, answers=np.array([0, 1, 0, 1, 0])))
+    assert benchmark.users.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert benchmark.answers.tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"image_shape": np.array([2, 2])},
+            "image_shape is [2, 2], but the features have the shape (9, 3): give (height, width) or (channels, height, "
+            "width) of a sample, or leave it out",
+        ),
+        (
+            {"image_shape": np.array([3])},
+            "image_shape is [3], but the features have the shape (9, 3): give (height, width) or (channels, height, "
+            "width) of a sample, or leave it out",
+        ),
+        (
+            {"image_shape": np.array([1.0, 3.0])},
+            "image_shape is [1.0, 3.0], but the features have the shape (9, 3): give (height, width) or (channels, "
+            "height, width) of a sample, or leave it out",
+        ),
+        (
+            {"image_shape": np.array([1, 3])},
+            "images of type float32 have numbers outside [0, 1]: scale them, or save bytes",
+        ),
+        ({"users": np.arange(8)}, "users must have a whole number from 0 on for each sample, of which there are 9"),
+        ({"users": np.arange(9) - 1}, "users must have a whole number from 0 on for each sample, of which there are 9"),
+        ({"answers": np.ones(5)}, "answers must have a whole number from 0 on for each class, of which there are 5"),
+    ],
+)
+def test_bad_optional_arrays(tmp_path, changes, message):
+    npz = make(tmp_path, **changes) / "features.npz"
+    with pytest.raises(DataError, match=f"^{re.escape(f'{npz}: {message}')}$"):
+        load(tmp_path)
+
+
+# Parts of a benchmark
+
+
+def test_a_part_need_not_have_all_classes_and_splits(tmp_path):
+    names, split = np.array(["cat", "cat"]), np.array(["train", "train"])
+    make(tmp_path, CLASSES.replace("validation", "seen"), features=FEATURES[:2], labels=names, split=split)
+    with pytest.raises(DataError, match=r"the split test_seen has no sample$"):
+        load(tmp_path)
+    benchmark = load(tmp_path, part=True)
+    assert benchmark.part
+    assert benchmark.train.tolist() == [0, 1]
+    assert len(benchmark.space.validation) == 0  # nobody draws: the parties would have to agree
+
+
+def test_a_part_without_any_sample_is_refused(tmp_path):
+    make(tmp_path, features=FEATURES[:0], labels=np.array(LABELS[:0], dtype=str), split=np.array(SPLIT[:0], dtype=str))
+    sentence = f"folder/{tmp_path.name} has no sample at all: a part of a benchmark needs one at least"
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
+        load(tmp_path, part=True)
+
+
+def test_what_is_written_is_read_bit_for_bit(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole = load(make(tmp_path / "whole", users=np.arange(9), answers=np.arange(5) % 2))
+    write_folder(tmp_path / "a", whole, whole.train[1:], "train")
+    own = load(tmp_path / "a", part=True)
+    assert np.array_equal(own.features, whole.features[whole.train[1:]])
+    assert own.labels.tolist() == whole.labels[whole.train[1:]].tolist()
+    assert own.users.tolist() == whole.train[1:].tolist()
+    assert own.answers.tolist() == [0, 1, 0, 1, 0]
+    assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (2, 0, 0)

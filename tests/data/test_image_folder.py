@@ -1,4 +1,5 @@
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -203,3 +204,34 @@ def test_the_sizes_of_the_docs_are_right():
     for name, small, large in sizes:
         for size, said in ((224, small), (448, large)):
             assert f"{decoded_bytes(counts[name], size) / 1e9:.1f}" == said
+
+
+# Parts of a benchmark
+
+
+def test_a_party_needs_no_folder_of_every_class(root):
+    for name in ("cat", "dog", "wolf", "mammoth"):
+        shutil.rmtree(root / name)
+    (root / "classes.csv").write_text(CLASSES.replace("validation", "seen"))
+    assert refusal(root).startswith("the seen class 'cat' of ")
+    made = load(root, part=True)
+    assert made.part
+    assert np.bincount(made.labels[made.train]).tolist() == [8]
+    assert len(made.space.validation) == 0
+
+
+@pytest.mark.parametrize(("half", "counts"), [("train", (10, 0)), ("test", (0, 10))])
+def test_a_party_needs_but_one_of_train_and_test(root, half, counts):
+    (root / half).mkdir()
+    (root / "cat").rename(root / half / "cat")
+    assert "folder" in refusal(root)
+    made = load(root, part=True)
+    assert (len(made.train), len(made.test_seen)) == counts
+
+
+def test_a_party_needs_an_image_that_somebody_looks_at(root):
+    for name in ("Polar_Bear", "cat", "dog", "wolf"):
+        shutil.rmtree(root / name)
+    assert refusal(root, part=True) == (
+        f"{root} has no image of a seen or unseen class of {root / 'classes.csv'}: add a folder of some class"
+    )

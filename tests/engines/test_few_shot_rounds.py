@@ -49,6 +49,11 @@ def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one
     return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
 
 
+def told(made, state, params, own, round):
+    """Return what a client begins a round with."""
+    return made.strategy.recall(made.strategy.instruct(state, params, round), own, round)
+
+
 def rounds(made, params, count=3, clients=(0, 1, 2)):
     """Return the state, the parameters, the clients' states and the results of some rounds."""
     state, states, results = made.strategy.init(params, 3), {}, []
@@ -114,10 +119,10 @@ def test_naive_weights_without_pulls_are_maml():
 def test_the_peer_is_the_merged_model():
     made, first = engine("maml-mi")
     state, params, states, _ = rounds(made, first, 2)
-    told = made.strategy.instruct(state, params, states.get(1, {}), 2)
-    peer = within("peers/", told.kept)
+    begun = told(made, state, params, states.get(1, {}), 2)
+    peer = within("peers/", begun.kept)
     assert all(peer[name] is value for name, value in params.items())
-    assert not within("peers/", told.extras)  # it does not travel a second time
+    assert not begun.extras  # it does not travel a second time
 
 
 def test_the_exclusive_peer_is_the_mean_of_all_others():
@@ -125,7 +130,7 @@ def test_the_exclusive_peer_is_the_mean_of_all_others():
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, results = rounds(made, first, 2)
     for client in range(3):
-        peer = within("peers/", made.strategy.instruct(state, params, states[client], 2).kept)
+        peer = within("peers/", told(made, state, params, states[client], 2).kept)
         others = [results[-1].models(k) for k in range(3) if k != client]
         for name, value in peer.items():
             torch.testing.assert_close(value, torch.stack([other[name] for other in others]).mean(0))
@@ -135,21 +140,30 @@ def test_a_client_that_had_no_share_in_the_model_compares_itself_with_all_of_it(
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, _ = rounds(made, first, 1)
     result = made.round(1, state, params, states, [0, 2])
-    told = made.strategy.instruct(result.state, result.params, states[1], 2)
-    for name, value in within("peers/", told.kept).items():
+    begun = told(made, result.state, result.params, states[1], 2)
+    for name, value in within("peers/", begun.kept).items():
         assert torch.equal(value, result.params[name])
 
 
 def test_a_single_client_has_no_others():
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, _ = rounds(made, first, 2, clients=(0,))
-    told = made.strategy.instruct(state, params, states[0], 2)
-    assert all(torch.equal(value, params[name]) for name, value in within("peers/", told.kept).items())
+    begun = told(made, state, params, states[0], 2)
+    assert all(torch.equal(value, params[name]) for name, value in within("peers/", begun.kept).items())
+
+
+def test_the_exclusive_peer_costs_two_numbers_a_client():
+    plain, first = engine("maml-mi")
+    exclusive, _ = engine("maml-mi", {"exclusive": True})
+    without, costs = (rounds(one, first, 2)[3] for one in (plain, exclusive))
+    # before round 0 the weight is a float32, after a merge a float64; the round is a float32
+    assert [b.bytes_down - a.bytes_down for a, b in zip(without, costs, strict=True)] == [3 * (4 + 4), 3 * (4 + 8)]
+    assert [a.bytes_up for a in without] == [b.bytes_up for b in costs]
 
 
 def test_both_stages_see_the_same_episodes():
     """Algorithm 2 draws one batch of episodes."""
     made, first = engine("maml-mi-adv")
-    told = made.strategy.instruct(made.strategy.init(first, 3), first, {}, 0)
-    task = made.worker._task(Work(0, told, {}), 0)
+    begun = told(made, made.strategy.init(first, 3), first, {}, 0)
+    task = made.worker._task(Work(0, begun, {}), 0)
     assert np.array_equal(task.plans["stage-1"].index, task.plans[""].index)

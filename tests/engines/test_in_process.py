@@ -555,7 +555,7 @@ def test_running_statistics_are_averaged_by_every_strategy_that_merges(strategy)
     params = {"w": torch.zeros(3), "bn.running_mean": torch.ones(2), "bn.running_var": torch.ones(2)}
     state, replies = made.init(params, 2), []
     for k, (classes, value) in enumerate([(1, 5.0), (3, 9.0)]):
-        told = made.instruct(state, params, {}, 0)
+        told = made.recall(made.instruct(state, params, 0), {}, 0)
         trained = {
             "w": told.params["w"] + 1,
             "bn.running_mean": torch.full((2,), value),
@@ -575,7 +575,7 @@ def test_scaffold_estimates_mean_gradients_also_with_momentum():
     # Along a constant gradient, the control variate is that gradient.
     scaffold = find(STRATEGIES, "scaffold")
     made, sgd, w = scaffold(scaffold.Settings()), SGD(0.1, momentum=0.9), torch.zeros(3)
-    told = made.instruct(made.init({"w": w}, 4), {"w": w}, {}, 0)
+    told = made.recall(made.instruct(made.init({"w": w}, 4), {"w": w}, 0), {}, 0)
     end, constant = [w.clone()], torch.tensor([1.0, -2.0, 0.5])
     velocity = sgd.init({"w": w})
     for step in range(1, 8):

@@ -96,7 +96,7 @@ def test_every_strategy_knows_its_name_and_keeps_to_the_contract(name):
     assert isinstance(strategy, Strategy)
     params = {"w": torch.zeros(2), "v": torch.zeros(3)}
     state = strategy.init(params, 3)
-    instruction = strategy.instruct(state, params, {}, 0)
+    instruction = strategy.recall(strategy.instruct(state, params, 0), {}, 0)
     start = instruction.params | instruction.own
     assert all(torch.equal(start[n], params[n]) for n in params)
     gradient = strategy.correct(lambda group, step: ({n: torch.ones_like(v) for n, v in group.items()}, {}))
@@ -106,3 +106,28 @@ def test_every_strategy_knows_its_name_and_keeps_to_the_contract(name):
     state, new = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], 0)
     assert set(new) == set(params)
     assert strategy.merges is (new["w"].sum().item() != 0)
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_what_a_client_remembers_joins_at_the_client(name):
+    """The server's half is one for all, and names what travels alone; the client's half changes no part of it."""
+    strategy = find(name)(find(name).Settings())
+    params = {"w": torch.zeros(2), "v": torch.zeros(3)}
+    state, own = strategy.init(params, 3), {}
+    for round in range(2):
+        sent = strategy.instruct(state, params, round)
+        assert not sent.kept
+        assert not sent.own
+        before = {n: v.clone() for n, v in (sent.params | sent.extras).items()}
+        told = strategy.recall(sent, own, round)
+        for named, value in before.items():
+            assert torch.equal((sent.params | sent.extras)[named], value)
+        if strategy.merges:
+            assert told.params is sent.params
+            assert told.extras is sent.extras
+        result = LocalResult({n: v + 1 for n, v in params.items()}, {}, 1, LENGTHS)
+        update, own = strategy.finish(told, result, own)
+        state, params = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], round)
+    if not strategy.merges:
+        assert own["w"].tolist() == [1, 1]
+        assert strategy.recall(strategy.instruct(state, params, 2), own, 2).own is own

@@ -25,7 +25,7 @@ def params_at(seed):
 def corrected(group, mu=MU):
     strategy = FedProx(FedProxSettings(mu=mu))
     everything, centre = params_at(0), params_at(1)
-    extras = strategy.instruct({}, centre, {}, 5).extras
+    extras = strategy.instruct({}, centre, 5).extras
     fixed = {name: value for name, value in everything.items() if name not in group}
     return strategy.correct(gradient)({name: everything[name] for name in group}, Step({}, {}, extras, fixed))
 
@@ -74,7 +74,7 @@ def test_without_mu_the_gradient_is_left_as_it_is():
 
 def test_the_centre_of_the_pull_is_the_model_that_is_sent():
     params = params_at(0)
-    instruction = FedProx(FedProxSettings()).instruct({}, params, {}, 0)
+    instruction = FedProx(FedProxSettings()).instruct({}, params, 0)
     assert instruction.params is params
     assert {name: id(value) for name, value in instruction.extras.items()} == {
         "global/a": id(params["a"]),

@@ -45,14 +45,14 @@ def test_what_stays_starts_from_the_seed_and_then_from_itself():
     own = {"critic.w": torch.tensor([3.0])}
     strategy = Selective(FedAvg(FedAvgSettings()), own)
     sent = {"generator.w": torch.tensor([1.0])}
-    first = strategy.instruct({}, sent, {}, 0)
+    first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
     assert first.params is sent
     assert first.own == own
     trained = {"generator.w": torch.tensor([1.5]), "critic.w": torch.tensor([7.0])}
     update, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
     assert update == {"generator.w": torch.tensor([0.5])}
     trained["critic.w"] += 1  # what is kept is a copy: results may be views of a whole round
-    assert strategy.instruct({}, sent, state, 1).own == {"critic.w": torch.tensor([7.0])}
+    assert strategy.recall(strategy.instruct({}, sent, 1), state, 1).own == {"critic.w": torch.tensor([7.0])}
 
 
 def gradients(seen):
@@ -78,7 +78,7 @@ def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
     inner = FedGloSS(FedGloSS.Settings(rho=0.5, dual=False))
     strategy = Selective(inner, {"critic.w": torch.zeros(2)})
     params = {"generator.w": torch.tensor([3.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
-    told = strategy.instruct(strategy.init({"generator.w": torch.zeros(2)}, 2), params, {}, 0)
+    told = strategy.recall(strategy.instruct(strategy.init({"generator.w": torch.zeros(2)}, 2), params, 0), {}, 0)
     seen = []
     grads, _ = strategy.correct(gradients(seen))(params, Step({}, {}, told.extras | told.kept, {}))
     assert len(seen) == 2
@@ -92,10 +92,10 @@ def test_the_inner_strategys_memory_is_kept_apart():
 
     strategy = Selective(Moon(MoonSettings()), {"critic.w": torch.zeros(1)})
     sent = {"generator.w": torch.tensor([1.0])}
-    first = strategy.instruct({}, sent, {}, 0)
+    first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
     trained = {"generator.w": torch.tensor([2.0]), "critic.w": torch.tensor([9.0])}
     _, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
-    second = strategy.instruct({}, sent, state, 1)
+    second = strategy.recall(strategy.instruct({}, sent, 1), state, 1)
     assert float(first.kept["known"]) == 0
     assert float(second.kept["known"]) == 1
     assert second.kept["previous/generator.w"].tolist() == [2.0]

@@ -225,7 +225,7 @@ def _listed(listing: Listing, settings: Any, images: bool) -> dict[str, Any]:
     files = [listing.files[i] for i in kept]
     told = _counts(listing.space, {split: len(mine) for split, mine in ids.items()})
     told |= {"bytes": decoded_bytes(len(kept), settings.size), "cache": str(cache_folder())}
-    empty = [split for split, mine in ids.items() if not len(mine)]
+    empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
     told["problems"] = [f"{listing.name}: the split {split} has no sample" for split in empty]
     absent = [file for file in dict.fromkeys(files) if not (listing.root / file).is_file()]
     if absent:

@@ -1,4 +1,4 @@
-"""``fedunseen``: run, report, predict, sweep, presets, settings, data, attack, doctor."""
+"""``fedunseen``: run, report, predict, sweep, presets, settings, data, attack, certs, host, join, doctor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from fedunseen.cli.attack import attack_app
+from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
@@ -28,7 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-data_app = typer.Typer(help="Which benchmarks there are, and what a folder holds or lacks.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Which benchmarks there are, what a folder holds or lacks, folders for parties.", no_args_is_help=True
+)
 app.add_typer(data_app, name="data")
 app.add_typer(attack_app, name="attack")
 
@@ -46,6 +49,9 @@ def run(
         Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    track: Annotated[
+        list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run an experiment."""
@@ -54,6 +60,7 @@ def run(
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.schema import parse_override
+    from fedunseen.experiment.tracking import tracked
 
     chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
     if out is None and not resume:
@@ -61,8 +68,8 @@ def run(
     if resume and out is not None and not (out / "manifest.json").exists():
         _say(f"note: {out} holds no run yet: starting a new one")
     try:
-        with live_progress() as progress:
-            done = run_experiment(chosen, out, resume, progress)
+        with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as hear:
+            done = run_experiment(chosen, out, resume, hear)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         _fail(f"interrupted: go on with the same command and --out {out} --resume", 130)
     from fedunseen.report import write_report  # figures take a second to import: not before they are needed
@@ -139,6 +146,9 @@ def presets() -> None:
 
 app.command()(sweep)
 app.command()(sweeps)
+app.command()(certs)
+app.command()(host)
+app.command()(join)
 
 
 @app.command()
@@ -181,6 +191,29 @@ def data_check(
     print(json.dumps(told) if as_json else render_check(told), flush=True)
     if told["missing"] or told["problems"]:
         raise typer.Exit(2)
+
+
+@data_app.command("deal")
+def data_deal(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders are made: a new or an empty folder.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: partition.clients=3")
+    ] = None,
+    parties: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="The clients' names (default: client-0, client-1 ...).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write an experiment's samples in folders: each client's training samples, the coordinator's test samples."""
+    from fedunseen.cli.deal import deal, render
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.schema import parse_override
+
+    chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
+    named = [name.strip() for name in parties.split(",")] if parties is not None else None
+    told = deal(chosen, out, named)
+    print(json.dumps(told) if as_json else render(told), flush=True)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bars
 
 from fedunseen.experiment import Progress
 
-__all__ = ["live_progress"]
+__all__ = ["live_progress", "state"]
 
 
 @contextmanager
@@ -22,21 +22,21 @@ def live_progress() -> Iterator[Progress | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    state = TextColumn("{task.fields[state]}")
+    shown = TextColumn("{task.fields[state]}")
     bar, counter = BarColumn(bar_width=24), MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), bar, counter, state, TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), bar, counter, shown, TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
         def hear(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=rounds, state="")
-            bars.update(tasks[stage], completed=round, state=_state(line))
+            bars.update(tasks[stage], completed=round, state=state(line))
 
         yield hear
 
 
-def _state(line: Mapping[str, Any] | None) -> str:
+def state(line: Mapping[str, Any] | None) -> str:
     """Say a round's numbers in few words."""
     if line is None:
         return ""

@@ -10,7 +10,6 @@ from pydantic.fields import FieldInfo
 
 from fedunseen.core.settings import Settings
 from fedunseen.data import PartitionSettings
-from fedunseen.engines import EngineSettings
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import NAMED, SECTIONS, EvaluationSettings, RunSettings
 from fedunseen.threats.privacy import PrivacySettings
@@ -36,7 +35,6 @@ def reference() -> str:
             single: dict[str, type[Settings]] = {
                 "partition": PartitionSettings,
                 "privacy": PrivacySettings,
-                "engine": EngineSettings,
                 "evaluation": EvaluationSettings,
             }
             only = single.get(section, RunSettings)

@@ -50,6 +50,9 @@ class Benchmark:
         users: (samples,) who each sample comes from, counted from 0, if the source says.
         answers: (classes,) what a class stands for in every episode, counted from 0, where that is fixed: the negative
             tweets of new users are a class of their own, and still negative.
+        part: only some of the classes have samples here, or no training or no test samples: what one party, or the
+            coordinator of a deployment, holds. Then any split may be empty, a seen class need not have a training
+            sample, and training samples may all be alike; some sample there must be.
 
     Raises:
         DataError: if any of this does not hold, or every training sample has the same features.
@@ -66,6 +69,7 @@ class Benchmark:
     pictures: NDArray[Any] | None = None
     users: NDArray[np.int64] | None = None
     answers: NDArray[np.int64] | None = None
+    part: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
@@ -83,6 +87,8 @@ class Benchmark:
             )
         if self.labels.shape != self.features.shape[:1]:
             raise DataError(f"{self.name}: {len(self.features)} samples have features, but {self.labels.size} a label")
+        if self.part and not len(self.labels):
+            raise DataError(f"{self.name} has no sample at all: a part of a benchmark needs one at least")
         classes = len(self.space.names)
         outside = (self.labels < 0) | (self.labels >= classes)
         if outside.any():
@@ -101,7 +107,7 @@ class Benchmark:
         ):
             ids = getattr(self, split)
             if not len(ids):
-                if split == "test_seen" and not self.space.attributes:
+                if self.part or (split == "test_seen" and not self.space.attributes):
                     continue
                 raise DataError(f"{self.name}: the split {split} has no sample")
             if ids[0] < 0 or ids[-1] >= samples:
@@ -119,7 +125,7 @@ class Benchmark:
         if len(both):
             raise DataError(f"{self.name}: {len(both)} samples are in both train and test_seen")
         without = np.setdiff1d(self.space.seen, self.labels[self.train])
-        if len(without):
+        if len(without) and not self.part:
             raise DataError(f"{self.name}: the seen class {self.space.names[without[0]]!r} has no training sample")
 
     def _check_features(self) -> None:
@@ -135,6 +141,8 @@ class Benchmark:
                 raise DataError(
                     f"{self.name}: the features of {bad} of {len(self.labels)} samples hold NaN or infinity"
                 )
+        if self.part:
+            return
         first = self.features[self.train[0]]
         if not any((block != first).any() for block in self._training_blocks()):
             raise DataError(
@@ -200,7 +208,7 @@ class Benchmark:
         held: list[NDArray[np.int64]] = []
         for c in space.train.tolist():
             samples = self.train[labels == c]
-            count = min(len(samples) - 1, max(1, round(held_out * len(samples))))
+            count = max(0, min(len(samples) - 1, max(1, round(held_out * len(samples)))))  # a part may have none
             held.append(stream(seed, "selection split", c).choice(samples, size=count, replace=False))
         test_seen = np.sort(np.concatenate(held))
         of_train_classes = self.train[np.isin(labels, space.train)]

@@ -17,6 +17,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +125,20 @@ class ClassSpace:
         stray = np.setdiff1d(self.validation, self.seen)
         if len(stray):
             raise DataError(f"the validation class {self.names[stray[0]]!r} is not among the seen classes")
+
+    def hashes(self) -> dict[str, str]:
+        """Return what each part hashes to, so that two class spaces can be compared without being sent.
+
+        Which seen classes are validation classes is a choice, and no part of it.
+        """
+        parts = {
+            "names of the classes": json.dumps(self.names).encode(),
+            "names of the attributes": json.dumps(self.attribute_names).encode(),
+            "groups of the attributes": json.dumps(sorted(self.attribute_groups.items())).encode(),
+            "attributes of the classes": self.semantics.tobytes(),
+            "split into seen and unseen classes": json.dumps([self.seen.tolist(), self.unseen.tolist()]).encode(),
+        }
+        return {what: hashlib.sha256(value).hexdigest()[:16] for what, value in parts.items()}
 
     @property
     def attributes(self) -> int:

@@ -11,10 +11,21 @@ A folder with two files:
 Made, for example, by::
 
     np.savez("features.npz", features=vectors, labels=["cat", "dog"], split=["train", "test"])
+
+``features`` may also be sequences (n, steps, width) or maps (n, channels, height, width). Three arrays are optional:
+
+- ``image_shape``: (height, width) or (channels, height, width): the features are images, bytes or numbers in [0, 1];
+  (n, d) are flattened.
+- ``users``: of shape (n,), who each sample comes from, counted from 0.
+- ``answers``: of shape (classes,), what each class stands for in every episode, counted from 0.
+
+With ``part`` the folder is what one party of a deployment, or its coordinator, holds: see ``Benchmark``. Validation
+classes are then those that ``classes.csv`` marks. :func:`write_folder` makes such folders.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
+from fedunseen.core.files import replacing
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.features import load_arrays, read_features
+from fedunseen.data.scaling import blocks
 from fedunseen.data.tables import did_you_mean
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "write_folder"]
 
 
 class Folder:
@@ -40,10 +53,13 @@ class Folder:
         name: Literal["folder"] = "folder"
         root: Path
         """The folder that holds ``classes.csv`` and ``features.npz``."""
+        part: bool = False
+        """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
+        train on, or none for tests; the validation classes are those that `classes.csv` marks."""
 
     @staticmethod
     def load(settings: Folder.Settings, seed: int) -> Benchmark:
-        """Read the folder; if it marks no validation class, ``seed`` draws a fifth of the seen classes.
+        """Read the folder; if it marks no validation class, ``seed`` draws a fifth of the seen classes (not of a part).
 
         Raises:
             DataError: if a file is missing, damaged or inconsistent.
@@ -52,7 +68,7 @@ class Folder:
         if not root.is_dir():
             raise DataError(f"the folder {root} is missing: mend data.root")
         space = ClassSpace.load(root / "classes.csv")
-        if not len(space.validation):
+        if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         path = root / "features.npz"
         arrays = load_arrays(path)
@@ -72,7 +88,8 @@ class Folder:
             raise DataError(f"{path}: a sample of the unseen class {name!r} is marked 'train': mark it 'test'")
         seen = np.isin(labels, space.seen)  # a class may be neither
         features = arrays["features"]
-        if features.dtype.kind in "fiub" and features.dtype != np.uint8:
+        halved = features.ndim == 3 and features.dtype == np.float16  # word vectors: batches are widened
+        if features.dtype.kind in "fiub" and features.dtype != np.uint8 and not halved:
             features = features.astype(np.float32, copy=False)
         return Benchmark(
             name=f"folder/{root.resolve().name}",
@@ -82,12 +99,75 @@ class Folder:
             train=np.flatnonzero(seen & ~test),
             test_seen=np.flatnonzero(seen & test),
             test_unseen=np.flatnonzero(unseen),
+            image_shape=_image_shape(path, arrays.get("image_shape"), features),
+            users=_counted(path, "users", arrays.get("users"), len(labels), "sample"),
+            answers=_counted(path, "answers", arrays.get("answers"), len(space.names), "class"),
+            part=settings.part,
         )
 
     @staticmethod
     def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
         """Read a feature file; see ``fedunseen.data.features.read_features``."""
         return read_features(path, width)
+
+
+def write_folder(
+    folder: Path, benchmark: Benchmark, samples: NDArray[np.int64], split: Literal["train", "test"]
+) -> None:
+    """Write some samples of a benchmark as the benchmark ``folder``, which gives back their bits with ``part``.
+
+    Args:
+        folder: is made, with the files ``classes.csv`` (all classes, whoever has samples of them) and ``features.npz``.
+        benchmark: whose samples.
+        samples: (n,) ids, in the order in which they are written.
+        split: of all of them.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    space, labels = benchmark.space, benchmark.labels[samples]
+    arrays: dict[str, NDArray[Any]] = {
+        "features": np.asarray(benchmark.features[samples]),
+        "labels": np.array(space.names)[labels],
+        "split": np.full(len(samples), split),
+    }
+    if benchmark.image_shape is not None:
+        arrays["image_shape"] = np.array(benchmark.image_shape)
+    if benchmark.users is not None:
+        arrays["users"] = benchmark.users[samples]
+    if benchmark.answers is not None:
+        arrays["answers"] = benchmark.answers
+    space.save(folder / "classes.csv")
+    with replacing(folder / "features.npz") as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _image_shape(path: Path, given: NDArray[Any] | None, features: NDArray[Any]) -> tuple[int, ...] | None:
+    """Return the shape of the images that the features are, None if they are none."""
+    if given is None:
+        return None
+    shape = tuple(given.ravel().tolist()) if given.dtype.kind in "iu" else ()
+    own = features.shape[1:]
+    fits = math.prod(shape) == math.prod(own) if len(own) == 1 else shape == own
+    if len(shape) not in (2, 3) or min(shape) < 1 or not fits:
+        raise DataError(
+            f"{path}: image_shape is {given.ravel().tolist()}, but the features have the shape {features.shape}: give "
+            "(height, width) or (channels, height, width) of a sample, or leave it out"
+        )
+    if features.dtype != np.uint8 and not all(((block >= 0) & (block <= 1)).all() for block in blocks(features)):
+        raise DataError(
+            f"{path}: images of type {features.dtype} have numbers outside [0, 1]: scale them, or save bytes"
+        )
+    return shape
+
+
+def _counted(path: Path, key: str, given: NDArray[Any] | None, count: int, each: str) -> NDArray[np.int64] | None:
+    """Return an optional array of numbers that are counted from 0."""
+    if given is None:
+        return None
+    if given.shape != (count,) or given.dtype.kind not in "iu" or (count and given.min() < 0):
+        raise DataError(f"{path}: {key} must have a whole number from 0 on for each {each}, of which there are {count}")
+    return given.astype(np.int64)
 
 
 def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.int64]:

@@ -8,6 +8,9 @@
 A folder belongs to the class of its name; case, ``_`` and space do not count. Without ``train`` and ``test``, a share
 of each seen class's images is drawn for tests by the run's seed. All images of an unseen class are for tests, and it
 may have no folder: then it is only described.
+
+With ``part`` it is what one party of a deployment, or its coordinator, holds: any class may have no folder, one of
+``train`` and ``test`` is enough, and validation classes are those that ``classes.csv`` marks.
 """
 
 from __future__ import annotations
@@ -48,6 +51,9 @@ class ImageFolder(ImageBenchmark):
         """The sentence that the text encoder reads, with `{}` for the class's name."""
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
+        part: bool = False
+        """The images are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
+        train on, or none for tests; the validation classes are those that the class table marks."""
 
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
@@ -59,11 +65,11 @@ class ImageFolder(ImageBenchmark):
         if not table.is_file():
             raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")
         space = read_class_table(table, settings.text_encoder, settings.prompt)
-        if not len(space.validation):
+        if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         ids = {plain(name): i for i, name in enumerate(space.names)}
         halves = [half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids]
-        if len(halves) == 1:
+        if len(halves) == 1 and not settings.part:
             other = "test" if halves == ["train"] else "train"
             raise DataError(
                 f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' folders in {root}"
@@ -80,7 +86,9 @@ class ImageFolder(ImageBenchmark):
         classes = np.array(labels, dtype=np.int64)
         test = np.array(in_test, dtype=bool)
         trained = classes[~test]
-        for c in space.seen.tolist():
+        if not np.isin(classes, np.union1d(space.seen, space.unseen)).any() and settings.part:
+            raise DataError(f"{root} has no image of a seen or unseen class of {table}: add a folder of some class")
+        for c in space.seen.tolist() if not settings.part else ():
             if c not in trained:
                 place = root / halves[0] if halves else root
                 raise DataError(
@@ -89,7 +97,7 @@ class ImageFolder(ImageBenchmark):
                 )
         if not halves:
             test = draw_test(classes, space.seen, settings.test_share, seed)
-        return Listing(f"images/{root.resolve().name}", root, files, classes, space, test)
+        return Listing(f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part)
 
 
 def _class_folders(place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path) -> list[tuple[Path, int]]:

@@ -131,6 +131,7 @@ class Listing:
         test: shape (images,), True for the test images of seen classes.
         used: shape (images,), False for those that the split leaves out; None if it has all.
         boxes: the part of each image that shows its class; None takes them whole.
+        part: it is what one party of a deployment holds: see ``Benchmark``.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Listing:
     test: NDArray[np.bool_]
     used: NDArray[np.bool_] | None = None
     boxes: Sequence[Box] | None = None
+    part: bool = False
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
         """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the settings' numbers."""
@@ -229,6 +231,7 @@ class ImageBenchmark:
             features=images,
             labels=listing.labels[kept],
             image_shape=(3, settings.size, settings.size),
+            part=listing.part,
             **splits,
         )
 

@@ -151,11 +151,13 @@ class Partition:
         clients: for each client the sorted ids of its samples.
         first: shape (clients,), the first round (counted from 0) of each.
         last: shape (clients,), the first round in which it takes part no more; ``NEVER`` if it stays.
+        remote: the clients hold their samples elsewhere: none of them is known here.
     """
 
     clients: tuple[Ids, ...]
     first: Ids
     last: Ids
+    remote: bool = False
 
     def counts(self, labels: Ids, classes: int) -> Ids:
         """Return how many samples of each class each client holds.
@@ -175,7 +177,8 @@ class Partition:
 
     def present(self, round: int) -> list[int]:
         """Return the clients that take part in ``round`` (counted from 0) and hold at least one sample."""
-        return [k for k, ids in enumerate(self.clients) if len(ids) and self.first[k] <= round < self.last[k]]
+        there = [self.remote or len(ids) > 0 for ids in self.clients]
+        return [k for k, holds in enumerate(there) if holds and self.first[k] <= round < self.last[k]]
 
 
 def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> Partition:
@@ -212,6 +215,12 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
         )
     first, last = settings.rounds()
     return Partition(held, first, last)
+
+
+def elsewhere(settings: PartitionSettings) -> Partition:
+    """Return the partition of a deployment: who comes and goes is known, who holds what is not."""
+    first, last = settings.rounds()
+    return Partition((np.empty(0, dtype=np.int64),) * settings.clients, first, last, remote=True)
 
 
 def _iid(settings: PartitionSettings, samples: dict[int, Ids], seed: int) -> list[list[Ids]]:

@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import Params, finite, size_in_bytes
-from fedunseen.core.settings import Settings
+from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["EngineSettings", "InProcess", "RoundResult"]
+__all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent"]
 
 
-class EngineSettings(Settings):
+class EngineSettings(NamedSettings):
     """Settings of the in-process engine."""
 
     name: Literal["in-process"] = "in-process"
@@ -42,6 +41,7 @@ class RoundResult:
         client_states: the new states of the clients that have one.
         bytes_down, bytes_up: of all clients together.
         dropped: clients whose reply was left out, and why.
+        seconds: that each client's local update took, where the engine knows.
     """
 
     state: Params
@@ -52,16 +52,19 @@ class RoundResult:
     bytes_down: int
     bytes_up: int
     dropped: Mapping[int, str] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
 
 
 class InProcess:
-    """Runs a round: instruct, the clients' rounds, merge.
+    """Runs a round: instruct once for all, recall for each client, the clients' rounds, merge.
 
     Args:
         strategy: what is sent and how replies merge.
         worker: does the clients' rounds.
         forgiving: leave out a reply that is not finite, and go on: for runs in which a client may be malicious.
     """
+
+    Settings = EngineSettings
 
     def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False) -> None:
         self.strategy, self.worker, self.forgiving = strategy, worker, forgiving
@@ -79,12 +82,12 @@ class InProcess:
         Raises:
             FedUnseenError: a client's update or one of its losses is not finite, unless the engine is forgiving.
         """
+        told = self.strategy.instruct(state, params, round)
         works = []
         for client in clients:
             own = client_states.get(client, {})
-            works.append(Work(client, self.strategy.instruct(state, params, own, round), own))
+            works.append(Work(client, self.strategy.recall(told, own, round), own))
         done = self.worker.round(works, round) if works else []
-        told = [work.instruction for work in works]
         wrong = {reply.client: what for reply, own in done if (what := _not_finite(reply, own))}
         for client, what in wrong.items():
             if not self.forgiving:
@@ -99,12 +102,11 @@ class InProcess:
             state, params = self.strategy.merge(state, params, replies, round)
         states = {done[i][0].client: done[i][1] for i in kept if done[i][1]}
         dropped = {client: f"{what} is not finite" for client, what in wrong.items()}
-        pooled = self.strategy.pools  # where all data lie in one place, so does the model
-        down = 0 if pooled else sum(size_in_bytes(_sent(one)) for one in told)
-        up = 0 if pooled else up
+        down = len(works) * bytes_sent(self.strategy, told)
+        up = 0 if self.strategy.pools else up
 
         def model(place: int) -> Params:
-            return self.strategy.local_model(told[kept[place]].params, replies[place].update)
+            return self.strategy.local_model(told.params, replies[place].update)
 
         return RoundResult(state, params, replies, model, states, down, up, dropped)
 
@@ -117,6 +119,12 @@ def _not_finite(reply: Reply, own: Params) -> str:
     return f"the loss {lost[0]!r}" if lost else ""
 
 
-def _sent(told: Instruction) -> list[Tensor]:
-    """Return the tensors of an instruction that travel, each once (FedProx's pull is towards where it starts from)."""
-    return list({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())
+def bytes_sent(strategy: Strategy, told: Instruction) -> int:
+    """Return what an instruction takes on its way to one client.
+
+    Each tensor counts once (FedProx's pull is towards where it starts from). Nothing travels where all data lie in one
+    place, and so does the model, nor where nothing merges: there every client has drawn the first model by itself.
+    """
+    if strategy.pools or not strategy.merges:
+        return 0
+    return size_in_bytes({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())

@@ -24,9 +24,12 @@ class Local(Strategy):
     Settings = LocalSettings
     merges = False
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
-        """Go on from the client's own model; in its first round, from the common initialisation."""
-        return Instruction({}, own=client_state or params)
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Go on from the client's own model; in its first round, from the common initialisation.
+
+        That is the run's seed's in every round (:meth:`merge` leaves it alone), so that nothing has to travel.
+        """
+        return Instruction({}, own=client_state or instruction.params)
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send nothing; remember the model."""

@@ -1,10 +1,12 @@
 """What a strategy is: pure functions over dictionaries of tensors.
 
-They are ``init / instruct / objective / correct / finish / merge``.
+They are ``init / instruct / recall / objective / correct / finish / merge``: ``init``, ``instruct`` and ``merge`` run
+at the server, the others at the client.
 
 A strategy never sees data, methods or engines. What the server remembers between rounds is its ``state``; what a client
 remembers is its ``client_state``, an explicit value that goes into a round and comes out of it, so that any engine can
-keep it and a resume can restore it.
+keep it and a resume can restore it. The one never meets the other: an instruction begins at the server, with what
+travels (``instruct``), and the client completes it by what it remembers (``recall``).
 """
 
 from __future__ import annotations
@@ -114,9 +116,19 @@ class Strategy:
         """Return the server's state before round 0, from the first parameters and the number of all clients."""
         return {}
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
-        """Return what a client is sent in ``round`` (counted from 0)."""
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Return what the server sends every client in ``round`` (counted from 0): ``params`` and ``extras``.
+
+        All clients of a round share its tensors: nobody may change them in place.
+        """
         return Instruction(params)
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Complete at the client what the server sent: ``kept`` and ``own``, from what the client remembers.
+
+        ``client_state`` is what :meth:`finish` returned when the client last took part, empty if it never did.
+        """
+        return instruction
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
         """Wrap a phase's loss. It finds the instruction's extras in its context. Must be pure, as losses are."""

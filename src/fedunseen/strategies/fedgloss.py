@@ -14,6 +14,7 @@ paper's. Running statistics have no part in any of this.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -63,23 +64,28 @@ class FedGloSS(Strategy):
         start, rise = min(0.001, full), self.config.warmup_rounds
         return full if round >= rise else start + (full - start) * round / rise
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
-        """Send w~, and the radius of the client's own SAM; the client adds s_k, zero in its first round."""
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Send w~, also as the point of the pull, and the radius of the client's own SAM."""
         gradient = within("gradient/", state)
         start = params
         if gradient and self.config.rho:
             step = self.radius(self.config.rho, round) / (_norm(gradient) + 1e-12)
             start = params | {name: params[name] + step * g for name, g in gradient.items()}
         extras: Params = {}
-        kept: Params = {}
         if self.config.rho_local:
             device = next(iter(params.values())).device
             extras["rho"] = torch.tensor(self.radius(self.config.rho_local, round), device=device)
         if self.config.dual:
-            own = client_state or {name: torch.zeros_like(value) for name, value in within("sigma/", state).items()}
-            extras |= under("start/", {name: start[name] for name in own})
-            kept = under("dual/", own)
-        return Instruction(start, extras, kept)
+            extras |= under("start/", {name: start[name] for name in within("sigma/", state)})
+        return Instruction(start, extras)
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Add the client's dual variable s_k, zero in its first round."""
+        if not self.config.dual:
+            return instruction
+        start = within("start/", instruction.extras)
+        own = client_state or {name: torch.zeros_like(value) for name, value in start.items()}
+        return replace(instruction, kept=under("dual/", own))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Take the gradient where SAM says, less s_k, with a pull of strength 1 / beta towards w~."""

@@ -35,7 +35,7 @@ class FedProx(Strategy):
         super().__init__(settings)
         self.mu = settings.mu
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the global model twice: as the start, and as the point of the pull."""
         return Instruction(params, under("global/", params))
 

@@ -9,6 +9,7 @@ predicted attributes, and of a generative method what it generates.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -44,15 +45,18 @@ class Moon(Strategy):
         super().__init__(settings)
         self.mu, self.temperature = settings.mu, settings.temperature
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
-        """Send the model; the client adds its own of the last round that it took part in.
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Send the model, which is also what the client's features are drawn to."""
+        return Instruction(params, under("global/", params))
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Add the client's own model of the last round that it took part in.
 
         In its first round there is none: the global model stands in and the term counts nothing (``known`` = 0).
         """
+        params = instruction.params
         known = torch.tensor(1.0 if client_state else 0.0, device=next(iter(params.values())).device)
-        return Instruction(
-            params, under("global/", params), under("previous/", client_state or params) | {"known": known}
-        )
+        return replace(instruction, kept=under("previous/", client_state or params) | {"known": known})
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
         """Add mu times the contrastive term, on the loss's own ``representation`` if it gives one."""

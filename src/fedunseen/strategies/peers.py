@@ -1,8 +1,9 @@
 """The peer model that a client compares itself with (FedFSL, 4.1.2), for methods that ask for one.
 
-It wraps any strategy and costs no communication. The merged model w^t is what a client is sent anyway. The k-exclusive
-one, w_-k of Eq. 11, is what remains of it without the client's own share, w_-k = (w^t - p_k w_k) / (1 - p_k), so a
-client that remembers its last model and weight finds it by itself.
+It wraps any strategy and costs next to no communication. The merged model w^t is what a client is sent anyway. The
+k-exclusive one, w_-k of Eq. 11, is what remains of it without the client's own share,
+w_-k = (w^t - p_k w_k) / (1 - p_k), so a client that remembers its last model finds it by itself: the server sends two
+numbers more, the round that w^t was merged in and the weight that each reply had in it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedunseen.strategies.base import Instruction, Reply, Strategy
 __all__ = ["Peers"]
 
 _ROUND, _WEIGHT = "peers_round", "peers_weight"
+_MERGED = "peers_merged"  # the round of the last merge, as it travels; a client remembers its own under _ROUND
 
 
 class Peers(Strategy):
@@ -45,15 +47,22 @@ class Peers(Strategy):
             state |= {_ROUND: torch.tensor(-1.0), _WEIGHT: torch.tensor(0.0)}
         return state
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Add when the model was merged and what each reply counted, which the k-exclusive peer is made with."""
+        told = self.inner.instruct(within("inner/", state), params, round)
+        if not self.exclusive:
+            return told
+        return replace(told, extras=told.extras | {_MERGED: state[_ROUND], _WEIGHT: state[_WEIGHT]})
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the peer, which is made of what the client is sent and what it remembers."""
-        told = self.inner.instruct(within("inner/", state), params, self._own(client_state), round)
+        told = self.inner.recall(instruction, self._own(client_state), round)
         peer = told.params or told.own
         if not self.exclusive:
             return replace(told, kept=told.kept | under("peers/", peer))
         last = within("last/", client_state)
-        weight = float(state[_WEIGHT])
-        if last and float(client_state[_ROUND]) == float(state[_ROUND]) and weight < 1:
+        weight = float(instruction.extras[_WEIGHT])
+        if last and float(client_state[_ROUND]) == float(instruction.extras[_MERGED]) and weight < 1:
             peer = {name: (value - weight * last[name]) / (1 - weight) for name, value in peer.items()}
         kept = told.kept | under("peers/", peer) | {_ROUND: torch.tensor(float(round))}
         return replace(told, kept=kept)

@@ -11,6 +11,7 @@ tends to 1 / (1 - momentum), and the control variates would be too large by as m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -46,10 +47,15 @@ class Scaffold(Strategy):
         zero = {name: torch.zeros_like(value) for name, value in learnt.items()}
         return under("c/", zero) | {"clients": torch.tensor(float(clients))}
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
-        """Send the model and c; the client adds its own c_k, zero in its first round."""
-        own = client_state or {name: torch.zeros_like(value) for name, value in within("c/", state).items()}
-        return Instruction(params, under("c/", within("c/", state)), under("own/", own))
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Send the model and c."""
+        return Instruction(params, under("c/", within("c/", state)))
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Add the client's own c_k, zero in its first round."""
+        everybody = within("c/", instruction.extras)
+        own = client_state or {name: torch.zeros_like(value) for name, value in everybody.items()}
+        return replace(instruction, kept=under("own/", own))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Step along g - c_k + c."""

@@ -107,9 +107,13 @@ class Selective(Strategy):
         """Return the inner strategy's state; ``params`` are those that travel."""
         return self.inner.init(params, clients)
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
-        """Add the client's own parameters to what the inner strategy sends (Eq. 5)."""
-        told = self.inner.instruct(state, params, within("inner/", client_state), round)
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """As the inner strategy."""
+        return self.inner.instruct(state, params, round)
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Add the client's own parameters to what the inner strategy sends and recalls (Eq. 5)."""
+        told = self.inner.recall(instruction, within("inner/", client_state), round)
         return replace(told, own=within("own/", client_state) or self.initial)
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:

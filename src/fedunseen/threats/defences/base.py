@@ -200,9 +200,13 @@ class Wrapper(Strategy):
         """Return the inner strategy's state."""
         return under("inner/", self.inner.init(params, clients))
 
-    def instruct(self, state: Params, params: Params, client_state: Params, round: int) -> Instruction:
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """As the inner strategy."""
-        return self.inner.instruct(within("inner/", state), params, client_state, round)
+        return self.inner.instruct(within("inner/", state), params, round)
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """As the inner strategy."""
+        return self.inner.recall(instruction, client_state, round)
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
         """As the inner strategy."""

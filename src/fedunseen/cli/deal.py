@@ -1,0 +1,106 @@
+"""``fedunseen data deal``: an experiment's samples in folders, one for each party of a deployment."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data import Benchmark
+from fedunseen.data.folder import write_folder
+from fedunseen.experiment.orchestrator import partition_of
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.schema import Experiment
+
+__all__ = ["COORDINATOR", "deal", "render"]
+
+COORDINATOR = "coordinator"
+"""The folder of the test samples."""
+
+
+def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None) -> dict[str, Any]:
+    """Write a folder for every client of an experiment, and one for the coordinator.
+
+    The samples are as the benchmark has them, before any encoder and any scaling, and dealt as a run with
+    ``run.seed`` deals them. A client's folder holds its training samples, in ascending order of their ids; the
+    coordinator's all test samples and no other. Each has the whole class table. All have the layout of the benchmark
+    ``folder``, to be read with ``part = true``.
+
+    Args:
+        experiment: names benchmark, partition and seed.
+        out: where the folders are made: not there yet, or empty.
+        parties: names of the clients' folders, in the order of the clients; None: ``client-0``, ``client-1`` ...
+
+    Returns:
+        JSON values: ``out``, ``seed``; ``parties``, a list of ``name``, ``folder``, ``samples``, ``classes``;
+        ``coordinator``, likewise; ``data``, what a party's section ``[data]`` says besides its root.
+
+    Raises:
+        DataError: ``out`` is not empty, or the data are missing, damaged or but a part.
+        ExperimentError: the names do not fit the clients, or the samples do not suffice for the partition.
+    """
+    out = out.expanduser()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is not an empty folder: empty it, or name another with --out")
+    names = _checked(parties, experiment.partition.clients)
+    seed = experiment.run.seed
+    benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
+    if benchmark.part:
+        raise DataError(f"{benchmark.name} is but a part of a benchmark (data.part = true): deal the whole one")
+    partition = partition_of(experiment, benchmark, seed)
+
+    def write(name: str, samples: Any, split: Any) -> dict[str, Any]:
+        write_folder(out / name, benchmark, samples, split)
+        classes = len(np.unique(benchmark.labels[samples]))
+        return {"name": name, "folder": str(out / name), "samples": len(samples), "classes": classes}
+
+    dealt = [write(name, samples, "train") for name, samples in zip(names, partition.clients, strict=True)]
+    tests = np.union1d(benchmark.test_seen, benchmark.test_unseen)
+    data: dict[str, Any] = {"name": "folder", "part": True}
+    for key in ("features", "semantics"):
+        if scalings := getattr(experiment.data, key):
+            data[key] = list(scalings)
+    return {
+        "out": str(out),
+        "seed": seed,
+        "parties": dealt,
+        "coordinator": write(COORDINATOR, tests, "test"),
+        "data": data,
+    }
+
+
+def render(told: Mapping[str, Any]) -> str:
+    """Write what :func:`deal` made for people."""
+    coordinator, parties = told["coordinator"], told["parties"]
+    width = max(len(one["name"]) for one in (*parties, coordinator))
+    lines = [f"{told['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {told['seed']}"]
+    for one, what in (*((one, "training") for one in parties), (coordinator, "test")):
+        lines.append(f"  {one['name']:<{width}}  {one['samples']:,} {what} samples of {one['classes']} classes")
+    lines += [f"in the experiment file of {parties[0]['name']}:", "[data]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in told["data"].items()]
+    return "\n".join([*lines, f"root = {json.dumps(parties[0]['folder'], ensure_ascii=False)}"])
+
+
+def _checked(parties: Sequence[str] | None, clients: int) -> list[str]:
+    """Return the names of the clients' folders."""
+    if parties is None:
+        return [f"client-{k}" for k in range(clients)]
+    if len(parties) != clients:
+        raise ExperimentError(
+            f"--parties gives {len(parties)} names, but there are {clients} clients: give as many names, or set "
+            f"partition.clients = {len(parties)}"
+        )
+    for name in parties:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ExperimentError(
+                f"--parties: {name!r} is no name of a folder: use letters, digits, '_', '-' and '.', and begin with "
+                "one of the first three"
+            )
+        if sum(name.casefold() == other.casefold() for other in (*parties, COORDINATOR)) > 1:
+            raise ExperimentError(f"--parties: the name {name!r} is taken twice or the coordinator's: choose another")
+    return list(parties)

@@ -1,0 +1,195 @@
+"""``fedunseen data deal``: the folders of parties hold together what a run deals, and nothing else."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment
+from fedunseen.core.errors import DataError
+from fedunseen.data.folder import Folder
+from fedunseen.experiment.orchestrator import partition_of
+from fedunseen.experiment.registry import find
+from published_layouts import write_image, write_sentiment140
+
+
+def read(folder):
+    return Folder.load(Folder.Settings(root=folder, part=True), 5)
+
+
+def same_space(one, other):
+    assert one.names == other.names
+    assert one.attribute_names == other.attribute_names
+    assert one.attribute_groups == other.attribute_groups
+    assert one.semantics.tobytes() == other.semantics.tobytes()
+    for split in ("seen", "validation", "unseen"):
+        assert getattr(one, split).tolist() == getattr(other, split).tolist()
+
+
+def same_samples(own, whole, ids):
+    assert (own.features.dtype, own.image_shape) == (whole.features.dtype, whole.image_shape)
+    assert own.features.shape[1:] == whole.features.shape[1:]
+    assert own.features.tobytes() == np.ascontiguousarray(whole.features[ids]).tobytes()
+    assert own.labels.tolist() == whole.labels[ids].tolist()
+    assert (own.users is None) == (whole.users is None)
+    assert whole.users is None or own.users.tolist() == whole.users[ids].tolist()
+    assert (own.answers is None) == (whole.answers is None)
+    assert whole.answers is None or own.answers.tolist() == whole.answers.tolist()
+
+
+def check(out, experiment, names):
+    """Compare folders with the experiment's benchmark and partition; return the benchmark."""
+    whole = find("data", experiment.data.name).load(experiment.data, experiment.run.seed)
+    partition = partition_of(experiment, whole, experiment.run.seed)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*names, "coordinator"])
+    for name, ids in zip(names, partition.clients, strict=True):
+        own = read(out / name)
+        same_space(own.space, whole.space)
+        same_samples(own, whole, ids)
+        assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (len(ids), 0, 0)
+    tests = np.union1d(whole.test_seen, whole.test_unseen)
+    held = read(out / "coordinator")
+    same_space(held.space, whole.space)
+    same_samples(held, whole, tests)
+    assert len(held.train) == 0
+    assert tests[held.test_seen].tolist() == whole.test_seen.tolist()
+    assert tests[held.test_unseen].tolist() == whole.test_unseen.tolist()
+    return whole, np.sort(np.concatenate(partition.clients))
+
+
+def test_the_parties_hold_together_what_there_is_to_train_on(command, tmp_path):
+    out, settings = tmp_path / "parties", {"partition.clients": 3, "run.seed": 4}
+    done = command("data", "deal", "digit-pairs", "--set", "partition.clients=3", "--set", "run.seed=4", "--out", out,
+                   "--parties", "north, south,west", "--json")  # fmt: skip
+    assert done.code == 0
+    told = json.loads(done.out)
+    whole, dealt = check(out, Experiment.load("digit-pairs", settings), ["north", "south", "west"])
+    assert dealt.tolist() == whole.train.tolist()
+    assert (told["out"], told["seed"], told["data"]) == (str(out), 4, {"name": "folder", "part": True})
+    assert [one["name"] for one in told["parties"]] == ["north", "south", "west"]
+    assert sum(one["samples"] for one in told["parties"]) == len(whole.train)
+    assert sum(one["classes"] for one in told["parties"]) == len(whole.space.seen)
+    assert told["coordinator"] == {
+        "name": "coordinator", "folder": str(out / "coordinator"), "samples": 3000, "classes": 100,
+    }  # fmt: skip
+
+
+def test_it_says_what_a_party_s_experiment_file_needs(command, tmp_path):
+    out = tmp_path / "parties"
+    done = command("data", "deal", "digit-pairs", "--set", "partition.clients=2", "--set", "data.features=['centre']",
+                   "--out", out)  # fmt: skip
+    assert done.out.splitlines() == [
+        f"{out}: 2 parties and a coordinator, dealt with run.seed = 0",
+        "  client-0     2,400 training samples of 40 classes",
+        "  client-1     2,400 training samples of 40 classes",
+        "  coordinator  3,000 test samples of 100 classes",
+        "in the experiment file of client-0:",
+        "[data]",
+        'name = "folder"',
+        "part = true",
+        'features = ["centre"]',
+        f'root = "{out / "client-0"}"',
+    ]
+    (tmp_path / "mine.toml").write_text(
+        done.out.partition("client-0:\n")[2] + '[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
+    )
+    data = Experiment.load(tmp_path / "mine.toml").data
+    assert len(find("data", data.name).load(data, 0).train) == 2400
+
+
+def test_few_shot_classes_are_dealt_without_descriptions(command, tmp_path):
+    """The digits have no attributes, and no validation class, which nobody may draw then."""
+    out = tmp_path / "parties"
+    assert command("data", "deal", "digits-maml", "--set", "partition.clients=2", "--out", out).code == 0
+    whole, dealt = check(out, Experiment.load("digits-maml", {"partition.clients": 2}), ["client-0", "client-1"])
+    assert whole.image_shape == (8, 8)
+    assert dealt.tolist() == whole.train.tolist()
+
+
+def test_sequences_users_and_answers_are_dealt(command, tmp_path):
+    write_sentiment140(tmp_path / "tweets" / "mine.csv")
+    (tmp_path / "vectors.txt").write_text("good 1 0\nbad 0 1\nday 0.3 0.1\n")
+    settings = {
+        "data.root": str(tmp_path / "tweets"), "data.vectors": str(tmp_path / "vectors.txt"), "partition.clients": 3,
+    }  # fmt: skip
+    told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    out = tmp_path / "parties"
+    assert command("data", "deal", "sent140-maml-mi-adv", *told, "--out", out).code == 0
+    experiment = Experiment.load("sent140-maml-mi-adv", settings)
+    whole, dealt = check(out, experiment, [f"client-{k}" for k in range(3)])
+    assert (whole.kind, whole.features.dtype, len(whole.space.validation)) == ("sequences", np.float16, 2)
+    validation = np.isin(whole.labels[whole.train], whole.space.validation)
+    assert dealt.tolist() == whole.train[~validation].tolist()  # tweets of validation users are nobody's
+
+
+def test_images_are_dealt_as_they_are(command, tmp_path):
+    root = tmp_path / "photos"
+    for c, name in enumerate(("cat", "dog", "wolf")):
+        for i in range(5):
+            write_image(root / name / f"{i}.png", 10 * c + i)
+    (root / "classes.csv").write_text("name,split,size: a,size: b\ncat,seen,0.1,1e-30\ndog,seen,1,2\nwolf,unseen,3,4\n")
+    settings = {
+        "data.name": "images", "data.root": str(root), "data.size": 8, "encoder.name": "conv", "partition.clients": 2,
+    }  # fmt: skip
+    told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    out = tmp_path / "parties"
+    assert command("data", "deal", "digit-pairs-conv", *told, "--out", out).code == 0
+    whole, _ = check(out, Experiment.load("digit-pairs-conv", settings), ["client-0", "client-1"])
+    assert whole.kind == read(out / "client-0").kind == "images"
+    assert whole.features.dtype == np.uint8
+
+
+def test_whoever_shares_samples_has_them_each(command, tmp_path):
+    settings = {"partition.clients": 3, "partition.kind": "iid", "partition.rho": 0.5}
+    told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    assert command("data", "deal", "digit-pairs", *told, "--out", tmp_path / "parties").code == 0
+    check(tmp_path / "parties", Experiment.load("digit-pairs", settings), [f"client-{k}" for k in range(3)])
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("spoil", ["file", "folder"])
+def test_a_folder_with_something_in_it_is_left_alone(refused, tmp_path, spoil):
+    out = tmp_path / "parties"
+    if spoil == "file":
+        out.write_text("mine")
+    else:
+        out.mkdir()
+        (out / "mine").touch()
+    assert refused("data", "deal", "digit-pairs", "--out", out) == (
+        f"{out} is not an empty folder: empty it, or name another with --out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parties", "sentence"),
+    [
+        ("a,b", "--parties gives 2 names, but there are 3 clients: give as many names, or set partition.clients = 2"),
+        ("a,b,../c", "--parties: '../c' is no name of a folder: use letters, digits, '_', '-' and '.', and begin with "
+         "one of the first three"),
+        ("a,,c", "--parties: '' is no name of a folder: use letters, digits, '_', '-' and '.', and begin with one of "
+         "the first three"),
+        ("a,b,A", "--parties: the name 'a' is taken twice or the coordinator's: choose another"),
+        ("a,Coordinator,c", "--parties: the name 'Coordinator' is taken twice or the coordinator's: choose another"),
+    ],
+)  # fmt: skip
+def test_names_that_fit_no_folder(refused, tmp_path, parties, sentence):
+    out = tmp_path / "parties"
+    deal = ("data", "deal", "digit-pairs", "--set", "partition.clients=3", "--out", out, "--parties", parties)
+    assert refused(*deal) == sentence
+    assert not out.exists()
+
+
+def test_a_part_is_not_dealt_again(command, refused, tmp_path):
+    out = tmp_path / "parties"
+    assert command("data", "deal", "digit-pairs", "--set", "partition.clients=2", "--out", out).code == 0
+    again = ("--set", "data.name=folder", "--set", f"data.root={out / 'client-1'}", "--set", "data.part=true")
+    assert refused("data", "deal", "digit-pairs", *again, "--out", tmp_path / "more") == (
+        "folder/client-1 is but a part of a benchmark (data.part = true): deal the whole one"
+    )
+    with pytest.raises(DataError, match=re.escape("folder/client-1: the split test_seen has no sample")):
+        Folder.load(Folder.Settings(root=out / "client-1"), 0)
+    assert command("data", "check", out / "client-1", "--set", "data.part=true").code == 0
+    assert command("data", "check", out / "client-1").code == 2
