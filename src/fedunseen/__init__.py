@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedunseen.core.errors import FedUnseenError
     from fedunseen.data import ClassSpace
-    from fedunseen.experiment import Experiment, Prediction, Run, load_run, run
+    from fedunseen.experiment import Experiment, Prediction, Run, load_run
+    from fedunseen.experiment.orchestrator import run
 
 __all__ = ["ClassSpace", "Experiment", "FedUnseenError", "Prediction", "Run", "load_run", "run"]
 __version__ = "0.1.0"

@@ -6,10 +6,13 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "ConnectionLost",
     "DataError",
     "ExperimentError",
     "FedUnseenError",
     "MissingDependencyError",
+    "QuorumError",
+    "RefusedError",
     "RunDirectoryError",
     "unknown",
 ]
@@ -29,6 +32,18 @@ class DataError(FedUnseenError):
 
 class RunDirectoryError(FedUnseenError):
     """The run directory cannot be used: choose another or mend what the message names."""
+
+
+class ConnectionLost(FedUnseenError):
+    """The coordinator cannot be reached: mend the address or the network, or start it again."""
+
+
+class RefusedError(FedUnseenError):
+    """The other side does not accept this one: mend the certificate, the version or the data that the message names."""
+
+
+class QuorumError(FedUnseenError):
+    """Too few parties answered: let them come back and go on with ``--resume``."""
 
 
 class MissingDependencyError(FedUnseenError):

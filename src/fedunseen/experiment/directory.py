@@ -13,6 +13,7 @@
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
 ``similarity/``          how well classes fit each other's attributes after some rounds
 ``magnitudes/``          of an attack: some of its triggers, and the sums of features of clean samples and triggers
+``engine/``              files and logs of a distributed engine
 ``selection/``           the run on validation classes that chose rounds and calibration
 ======================== ==========================================================================
 
@@ -24,6 +25,7 @@ done again, with the same result.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -143,6 +145,10 @@ class RunDirectory:
         if not isinstance(manifest["experiment"], dict):
             raise RunDirectoryError(problem)
         return manifest
+
+    def identity(self) -> str:
+        """Return what tells this run from all others: it stays when the run is resumed."""
+        return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
@@ -265,7 +271,7 @@ def _is_leftover(name: str) -> bool:
 
 def _is_ours(name: str) -> bool:
     """Say whether a file may lie in the directory of a run that was killed before its manifest was written."""
-    return name == ".lock" or _is_leftover(name)
+    return name in (".lock", "engine") or _is_leftover(name)
 
 
 def _json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
 from fedunseen.data.episodes import too_few
 from fedunseen.data.partition import NEVER
-from fedunseen.engines import InProcess, Worker
+from fedunseen.engines import Distributed, DistributedSettings, EngineSettings, InProcess, Worker
+from fedunseen.engines.distributed import Deployment, Simulation
 from fedunseen.evaluation import Answers, answer
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
@@ -100,7 +102,7 @@ class Federation:
     benchmark: Benchmark
     partition: Partition
     method: Method
-    engine: InProcess
+    engine: InProcess | Distributed
     feature_scaler: Scaler
     semantics: Tensor  # (C, attributes), scaled
     inputs: Tensor  # (N, d) scaled vectors, or (N, channels, height, width) maps or images; on the device
@@ -110,13 +112,21 @@ class Federation:
     attack: Attack | None = None
 
     @staticmethod
-    def make(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Federation:
+    def make(
+        experiment: Experiment,
+        benchmark: Benchmark,
+        partition: Partition,
+        selection: bool = False,
+        scaler: Scaler | None = None,
+    ) -> Federation:
         """Build the objects that the experiment names.
 
         Args:
             experiment: settings.
             benchmark: samples, encoded; the given one, or its version for selection.
             partition: who holds which of its training samples.
+            selection: the benchmark is its version for selection.
+            scaler: of features, where it is not to be fitted to the training samples: a party's is the coordinator's.
 
         Raises:
             ExperimentError, DataError: something does not fit together.
@@ -138,7 +148,7 @@ class Federation:
             )
         check_presence(partition, experiment.strategy.rounds)
         if benchmark.kind == "vectors":
-            feature_scaler = Scaler.fit(benchmark.features[benchmark.train], data.features)
+            feature_scaler = scaler or _fit_scaler(benchmark, experiment)
             inputs = torch.from_numpy(feature_scaler(benchmark.features)).to(device)
         elif data.features:
             kind = benchmark.kind
@@ -157,10 +167,11 @@ class Federation:
         method: Method = chosen(settings, space, semantics, backbone)
         if isinstance(method, Episodic):
             method.set_answers(benchmark.answers)
-        if method.frozen:
+        if method.frozen and len(benchmark.train):
             method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)])
-        engine = experiment.engine
-        if engine.mode == "batched" and not method.batched:
+        settings_of_engine = experiment.engine
+        mode = settings_of_engine.mode if isinstance(settings_of_engine, EngineSettings) else "one-at-a-time"
+        if mode == "batched" and not method.batched:
             raise ExperimentError(
                 f"method.name = {settings.name!r} with encoder.name = {experiment.encoder.name!r} cannot train clients "
                 "as one batch: set engine.mode to 'auto'"
@@ -178,17 +189,26 @@ class Federation:
         check_participants(experiment, partition)
         strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, inputs, initial)
         attack = make_attack(experiment, benchmark, partition, inputs, feature_scaler)
-        worker = Worker(
-            method, strategy, inputs, labels, partition.clients, experiment.run.seed,
-            engine.mode, engine.memory * 2**20, engine.precision == "bf16",
-            experiment.encoder.augment, attack, make_screening(experiment, method),
-        )  # fmt: skip
+        forgiving = isinstance(strategy, Wrapper) or attack is not None
+        engine: InProcess | Distributed
+        if isinstance(settings_of_engine, DistributedSettings):
+            job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
+            if partition.remote:
+                job = _deployment(experiment, benchmark, feature_scaler)
+            engine = Distributed(strategy, settings_of_engine, len(partition.clients), len(space.names), job)
+        else:
+            memory, bf16 = settings_of_engine.memory * 2**20, settings_of_engine.precision == "bf16"
+            worker = Worker(
+                method, strategy, inputs, labels, partition.clients, experiment.run.seed, mode, memory, bf16,
+                experiment.encoder.augment, attack, make_screening(experiment, method),
+            )  # fmt: skip
+            engine = InProcess(strategy, worker, forgiving)
         return Federation(
             experiment,
             benchmark,
             partition,
             method,
-            InProcess(strategy, worker, forgiving=isinstance(strategy, Wrapper) or attack is not None),
+            engine,
             feature_scaler,
             semantics,
             inputs,
@@ -273,6 +293,38 @@ class Federation:
         if self.engine.strategy.merges:
             return [self.complete(params)]
         return [self.complete(client_states[client]) for client in sorted(client_states)]
+
+
+def party_sections(experiment: Experiment) -> dict[str, Any]:
+    """Return what a party is told of an experiment: nothing of the coordinator's files, defences and engine."""
+    tree = experiment.to_dict()
+    paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
+    data = {key: value for key, value in tree["data"].items() if key not in ("name", *paths)}
+    left = ("data", "partition", "engine", "attack", "defence", "privacy")
+    engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
+    return {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
+
+
+def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) -> Deployment:
+    """Return what the parties of a deployment are told."""
+    statistics = {name: torch.from_numpy(value) for name, value in scaler.statistics.items()}
+    shape = benchmark.features.shape[1:]
+    return Deployment(party_sections(experiment), benchmark.space.hashes(), shape, statistics)
+
+
+def _fit_scaler(benchmark: Benchmark, experiment: Experiment) -> Scaler:
+    """Fit the scaling of features to the training samples.
+
+    Raises:
+        ExperimentError: there is none, as at a coordinator, and the scaling has something to fit.
+    """
+    steps = experiment.data.features
+    if not len(benchmark.train) and {"min-max", "centre", "standard"} & set(steps):
+        raise ExperimentError(
+            f"data.features = {list(steps)} is fitted to training samples, and {benchmark.name} has none: use l2 or "
+            "x10, or give the coordinator some training samples of its own"
+        )
+    return Scaler.fit(benchmark.features[benchmark.train], steps)
 
 
 def _able(partition: Partition, benchmark: Benchmark, settings: Any) -> Partition:

@@ -9,9 +9,11 @@ makes the same choice on the test set itself, as many papers do.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,14 +21,18 @@ from typing import Any, Protocol
 
 import numpy as np
 import scipy.stats
+import torch
 
-from fedunseen.core.errors import FedUnseenError, RunDirectoryError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
 from fedunseen.data.episodes import for_episodes
-from fedunseen.engines import RoundResult
+from fedunseen.data.partition import elsewhere
+from fedunseen.engines import Distributed, DistributedSettings, RoundResult
+from fedunseen.engines.distributed import Meeting, Party
+from fedunseen.engines.link import Simulate
 from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
@@ -38,7 +44,9 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import observe_round, summary_tensors
 from fedunseen.experiment.threat_log import observe_threats, threat_line, threat_result
 
-__all__ = ["Progress", "free_directory", "run"]
+__all__ = ["Progress", "free_directory", "in_process", "partition_of", "prepared", "run"]
+
+_WORKER = "fedunseen.experiment.party:simulated"  # what a simulation's worker processes answer with
 
 SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # of every seed, or nearly so
 SHARED = ("few_shot", "few_shot_base", "few_shot_pixels", "few_shot_random")  # of a few-shot run, in place of NAMES
@@ -83,6 +91,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    meeting: Meeting | None = None,
 ) -> Run:
     """Run an experiment and return it, as :func:`load_run` would.
 
@@ -91,6 +100,7 @@ def run(
         out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
         resume: go on with the run that ``out`` holds.
         progress: hears of every round.
+        meeting: the parties of a deployment.
 
     Raises:
         FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
@@ -107,24 +117,30 @@ def run(
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     path = Path(out) if out is not None else free_directory(experiment)
     hear = progress or (lambda stage, round, rounds, line: None)
+    _check_engine(experiment, meeting)
     if experiment.run.seeds > 1:
         return _run_seeds(experiment, path, resume, hear)
     started = time.perf_counter()
     benchmark = _load_data(experiment, experiment.run.seed)
-    partition = _partition(experiment, benchmark, experiment.run.seed)
+    if meeting is None:
+        partition = partition_of(experiment, benchmark, experiment.run.seed)
+    else:
+        partition = elsewhere(experiment.partition)
     fingerprint = _fingerprint(experiment, benchmark)
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
         return load_run(path)
     if find("method", experiment.method.name).episodic:
-        return _run_few_shot(experiment, benchmark, fingerprint, directory, resume, hear, started)
+        return _run_few_shot(experiment, benchmark, partition, fingerprint, directory, resume, hear, started, meeting)
     federation = Federation.make(experiment, benchmark, partition)
     selection = _selection_benchmark(experiment, benchmark, partition)
     with directory.locked(), keep_pages():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
         directory.create(_manifest(experiment, fingerprint, benchmark))
-        if not directory.complete():
+        if directory.complete():
+            return load_run(path)
+        with _met(experiment, directory, len(federation.partition.clients), meeting) as met:
             chosen: dict[str, Any] = {}
             if selection is None:
                 own = experiment.evaluation
@@ -135,17 +151,83 @@ def run(
                     own.factor if own.factor is not None else None if calibrated else 0.0,
                 )
             else:
-                choice, chosen = _select(experiment, selection, partition, directory, hear)
+                choice, chosen = _select(experiment, selection, partition, directory, hear, met)
             if chosen.get("settings"):
                 federation = Federation.make(experiment.with_overrides(chosen["settings"]), benchmark, partition)
             judge = _ZeroShot(federation, choice.factor)
-            result = _train(federation, directory, choice, judge, "training", hear, observed=True)
+            result = _train(federation, directory, choice, judge, "training", hear, observed=True, met=met)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(path)}
             if chosen:
                 result["chosen_on_validation"] = chosen
             _write_summary(federation, directory, result)
             write_json(directory.result_path, result)
+            _say_goodbye(federation)
     return load_run(path)
+
+
+def _check_engine(experiment: Experiment, meeting: Meeting | None) -> None:
+    """Refuse to run here what is meant for parties elsewhere, or the other way round.
+
+    Raises:
+        ExperimentError: says what to do instead.
+    """
+    settings = experiment.engine
+    deployed = isinstance(settings, DistributedSettings) and settings.mode == "deployment"
+    if deployed and meeting is None:
+        raise ExperimentError(
+            "engine.mode = 'deployment' waits for parties elsewhere, which `fedunseen host` does: use that, or set "
+            "engine.mode to 'simulation'"
+        )
+
+
+@contextmanager
+def _met(
+    experiment: Experiment, directory: RunDirectory, clients: int, meeting: Meeting | None
+) -> Iterator[Meeting | None]:
+    """Yield the parties of a deployment, or those of a simulation in worker processes; None if all is in-process."""
+    settings = experiment.engine
+    if meeting is not None:
+        meeting.run = directory.identity()
+        yield meeting
+    elif isinstance(settings, DistributedSettings):
+        adapter = importlib.import_module(find("engine", settings.name).adapter)
+        threads = str(max(1, torch.get_num_threads() // settings.processes))
+        place = Simulate(directory.path / "engine", clients, settings.processes, _WORKER, threads)
+        with adapter.simulate(place) as link:
+            yield Meeting(link, [Party(str(client)) for client in range(clients)])
+    else:
+        yield None
+
+
+def _say_goodbye(federation: Federation) -> None:
+    if isinstance(federation.engine, Distributed):
+        federation.engine.finish()
+
+
+def in_process(experiment: Experiment) -> Experiment:
+    """Return the experiment on the default engine, one client at a time: what stands behind every other engine."""
+    if experiment.engine.name != "in-process":
+        keep = {f"engine.{key}": getattr(experiment.engine, key) for key in ("memory", "precision")}
+        experiment = experiment.with_overrides({"engine.name": "in-process", **keep})
+    return experiment.with_overrides({"engine.mode": "one-at-a-time"})
+
+
+def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partition]:
+    """Return the benchmark and the partition that a run trains on, as a simulation's worker process needs them.
+
+    Args:
+        experiment: on any engine.
+        selection: those on which rounds and settings are chosen.
+    """
+    seed = experiment.run.seed
+    benchmark = _load_data(experiment, seed)
+    partition = partition_of(experiment, benchmark, seed)
+    if find("method", experiment.method.name).episodic:
+        return for_episodes(benchmark), partition
+    if not selection:
+        return benchmark, partition
+    chosen = benchmark.for_selection(seed)
+    return chosen, partition.restricted_to(chosen.train)
 
 
 def _load_data(experiment: Experiment, seed: int) -> Benchmark:
@@ -183,7 +265,12 @@ def _calibrates(experiment: Experiment) -> bool:
 
 
 def _select(
-    experiment: Experiment, benchmark: Benchmark, partition: Partition, parent: RunDirectory, hear: Progress
+    experiment: Experiment,
+    benchmark: Benchmark,
+    partition: Partition,
+    parent: RunDirectory,
+    hear: Progress,
+    met: Meeting | None,
 ) -> tuple[Choice, dict[str, Any]]:
     """Choose round, calibration factor and settings by runs on validation classes."""
     partition = partition.restricted_to(benchmark.train)
@@ -200,11 +287,11 @@ def _select(
         stage = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if len(candidates) > 1 else "")
         result = directory.result()
         if result is None:
-            federation = Federation.make(candidate, benchmark, partition)
+            federation = Federation.make(candidate, benchmark, partition, selection=True)
             directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             fixed = experiment.evaluation.factor
             choice = Choice(None, fixed if fixed is not None else None if _calibrates(candidate) else 0.0)
-            result = _train(federation, directory, choice, _ZeroShot(federation, choice.factor), stage, hear)
+            result = _train(federation, directory, choice, _ZeroShot(federation, choice.factor), stage, hear, met=met)
             write_json(directory.result_path, result)
         results.append(result)
     best = max(range(len(results)), key=lambda i: (*_merit(results[i], judge), -i))
@@ -243,6 +330,7 @@ def _train(
     stage: str,
     hear: Progress,
     observed: bool = False,
+    met: Meeting | None = None,
 ) -> dict[str, Any]:
     """Run all rounds, from the newest checkpoint on, and return the final numbers.
 
@@ -250,6 +338,8 @@ def _train(
     """
     experiment = federation.experiment
     rounds = experiment.strategy.rounds
+    if met is not None and isinstance(federation.engine, Distributed):
+        federation.engine.connect(met)
     state, params = federation.initial()
     order = list(params)
     client_states: dict[int, Params] = {}
@@ -275,6 +365,8 @@ def _train(
         line |= federation.engine.strategy.notes(state)
         if result.dropped:
             line["dropped"] = {str(client): why for client, why in result.dropped.items()}
+        if result.seconds:
+            line["client_seconds"] = {str(client): seconds for client, seconds in result.seconds.items()}
         line["seconds"] = round(time.perf_counter() - started, 4)
         merit = judge.merit(line)
         lines.append(line)
@@ -326,8 +418,12 @@ class _ZeroShot:
         return {name: line[name] for name in names}
 
 
-def _partition(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
-    """Deal the training samples; in a few-shot run validation classes are nobody's."""
+def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
+    """Deal the training samples; in a few-shot run validation classes are nobody's.
+
+    Raises:
+        FedUnseenError: the samples do not suffice, or the file that says who holds what is missing or damaged.
+    """
     episodic = find("method", experiment.method.name).episodic
     return make_partition(experiment.partition, for_episodes(benchmark) if episodic else benchmark, seed)
 
@@ -335,28 +431,32 @@ def _partition(experiment: Experiment, benchmark: Benchmark, seed: int) -> Parti
 def _run_few_shot(
     experiment: Experiment,
     benchmark: Benchmark,
+    partition: Partition,
     fingerprint: str,
     directory: RunDirectory,
     resume: bool,
     hear: Progress,
     started: float,
+    meeting: Meeting | None,
 ) -> Run:
     """Train on episodes; choose the round on those of validation classes; report those of classes that nobody had."""
-    partition = _partition(experiment, benchmark, experiment.run.seed)
     federation = Federation.make(experiment, for_episodes(benchmark), partition)
     judge = FewShot.make(federation, benchmark)
     with directory.locked(), keep_pages():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
         directory.create(_manifest(experiment, fingerprint, benchmark))
-        if not directory.complete():
+        if directory.complete():
+            return load_run(directory.path)
+        with _met(experiment, directory, len(federation.partition.clients), meeting) as met:
             last = experiment.evaluation.selection == "last"
             choice = Choice(experiment.strategy.rounds if last else None, None)
-            result = _train(federation, directory, choice, judge, "training", hear, observed=True)
+            result = _train(federation, directory, choice, judge, "training", hear, observed=True, met=met)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(directory.path)}
             _write_inputs(federation, benchmark, directory)
             params = load_params(directory.model_path, federation.device)
             write_tensors(directory.path / "evaluation.safetensors", judge.summary(params))
             write_json(directory.result_path, result)
+            _say_goodbye(federation)
     return load_run(directory.path)
 
 
@@ -493,7 +593,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
     directory = RunDirectory(path)
     first = experiment.run.seed
     benchmark = _load_data(experiment, first)
-    partitions = [_partition(experiment, benchmark, first + i) for i in range(experiment.run.seeds)]
+    partitions = [partition_of(experiment, benchmark, first + i) for i in range(experiment.run.seeds)]
     fingerprint = _fingerprint(experiment, benchmark)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():

@@ -15,6 +15,7 @@ from typing import Any
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.data import BENCHMARKS
 from fedunseen.encoders import ENCODERS
+from fedunseen.engines import ENGINES
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
 from fedunseen.threats import ATTACKS, SCREENINGS
@@ -30,6 +31,7 @@ _OWN = {
     "attack": ATTACKS,
     "screening": SCREENINGS,
     "defence": DEFENCES,
+    "engine": ENGINES,
 }
 _GROUP = {
     "data": "fedunseen.benchmarks",
@@ -39,6 +41,7 @@ _GROUP = {
     "attack": "fedunseen.attacks",
     "screening": "fedunseen.screenings",
     "defence": "fedunseen.defences",
+    "engine": "fedunseen.engines",
 }
 
 

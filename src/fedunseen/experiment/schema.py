@@ -18,7 +18,7 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
-from fedunseen.engines import EngineSettings
+from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.registry import find
 from fedunseen.strategies import Strategy, StrategySettings
 from fedunseen.threats.attacks import AttackSettings, parse_rounds
@@ -41,7 +41,7 @@ SECTIONS = (
     "evaluation",
     "run",
 )
-NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence")  # whose name says which settings
+NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # whose name says which
 OPTIONAL = ("attack", "screening", "defence", "privacy")  # left out of what is written where they are "none", as before
 
 
@@ -108,7 +108,7 @@ class Experiment(BaseModel):
     screening: SerializeAsAny[NamedSettings]
     defence: SerializeAsAny[DefenceSettings]
     privacy: PrivacySettings
-    engine: EngineSettings
+    engine: SerializeAsAny[EngineSettings | DistributedSettings]
     evaluation: EvaluationSettings
     run: RunSettings
 
@@ -167,6 +167,7 @@ class Experiment(BaseModel):
             _override(sections, key, value)
         for section in ("encoder", *OPTIONAL):
             sections[section] = {"name": "none", **sections.get(section, {})}
+        sections["engine"] = {"name": "in-process", **sections.get("engine", {})}
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
@@ -174,7 +175,6 @@ class Experiment(BaseModel):
             **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
             "partition": PartitionSettings,
             "privacy": PrivacySettings,
-            "engine": EngineSettings,
             "evaluation": EvaluationSettings,
             "run": RunSettings,
         }
@@ -207,6 +207,8 @@ class Experiment(BaseModel):
             )
         self._check_merging(strategy)
         self._check_threats()
+        if isinstance(self.engine, DistributedSettings) and self.engine.mode == "deployment":
+            self._check_deployment(strategy)
         evaluation = self.evaluation
         if evaluation.choose and evaluation.selection != "validation":
             raise ExperimentError(
@@ -268,6 +270,25 @@ class Experiment(BaseModel):
                 f"privacy.name = {privacy!r} counts every round on the clients' data, and evaluation.selection = "
                 "'validation' would train a run more on them: set it to 'last'"
             )
+
+    def _check_deployment(self, strategy: type[Strategy]) -> None:
+        """Refuse what needs all data in one place, or all parties in one process."""
+        name, defence = self.strategy.name, self.defence.name
+        reasons = {
+            f"strategy.name = {name!r} merges nothing": strategy.pools or not strategy.merges,
+            f"attack.name = {self.attack.name!r} is a simulated one": self.attack.name != "none",
+            "evaluation.selection = 'validation' trains on samples that lie with the parties": (
+                self.evaluation.selection == "validation"
+            ),
+            f"privacy.name = {self.privacy.name!r} with strategy.weights = {self.strategy.weights!r} has to know "
+            "who holds how many classes": self.privacy.name != "none" and self.strategy.weights != "uniform",
+            f"defence.name = {defence!r} has to know who holds which classes": (
+                defence != "none" and find("defence", defence).asks_scores
+            ),
+            f"run.seeds = {self.run.seeds} are as many runs": self.run.seeds > 1,
+        }
+        if wrong := [reason for reason, there in reasons.items() if there]:
+            raise ExperimentError(f"engine.mode = 'deployment' is not for this experiment: {wrong[0]}: change that")
 
     def _check_threats(self) -> None:
         method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)

@@ -44,7 +44,7 @@ def observe_round(federation: Federation, directory: RunDirectory, round: int, r
     if round + 1 in (*_MAPPED, settings.strategy.rounds):
         path = directory.path / "similarity" / f"round-{round + 1}.safetensors"
         write_tensors(path, _compatibility(federation, result.params))
-    if kept and method.trained:
+    if kept and method.trained and not federation.partition.remote:  # it is about the clients' own samples
         write_json(directory.path / "theory.json", {"round": round + 1, **_theory(federation, result)})
 
 

@@ -1,0 +1,251 @@
+"""``fedunseen certs``, ``host`` and ``join``: a federation between organisations."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import json
+import logging
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
+
+__all__ = ["certs", "host", "join"]
+
+PORT = 8850
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")  # what may stand in a certificate, a folder's name and a host's
+_ENGINES = ("flower", "nvflare")
+
+Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=f"Of the coordinator: HOST or HOST:PORT ({PORT}).")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
+
+
+def certs(
+    parties: Annotated[str, typer.Option(help="Names of all parties that may ever join: a,b,c.")],
+    out: Annotated[Path, typer.Option(help="A new folder; it gets a folder for the coordinator and one a party.")],
+    engine: Annotated[str, typer.Option(help="What will carry the messages: nvflare or flower.")] = "nvflare",
+    address: Annotated[str, typer.Option(help="Host name or address at which parties reach the coordinator.")] = (
+        "127.0.0.1"
+    ),
+    days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
+) -> None:
+    """Make certificates and keys: give every party its folder, over a channel that you trust."""
+    names = _names(parties)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunDirectoryError(f"{out} is not an empty folder: choose another --out")
+    _adapter(_engine(engine)).certificates(out, address.rpartition(":")[0] or address, names, days)
+    _say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
+
+
+def host(
+    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: engine.quorum=2")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    address: Annotated[str, typer.Option(help="Where to listen: HOST or HOST:PORT.")] = f"127.0.0.1:{PORT}",
+    kit: Annotated[Path | None, typer.Option(help="The coordinator's folder, made by `fedunseen certs`.")] = None,
+    insecure: Insecure = False,
+    track: Annotated[
+        list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")
+    ] = None,
+    parties: Annotated[str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
+    from fedunseen.cli.roster import roster
+    from fedunseen.engines.distributed import Meeting, Party
+    from fedunseen.engines.link import Host
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment import run as run_experiment
+    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.schema import parse_override
+    from fedunseen.experiment.tracking import tracked
+
+    told: dict[str, Any] = dict(parse_override(text) for text in overrides or [])
+    name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
+    at, port = _address(address)
+    chosen = Experiment.load(experiment, {"engine.name": name, **told, "partition.clients": len(names)})
+    deployed = {"engine.mode": "deployment"}
+    if chosen.evaluation.selection == "validation" and "evaluation.selection" not in told:
+        _say("note: validation samples lie with the parties, so nothing is chosen: evaluation.selection is 'last'")
+        deployed["evaluation.selection"] = "last"
+    chosen = chosen.with_overrides(deployed)
+    if resume and out is None:
+        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
+    out = out or free_directory(chosen)
+    members = [Party(name) for name in names]
+    with _terminable(), _logged(out), roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
+        place = Host(out / "engine", at, port, kit, tuple(names))
+        with _adapter(name).host(place) as link:
+            _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
+            done = run_experiment(chosen, out, resume, hear, Meeting(link, members))
+    from fedunseen.report import write_report
+
+    report = write_report(done)
+    _say(f"run:    {done.path}", f"report: {report}")
+    if as_json:
+        print(json.dumps(done.result), flush=True)
+
+
+def join(
+    address: Address,
+    data: Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")],
+    kit: Annotated[Path | None, typer.Option(help="Your folder, made by `fedunseen certs`.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="Where to keep what is remembered between rounds (default: fedunseen-NAME).")
+    ] = None,
+    insecure: Insecure = False,
+    name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
+    engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
+    patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
+) -> None:
+    """Take part in a federation with your own data, which stay here."""
+    from fedunseen.engines.link import Join
+    from fedunseen.experiment.party import Party
+
+    at, port = _address(address)
+    if insecure:
+        if kit is not None or name is None:
+            raise ExperimentError("--insecure goes with --name instead of --kit: say who you are")
+        engine, who = _engine(engine), _names(name)[0]
+    else:
+        if kit is None:
+            raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
+        told = _kit(kit, "party.json", "name")
+        engine, who = _engine(str(told["engine"])), str(told["name"])
+    state = state or Path(f"fedunseen-{who}")
+    with _terminable(), _alone(state):
+        party = Party(data, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"))
+        held = len(set(party.benchmark.labels[party.benchmark.train].tolist()))
+        _say(f"{who}: {len(party.benchmark.train)} samples of {held} classes; looking for {at}:{port}")
+        _adapter(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
+    if party.error is not None:
+        raise party.error
+
+
+_log = logging.getLogger("fedunseen.federation")
+
+
+def _coordinator(kit: Path | None, insecure: bool, parties: str | None, engine: str | None) -> tuple[str, list[str]]:
+    """Return which engine carries the messages, and the names of the parties."""
+    if insecure:
+        if kit is not None or parties is None:
+            raise ExperimentError("--insecure goes with --parties instead of --kit: name all parties that may join")
+        return _engine(engine or "nvflare"), _names(parties)
+    if kit is None:
+        raise ExperimentError("--kit is missing: name the coordinator's folder made by `fedunseen certs`")
+    told = _kit(kit, "parties.json", "parties")
+    of_kit = _engine(str(told["engine"]))
+    if engine not in (None, of_kit):
+        raise ExperimentError(f"engine.name = {engine!r}, but the certificates in {kit} are for {of_kit!r}")
+    return of_kit, [str(name) for name in told["parties"]]
+
+
+def _kit(kit: Path, file: str, key: str) -> Mapping[str, Any]:
+    path = kit / file
+    try:
+        told = json.loads(path.read_bytes())
+        if told["engine"] in _ENGINES and told[key]:
+            return dict(told)
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    whose = "the coordinator's" if file == "parties.json" else "a party's"
+    raise DataError(f"{path} is missing or damaged: --kit names {whose} folder made by `fedunseen certs`")
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not _NAME.fullmatch(name) or name == "coordinator":
+            raise ExperimentError(
+                f"{name!r} cannot be a party's name: take letters, digits and hyphens, and not 'coordinator'"
+            )
+    if len({name.lower() for name in names}) != len(names):
+        raise ExperimentError(f"two of the parties {', '.join(names)} have the same name: rename one")
+    return names
+
+
+def _engine(name: str) -> str:
+    if name not in _ENGINES:
+        raise ExperimentError(f"{name!r} is no engine for parties elsewhere: choose {' or '.join(_ENGINES)}")
+    return name
+
+
+def _adapter(name: str) -> Any:
+    from fedunseen.experiment.registry import find
+
+    return importlib.import_module(find("engine", name).adapter)
+
+
+def _address(text: str) -> tuple[str, int]:
+    place, colon, port = text.rpartition(":")
+    if not colon:
+        return text, PORT
+    if not port.isdecimal() or not 0 < int(port) < 2**16 or not place:
+        raise ExperimentError(f"{text!r} is no address: write HOST or HOST:PORT, for example 10.0.0.1:{PORT}")
+    return place, int(port)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the process in order, so that what it has started ends too."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("interrupted")
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Hold a party's folder against a second process."""
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(state / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FedUnseenError(
+                f"{state} is in use by another process: this party has joined already, or give another --state"
+            ) from None
+        yield
+
+
+@contextmanager
+def _logged(out: Path) -> Iterator[None]:
+    """Say what happens on standard error, and write it to ``federation.log`` beside the run directory's other files."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            _log.removeHandler(handler)
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,418 @@
+"""The coordinator of a distributed engine: the round of the in-process engine, with parties that may be slow, gone or lie.
+
+What carries the messages is a :class:`~fedunseen.engines.link.Link`: Flower's or NVFlare's, on one machine (a
+simulation, whose worker processes have all data and are sent the client's state with its instruction) or between
+organisations (a deployment: data and state stay with the party). Nothing else differs between them. Replies are merged
+in client order, whoever answers first, so that the engine changes no result.
+
+A round counts if a quorum of its clients has answered; otherwise those that are missing are asked again as soon as they
+are back, and after ``patience`` seconds the run pauses: the last full round is in its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from fedunseen.core.errors import QuorumError
+from fedunseen.core.parameters import Params, size_in_bytes, to_device, under
+from fedunseen.core.settings import NamedSettings
+from fedunseen.engines.in_process import RoundResult, bytes_sent
+from fedunseen.engines.link import Link
+from fedunseen.engines.wire import PROTOCOL, Expected, WireError, installed, pack, read_reply, unpack
+from fedunseen.strategies import Instruction, Reply, Strategy
+
+__all__ = [
+    "Deployment",
+    "Distributed",
+    "DistributedSettings",
+    "Flower",
+    "Meeting",
+    "NVFlare",
+    "Party",
+    "Simulation",
+    "needed",
+]
+
+_log = logging.getLogger("fedunseen.federation")
+_FAREWELL = 30.0  # seconds that parties may take to hear that the run is over
+_ATTEMPTS = 5  # times that those who are missing are asked in one round
+_PAUSE = 0.2  # seconds between two looks at who is connected
+_RECEIPT = "round"  # what the coordinator keeps of a client's state, in its place: the last round it took part in
+
+
+class DistributedSettings(NamedSettings):
+    """Settings that both distributed engines have."""
+
+    mode: Literal["simulation", "deployment"] = "simulation"
+    """Worker processes on this machine, or parties elsewhere: `fedunseen host` and `fedunseen join`."""
+    quorum: int | float = 1.0
+    """How many of a round's clients have to answer: a number (`2`) or a share (`0.66`; `1.0` is all of them)."""
+    timeout: float = Field(600.0, gt=0)
+    """Seconds that a client may take to answer; then the round goes on without it."""
+    patience: float = Field(300.0, ge=0)
+    """Seconds to wait for a quorum; then the run pauses, to be gone on with by `--resume`."""
+    processes: int = Field(2, ge=1)
+    """simulation: worker processes, each with all data in its memory."""
+    memory: int = Field(1024, ge=1)
+    """MiB that a client may take beside the data."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: matrix products in bfloat16, parameters in float32."""
+
+    @field_validator("quorum")
+    @classmethod
+    def _check_quorum(cls, value: int | float) -> int | float:
+        if (isinstance(value, int) and value < 1) or (isinstance(value, float) and not 0 < value <= 1):
+            raise ValueError(f"quorum = {value}: give a number of clients (1, 2, ...) or a share (0.5, at most 1.0)")
+        return value
+
+
+class FlowerSettings(DistributedSettings):
+    """Settings of Flower."""
+
+    name: Literal["flower"] = "flower"
+
+
+class NVFlareSettings(DistributedSettings):
+    """Settings of NVFlare."""
+
+    name: Literal["nvflare"] = "nvflare"
+
+
+class Flower:
+    """Flower carries the messages (extra ``flower``)."""
+
+    Settings = FlowerSettings
+    adapter: ClassVar[str] = "fedunseen.engines.flower"
+
+
+class NVFlare:
+    """NVIDIA FLARE carries the messages (extra ``nvflare``)."""
+
+    Settings = NVFlareSettings
+    adapter: ClassVar[str] = "fedunseen.engines.nvflare"
+
+
+def needed(quorum: int | float, clients: int) -> int:
+    """Return how many of ``clients`` have to answer.
+
+    Example:
+        >>> needed(2, 3), needed(0.5, 3), needed(1.0, 3)
+        (2, 2, 3)
+    """
+    return min(quorum, clients) if isinstance(quorum, int) else max(1, math.ceil(quorum * clients - 1e-9))
+
+
+@dataclass(eq=False)
+class Party:
+    """What the coordinator knows of a party.
+
+    Attributes:
+        name: as its certificate says.
+        connected: it is there now.
+        classes, samples: what it says it holds; 0 until it has joined.
+        rounds: how many of its replies were merged.
+        seconds: that its last local update took, as it says.
+        refused: why it, or its last reply, was not taken; empty if it was.
+    """
+
+    name: str
+    connected: bool = False
+    classes: int = 0
+    samples: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    refused: str = ""
+
+
+@dataclass(eq=False)
+class Meeting:
+    """A link, who is at its other end, and which run it is about.
+
+    Attributes:
+        link: reaches the parties.
+        parties: in the order of the clients.
+        run: what tells this run from others, for the states that parties keep.
+        greeted: name -> the token of the connection that has been greeted.
+    """
+
+    link: Link
+    parties: list[Party]
+    run: str = ""
+    greeted: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What a worker process needs to stand in for any client.
+
+    Attributes:
+        experiment: its settings, as a dictionary.
+        selection: the clients train on what is left when validation classes play the unseen ones.
+    """
+
+    experiment: Mapping[str, Any]
+    selection: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """What a party that joins is told.
+
+    Attributes:
+        experiment: settings, without those of data, which every party has of its own.
+        space: what each part of the class space hashes to.
+        shape: of a sample.
+        statistics: that features are scaled with.
+        classes: how many there are.
+    """
+
+    experiment: Mapping[str, Any]
+    space: Mapping[str, str]
+    shape: Sequence[int]
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Distributed:
+    """Runs a round over a link: instruct, wait for replies, check them, merge.
+
+    Args:
+        strategy: what is sent and how replies merge.
+        settings: quorum and patience.
+        clients: how many there are.
+        classes: how many classes there are.
+        job: what the parties have to know.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        settings: DistributedSettings,
+        clients: int,
+        classes: int,
+        job: Simulation | Deployment,
+    ) -> None:
+        self.strategy, self.settings, self.classes, self.job = strategy, settings, classes, job
+        self.clients = clients
+        self._meeting: Meeting | None = None
+
+    def connect(self, meeting: Meeting) -> None:
+        """Say over which link the parties are reached: before the first round."""
+        assert len(meeting.parties) == self.clients
+        self._meeting = meeting
+
+    @property
+    def link(self) -> Link:
+        """What reaches the parties."""
+        assert self._meeting is not None
+        return self._meeting.link
+
+    @property
+    def parties(self) -> list[Party]:
+        """The parties, in the order of the clients."""
+        assert self._meeting is not None
+        return self._meeting.parties
+
+    def round(
+        self,
+        round: int,
+        state: Params,
+        params: Params,
+        client_states: Mapping[int, Params],
+        clients: Sequence[int],
+    ) -> RoundResult:
+        """Run ``round`` (counted from 0) with ``clients``, in ascending order.
+
+        In a deployment ``client_states`` are receipts: the last round of which a client's reply was merged, so that a
+        party knows which of the states that it has kept is the one to go on from.
+
+        Raises:
+            QuorumError: too few clients have answered, or have answered in a way that can be merged.
+        """
+        device = next(iter(params.values())).device
+        told = self.strategy.instruct(state, params, round)
+        body = under("params/", told.params) | under("extras/", told.extras)
+        replies: dict[int, Reply] = {}
+        states: dict[int, Params] = {}
+        seconds: dict[int, float] = {}
+        refused: dict[int, str] = {}
+        need = needed(self.settings.quorum, len(clients))
+        asked, patience = 0, self.settings.patience
+        for _ in range(_ATTEMPTS):
+            missing = [client for client in clients if client not in replies and client not in refused]
+            if len(replies) >= need or not clients or len(replies) + len(missing) < need:
+                break
+            began = time.monotonic()
+            there = self._wait(missing, need - len(replies), patience)
+            patience -= time.monotonic() - began
+            if len(there) < need - len(replies):
+                break
+            expected = {client: self._expected(client, round, told) for client in there}
+            messages = {
+                self.parties[client].name: self._message(client, round, client_states.get(client, {}), body)
+                for client in there
+            }
+            asked += len(messages)
+            places = {self.parties[client].name: client for client in there}
+            for name, answer in self.link.exchange(messages, self.settings.timeout):
+                client = places[name]
+                party = self.parties[client]
+                if answer is None:
+                    self._lost(party, round)
+                    continue
+                try:
+                    reply, own, party.seconds = read_reply(answer, expected[client])
+                except WireError as error:
+                    refused[client] = party.refused = str(error)
+                    _log.warning("round %d: the reply of %s is refused: %s", round + 1, name, error)
+                    continue
+                party.refused = ""
+                replies[client] = _on(device, reply)
+                seconds[client] = party.seconds
+                states[client] = self._kept(round, to_device(own, device))
+        if clients and len(replies) < need:
+            raise QuorumError(self._too_few(round, need, clients, replies, refused))
+        merged = [replies[client] for client in sorted(replies)]
+        for client in replies:
+            self.parties[client].rounds += 1
+        if merged or self.strategy.merges_nobody:
+            state, params = self.strategy.merge(state, params, merged, round)
+        gone = {client: "it has not answered" for client in clients if client not in replies}
+        down = asked * bytes_sent(self.strategy, told)
+        up = 0 if self.strategy.pools else sum(size_in_bytes(reply.update) for reply in merged)
+
+        def model(place: int) -> Params:
+            return self.strategy.local_model(told.params, merged[place].update)
+
+        return RoundResult(
+            state, params, merged, model,
+            {client: own for client, own in sorted(states.items()) if own},
+            down, up, gone | refused, dict(sorted(seconds.items())),
+        )  # fmt: skip
+
+    @property
+    def _greeted(self) -> dict[str, str]:
+        assert self._meeting is not None
+        return self._meeting.greeted
+
+    def finish(self) -> None:
+        """Tell the parties of a deployment that the run is over."""
+        if isinstance(self.job, Deployment):
+            for _ in self.link.exchange(dict.fromkeys(self.link.parties(), pack({"kind": "stop"})), _FAREWELL):
+                pass
+
+    def _message(self, client: int, round: int, own: Params, body: Params) -> bytes:
+        header: dict[str, Any] = {"kind": "round", "client": client, "round": round}
+        if isinstance(self.job, Simulation):
+            header |= {"experiment": self.job.experiment, "selection": self.job.selection}
+            return pack(header, body | under("state/", own))
+        return pack(header | {"after": int(own[_RECEIPT]) if own else -1}, body)
+
+    def _kept(self, round: int, state: Params) -> Params:
+        return state if isinstance(self.job, Simulation) else {_RECEIPT: torch.tensor(round)}
+
+    def _expected(self, client: int, round: int, told: Instruction) -> Expected:
+        party, simulated = self.parties[client], isinstance(self.job, Simulation)
+        update = told.params if self.strategy.merges else {}
+        counts = None if simulated else (party.classes, party.samples)
+        return Expected(client, round, update, frozenset(told.params), self.classes, counts, simulated)
+
+    def _wait(self, clients: Sequence[int], need: int, patience: float) -> list[int]:
+        """Return those of ``clients`` that are there, once they are enough, or when patience has come to its end."""
+        began, said = time.monotonic(), 0.0
+        while True:
+            self._look()
+            there = [client for client in clients if self.parties[client].connected]
+            if len(there) >= need or time.monotonic() - began > patience:
+                return there
+            if time.monotonic() - said > 10:
+                names = ", ".join(self.parties[client].name for client in clients if client not in there)
+                _log.info("waiting for %d more of: %s", need - len(there), names)
+                said = time.monotonic()
+            time.sleep(_PAUSE)
+
+    def _look(self) -> None:
+        """See who is connected, and greet those that have joined or come back."""
+        connected = dict(self.link.parties())
+        if isinstance(self.job, Deployment):
+            new = [p for p in self.parties if p.name in connected and self._greeted.get(p.name) != connected[p.name]]
+            if new:
+                self._greet(new, self.job, connected)
+        for party in self.parties:
+            known = isinstance(self.job, Simulation) or party.samples > 0
+            there = known and party.name in connected and not (party.refused and not party.samples)
+            if party.connected and not there:
+                _log.warning("%s is gone", party.name)
+            party.connected = there
+
+    def _greet(self, new: Iterable[Party], job: Deployment, tokens: Mapping[str, str]) -> None:
+        place = {party.name: k for k, party in enumerate(self.parties)}
+        assert self._meeting is not None
+        hello = {
+            "kind": "hello",
+            "protocol": PROTOCOL,
+            "version": installed(),
+            "experiment": job.experiment,
+            "clients": len(self.parties),
+            "run": self._meeting.run,
+            "space": job.space,
+            "shape": list(job.shape),
+        }
+        messages = {p.name: pack({**hello, "client": place[p.name]}, dict(job.statistics)) for p in new}
+        for name, answer in self.link.exchange(messages, self.settings.timeout):
+            party = self.parties[place[name]]
+            party.classes = party.samples = 0
+            if answer is None:
+                continue  # it is greeted again as long as it is connected
+            self._greeted[name] = tokens[name]
+            try:
+                party.classes, party.samples = _read_hello(answer, self.classes)
+                party.refused = ""
+                _log.info("%s has joined: %d samples of %d classes", name, party.samples, party.classes)
+            except WireError as error:
+                party.refused = str(error)
+                _log.warning("%s is refused: %s", name, error)
+
+    def _lost(self, party: Party, round: int) -> None:
+        _log.warning("round %d: %s has not answered", round + 1, party.name)
+
+    def _too_few(
+        self, round: int, need: int, clients: Sequence[int], replies: Mapping[int, Reply], refused: Mapping[int, str]
+    ) -> str:
+        missing = [self.parties[client].name for client in clients if client not in replies and client not in refused]
+        reasons = [f"the reply of {self.parties[client].name} is refused ({why})" for client, why in refused.items()]
+        reasons += [f"{', '.join(missing)} did not answer"] if missing else []
+        return (
+            f"round {round + 1} has {len(replies)} of the {need} replies that it needs: {'; '.join(reasons)}: "
+            "mend that, or lower engine.quorum, and go on with --resume"
+        )
+
+
+def _read_hello(answer: bytes, classes: int) -> tuple[int, int]:
+    """Return how many classes and samples a party says it holds."""
+    header, _ = unpack(answer, 2**20)
+    if "error" in header:
+        raise WireError(str(header["error"])[:1000])
+    found = header.get("classes"), header.get("samples")
+    for value in found:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
+            raise WireError(f"it says that it holds {str(found[1])[:40]} samples of {str(found[0])[:40]} classes")
+    held, samples = int(found[0]), int(found[1])  # type: ignore[arg-type]
+    if held > min(classes, samples):
+        raise WireError(f"it says that it holds {samples} samples of {held} classes, and there are {classes}")
+    return held, samples
+
+
+def _on(device: torch.device, reply: Reply) -> Reply:
+    if device.type == "cpu":
+        return reply
+    update = to_device(dict(reply.update), device)
+    return Reply(reply.client, update, reply.classes, reply.samples, reply.terms, reply.step_lengths, reply.notes)

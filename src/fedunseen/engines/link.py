@@ -1,0 +1,90 @@
+"""What a distributed engine is to the rest: something that carries bytes to parties and their answers back.
+
+A party is a client of a federation, on a machine of its own (deployment) or in a worker process (simulation). What the
+bytes mean is :mod:`fedunseen.engines.wire`'s affair; whether an answer is believed is the coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+__all__ = ["Answer", "Host", "Join", "Link", "Simulate"]
+
+Answer = Callable[[bytes], bytes]
+"""A party: what it says to a message. It never raises; what goes wrong is part of its answer."""
+
+
+class Link(Protocol):
+    """Reaches the parties of a federation, from the coordinator."""
+
+    def parties(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+
+    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
+        """Send each party its message, all at once, and give the answers in order of arrival.
+
+        Every party of ``messages`` is given exactly once: with its answer, or with None as soon as it is known that
+        none will come (the party is not connected, its process ended, it crashed), at the latest after ``timeout``
+        seconds. An answer that comes later is thrown away.
+        """
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a coordinator listens.
+
+    Attributes:
+        folder: for the engine's files and logs; what a killed coordinator left there does no harm.
+        address, port: to listen at.
+        kit: its folder of certificates and keys; None: plain text.
+        parties: the names of all parties that may join, in the order of the clients.
+    """
+
+    folder: Path
+    address: str
+    port: int
+    kit: Path | None
+    parties: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Where a party finds its coordinator.
+
+    Attributes:
+        folder: for the engine's files and logs.
+        address, port: of the coordinator.
+        kit: the party's folder of certificates and keys; None: plain text.
+        name: of the party.
+        patience: seconds to go on trying to reach a coordinator that is gone.
+    """
+
+    folder: Path
+    address: str
+    port: int
+    kit: Path | None
+    name: str
+    patience: float
+
+
+@dataclass(frozen=True)
+class Simulate:
+    """How a simulation's parties, named "0", "1" ..., run.
+
+    Attributes:
+        folder: for the engine's files and logs.
+        parties: how many there are.
+        processes: how many of them work at the same time.
+        factory: ``module:function`` that every worker process calls once, with ``argument``; it returns what answers
+            for a party: (name, message) -> answer.
+        argument: see there.
+    """
+
+    folder: Path
+    parties: int
+    processes: int
+    factory: str
+    argument: str

@@ -1,0 +1,241 @@
+"""What travels between a coordinator and its parties: a header in JSON and tensors in safetensors, in one piece.
+
+    4 bytes: the header's length, big-endian · the header · safetensors
+
+Nothing is ever unpickled, and nothing that arrives is believed: :func:`unpack` checks the form, :func:`read_reply`
+checks a reply against what was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, finite, size_in_bytes, under, within
+from fedunseen.strategies import Instruction, Reply
+
+__all__ = [
+    "PROTOCOL",
+    "Expected",
+    "WireError",
+    "failure",
+    "installed",
+    "pack",
+    "read_instruction",
+    "read_reply",
+    "reply_message",
+    "unpack",
+]
+
+PROTOCOL = 1
+"""Of the messages; a coordinator and a party of different numbers do not understand each other."""
+
+_HEADER = 2**20  # bytes that a header may have at most
+_SAME = "same"  # of the header: names of tensors that have another name too
+_SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
+_ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how long their names may be
+
+
+class WireError(Exception):
+    """What arrived is not what was asked for; the message says what is wrong with it."""
+
+
+def installed() -> str:
+    """Return the version of this package, which has to be the same on both sides."""
+    try:
+        return version("fedunseen")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
+    """Return one message.
+
+    Args:
+        header: JSON values.
+        tensors: name -> tensor, on any device.
+
+    Example:
+        >>> unpack(pack({"kind": "round"}, {"w": torch.ones(2)}))
+        ({'kind': 'round'}, {'w': tensor([1., 1.])})
+    """
+    first: dict[int, str] = {}  # a tensor that has two names travels once
+    same: dict[str, str] = {}
+    body: Params = {}
+    storages: set[int] = set()
+    for name, value in (tensors or {}).items():
+        if id(value) in first:
+            same[name] = first[id(value)]
+            continue
+        first[id(value)] = name
+        kept = value.detach().cpu().contiguous()
+        place = kept.untyped_storage().data_ptr()
+        body[name] = kept.clone() if place in storages else kept  # safetensors refuses views of the same numbers
+        storages.add(place)
+    text = json.dumps({**header, **({_SAME: same} if same else {})}).encode()
+    return struct.pack(">I", len(text)) + text + save(body)
+
+
+def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Params]:
+    """Take a message apart.
+
+    Args:
+        message: what arrived.
+        limit: bytes that it may have at most.
+
+    Raises:
+        WireError: it is too large, cut short, or not of this form.
+    """
+    if limit is not None and len(message) > limit:
+        raise WireError(f"it has {len(message)} bytes, more than the {limit} that were asked for")
+    if len(message) < 4:
+        raise WireError("it is cut short")
+    (length,) = struct.unpack(">I", message[:4])
+    if length > min(_HEADER, len(message) - 4):
+        raise WireError("its header is cut short or too long")
+    try:
+        header = json.loads(message[4 : 4 + length])
+        tensors = load(message[4 + length :])
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise WireError(f"it cannot be read ({error})") from None
+    if not isinstance(header, dict):
+        raise WireError("its header is no table")
+    same = header.pop(_SAME, {})
+    sources = same.values() if isinstance(same, dict) else [None]
+    if not all(isinstance(one, str) and one in tensors for one in sources) or tensors.keys() & same.keys():
+        raise WireError("its header names tensors that are not there")
+    return header, tensors | {name: tensors[source] for name, source in same.items()}
+
+
+def failure(why: str) -> bytes:
+    """Return the answer of a party that cannot do what it was asked for."""
+    return pack({"error": why[:1000]})
+
+
+def read_instruction(tensors: Params, device: torch.device) -> Instruction:
+    """Return what a client is told, from a message's tensors."""
+    there = {name: value.to(device) for name, value in tensors.items()}
+    return Instruction(within("params/", there), within("extras/", there))
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What a reply has to look like.
+
+    Attributes:
+        client, round: who was asked, and for which round.
+        update: the tensors whose names, shapes and types the update has.
+        lengths: names of which the reply may tell step lengths.
+        classes: how many classes there are to hold at most.
+        counts: (classes, samples) that the party has said it holds; None if it has not been asked.
+        state: it brings the client's state along, as in a simulation.
+    """
+
+    client: int
+    round: int
+    update: Params
+    lengths: frozenset[str]
+    classes: int
+    counts: tuple[int, int] | None = None
+    state: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that a reply may have at most; None where a state, of any size, comes along from our own process."""
+        return None if self.state else size_in_bytes(self.update) + _HEADER + _SPARE + 256 * len(self.update)
+
+
+def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float]:
+    """Read a reply, and refuse it if anything of it is not as it has to be.
+
+    Returns:
+        The reply; the client's state, where it comes along; the seconds that the party took.
+
+    Raises:
+        WireError: says what is wrong.
+    """
+    header, tensors = unpack(message, expected.limit)
+    if "error" in header:
+        raise WireError(str(header["error"])[:1000])
+    if (header.get("client"), header.get("round")) != (expected.client, expected.round):
+        raise WireError("it answers another question")
+    update, state = within("update/", tensors), within("state/", tensors)
+    if (not expected.state and state) or len(update) + len(state) != len(tensors):
+        raise WireError("it holds tensors that nobody asked for")
+    _check_update(update, expected.update)
+    counts = tuple(_count(header, key) for key in ("classes", "samples"))
+    if counts[0] > expected.classes or counts[1] < counts[0]:
+        raise WireError(f"it claims {counts[1]} samples of {counts[0]} classes, and there are {expected.classes}")
+    if expected.counts is not None and counts != expected.counts:
+        said = "{1} samples of {0} classes".format(*expected.counts)
+        raise WireError(f"it claims {counts[1]} samples of {counts[0]} classes, after the party has joined with {said}")
+    terms, lengths, notes = (_numbers(header, key) for key in ("terms", "step_lengths", "notes"))
+    if lengths.keys() - expected.lengths or any(value < 0 for value in lengths.values()):
+        raise WireError("its step lengths are not those of the model")
+    seconds = _number(header.get("seconds", 0.0), "seconds")
+    reply = Reply(expected.client, update, counts[0], counts[1], terms, lengths, notes)
+    return reply, state, seconds
+
+
+def reply_message(reply: Reply, state: Params | None, round: int, seconds: float) -> bytes:
+    """Return a reply as a message: what :func:`read_reply` reads; ``state`` is sent along if it is not None."""
+    header = {
+        "client": reply.client,
+        "round": round,
+        "classes": reply.classes,
+        "samples": reply.samples,
+        "terms": reply.terms,
+        "step_lengths": reply.step_lengths,
+        "notes": reply.notes,
+        "seconds": seconds,
+    }
+    return pack(header, under("update/", dict(reply.update)) | under("state/", state or {}))
+
+
+def _check_update(update: Params, wanted: Params) -> None:
+    """Refuse an update of other names, shapes or types, or one that is not finite."""
+    if missing := sorted(wanted.keys() - update.keys()):
+        raise WireError(f"its update lacks {missing[0]!r}")
+    if stray := sorted(update.keys() - wanted.keys()):
+        raise WireError(f"its update holds {stray[0][:_NAME]!r}, which is no parameter that travels")
+    for name, value in wanted.items():
+        found = update[name]
+        if found.shape != value.shape:
+            raise WireError(f"{name!r} of its update has the shape {tuple(found.shape)}, not {tuple(value.shape)}")
+        if found.dtype != value.dtype:
+            raise WireError(f"{name!r} of its update is of type {found.dtype}, not {value.dtype}")
+    if not finite(update):
+        raise WireError("its update is not finite")
+
+
+def _count(header: Mapping[str, Any], key: str) -> int:
+    value = header.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
+        raise WireError(f"it claims {str(value)[:40]} {key}")
+    return value
+
+
+def _numbers(header: Mapping[str, Any], key: str) -> dict[str, float]:
+    value = header.get(key, {})
+    if not isinstance(value, dict) or (key != "step_lengths" and len(value) > _ENTRIES):
+        raise WireError(f"its {key} are no table of numbers")
+    return {name[:_NAME]: _number(one, f"{key} {name[:_NAME]!r}") for name, one in value.items()}
+
+
+def _number(value: object, what: str) -> float:
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number larger than any float
+        pass
+    raise WireError(f"its {what} is no finite number")

@@ -1,0 +1,164 @@
+"""Curves for TensorBoard and MLflow (extra ``track``): the numbers of ``metrics.jsonl``, as a run writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedunseen.core.errors import ExperimentError, MissingDependencyError, unknown
+from fedunseen.core.files import write_json
+from fedunseen.experiment.orchestrator import Progress
+from fedunseen.experiment.schema import Experiment
+
+__all__ = ["TRACKERS", "scalars", "tracked"]
+
+
+class Tracker(Protocol):
+    """Hears the numbers of every round."""
+
+    def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
+        """Take down the numbers of a round, counted from 1."""
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+
+
+def scalars(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers of a line of metrics under flat names, without lists and what is told of single clients.
+
+    Example:
+        >>> scalars({"round": 3, "zsl": 41.5, "losses": {"loss": 0.2}, "participants": [0, 1]})
+        {'zsl': 41.5, 'losses/loss': 0.2}
+    """
+    found: dict[str, float] = {}
+    for key, value in line.items():
+        if key in ("round", "client_seconds", "dropped"):
+            continue
+        if isinstance(value, Mapping):
+            found |= scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[f"{prefix}{key}"] = float(value)
+    return found
+
+
+class TensorBoard:
+    """Event files in ``tensorboard/`` of the run directory, a folder a stage."""
+
+    def __init__(self, out: Path, experiment: Experiment) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingDependencyError(
+                "--track tensorboard needs TensorBoard: pip install 'fedunseen[track]'"
+            ) from None
+        self.make, self.out = SummaryWriter, out / "tensorboard"
+        self.writers: dict[str, Any] = {}
+
+    def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
+        if stage not in self.writers:
+            folder = self.out / stage.replace("/", "-of-").replace(" ", "-").replace(":", "")
+            # What an interrupted run has written of this round and later ones does not count.
+            self.writers[stage] = self.make(str(folder), purge_step=round)
+        for name, value in numbers.items():
+            self.writers[stage].add_scalar(name, value, round)
+        self.writers[stage].flush()
+
+    def close(self) -> None:
+        for writer in self.writers.values():
+            writer.close()
+
+
+class MLflow:
+    """A run in the store that ``MLFLOW_TRACKING_URI`` names, by default ``mlruns/`` of the run directory.
+
+    A run that is resumed goes on in the same MLflow run, whose number is in ``mlflow.json``.
+    """
+
+    def __init__(self, out: Path, experiment: Experiment) -> None:
+        try:
+            from mlflow.entities import Metric, Param
+            from mlflow.tracking import MlflowClient
+        except ImportError:
+            raise MissingDependencyError("--track mlflow needs MLflow: pip install 'fedunseen[track]'") from None
+        self.metric, self.param, self.make = Metric, Param, MlflowClient
+        self.out, self.experiment, self.run = out, experiment, ""
+
+    def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
+        if not self.run:
+            self.run = self._begin()
+        prefix = "" if stage == "training" else f"{stage}/".replace(":", "")
+        now = int(time.time() * 1000)
+        metrics = [self.metric(prefix + name, value, now, round) for name, value in numbers.items()]
+        self.client.log_batch(self.run, metrics=metrics)
+
+    def _begin(self) -> str:
+        """Return the number of the MLflow run: not before there is a run directory."""
+        # Without a server MLflow keeps plain files, which it wants to be told on purpose.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.out / "mlruns").resolve().as_uri()
+        self.client = self.make(tracking_uri=uri)
+        path = self.out / "mlflow.json"
+        try:
+            return str(json.loads(path.read_bytes())["run"])
+        except (OSError, ValueError, KeyError):
+            pass
+        name = self.experiment.name
+        found = self.client.get_experiment_by_name(name)
+        place = found.experiment_id if found else self.client.create_experiment(name)
+        run = self.client.create_run(place, run_name=f"{name}-seed{self.experiment.run.seed}").info.run_id
+        settings = self.experiment.to_dict()
+        flat = {
+            f"{section}.{key}": str(value)[:500]
+            for section, content in settings.items()
+            if isinstance(content, dict)
+            for key, value in content.items()
+        }
+        self.client.log_batch(run, params=[self.param(key, value) for key, value in flat.items()])
+        write_json(path, {"run": run})
+        return str(run)
+
+    def close(self) -> None:
+        if self.run:
+            self.client.set_terminated(self.run)
+
+
+TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+
+
+@contextmanager
+def tracked(
+    hear: Progress | None, names: Sequence[str], out: Path, experiment: Experiment
+) -> Iterator[Progress | None]:
+    """Yield what tells ``hear`` and the named trackers of every round.
+
+    Args:
+        hear: of the terminal; None if nobody looks.
+        names: ``tensorboard``, ``mlflow``.
+        out: the run directory.
+        experiment: what runs.
+
+    Raises:
+        ExperimentError: there is no such tracker.
+        MissingDependencyError: its library is not installed.
+    """
+    for name in names:
+        if name not in TRACKERS:
+            raise ExperimentError("--track: " + unknown("tracker", name, TRACKERS))
+    with ExitStack() as stack:
+        trackers: list[Tracker] = [TRACKERS[name](out, experiment) for name in names]
+        for tracker in trackers:
+            stack.callback(tracker.close)
+
+        def tell(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+            if hear is not None:
+                hear(stage, round, rounds, line)
+            if line is not None:
+                for tracker in trackers:
+                    tracker.log(stage, round, scalars(line))
+
+        yield tell if trackers else hear

@@ -1,0 +1,228 @@
+"""The distributed engine over a link in this process: equal to the in-process engine, and unmoved by what arrives."""
+
+import logging
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen.core.errors import ExperimentError, QuorumError
+from fedunseen.engines import distributed
+from fedunseen.engines.distributed import Meeting, NVFlare, Party, needed
+from fedunseen.engines.wire import pack, unpack
+from fedunseen.experiment import Experiment, run
+from fedunseen.experiment.party import simulated
+
+SMALL = {
+    "partition.clients": 3,
+    "strategy.rounds": 2,
+    "method.hidden": [16],
+    "evaluation.selection": "last",
+    "evaluation.theory": False,
+    "evaluation.embedding": False,
+}
+
+
+class Inline:
+    """A link whose parties are functions; replies come in the opposite order."""
+
+    def __init__(self, parties, change=lambda name, header, answer: answer):
+        self.answer, self.there, self.change = simulated("1"), dict.fromkeys(map(str, range(parties)), "first"), change
+        self.asked = []
+
+    def parties(self):
+        return self.there
+
+    def exchange(self, messages, timeout):
+        for name, message in reversed(messages.items()):
+            header, _ = unpack(message)
+            self.asked.append((header["round"], name))
+            yield name, self.change(name, header, self.answer(name, message)) if name in self.there else None
+
+
+@pytest.fixture
+def adapter(monkeypatch):
+    """Let the engine nvflare run over the link that is set; quick to give up."""
+    made = type("Adapter", (), {"link": None})
+    monkeypatch.setattr(NVFlare, "adapter", "tests_fake_adapter")
+    monkeypatch.setattr(distributed, "_PAUSE", 0.01)
+
+    @contextmanager
+    def simulate(place):
+        assert (place.factory, place.processes) == ("fedunseen.experiment.party:simulated", 2)
+        made.link = made.link or Inline(place.parties)
+        yield made.link
+
+    made.simulate = simulate
+    monkeypatch.setitem(__import__("sys").modules, "tests_fake_adapter", made)
+    return made
+
+
+def experiment(**more):
+    overrides = {**SMALL, **{key.replace("__", "."): value for key, value in more.items()}}
+    return Experiment.load("digit-pairs", overrides)
+
+
+def model(path: Path):
+    return load_file(path / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strategy__name": "scaffold"},
+        {"strategy__name": "moon"},
+        {"strategy__name": "fedgloss"},
+        {"strategy__name": "local"},
+        {"strategy__name": "centralised"},
+        {"strategy__fraction": 0.4, "defence__name": "median"},
+        {"evaluation__selection": "validation"},
+        {"method__name": "clswgan", "method__hidden": 32, "strategy__shared": ["generator.*"]},
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())) or "fedavg",
+)
+def test_the_same_bits_as_in_process(settings, adapter, tmp_path):
+    apart = run(experiment(engine__name="nvflare", **settings), tmp_path / "apart")
+    here = run(experiment(engine__mode="one-at-a-time", **settings), tmp_path / "here")
+    one, other = model(tmp_path / "apart"), model(tmp_path / "here")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    left_out = {"seconds", "client_seconds"}
+    for a, b in zip(apart.metrics, here.metrics, strict=True):
+        assert {key: value for key, value in a.items() if key not in left_out} == {
+            key: value for key, value in b.items() if key not in left_out
+        }
+
+
+def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(name, header, answer):
+        if header["round"] == 1 and name == "1":
+            raise Killed
+        return answer
+
+    adapter.link = Inline(3, kill)
+    scaffold = experiment(engine__name="nvflare", strategy__name="scaffold", strategy__rounds=3)
+    with pytest.raises(Killed):
+        run(scaffold, tmp_path / "killed")
+    adapter.link = Inline(3)
+    run(scaffold, tmp_path / "killed", resume=True)
+    adapter.link = None
+    run(scaffold, tmp_path / "whole")
+    one, other = model(tmp_path / "killed"), model(tmp_path / "whole")
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def spoil(name, header, answer):
+    """Let client 1 lie in round 1 (counted from 0)."""
+    if (name, header["round"]) != ("1", 1):
+        return answer
+    told, tensors = unpack(answer)
+    return pack(told, {**tensors, "update/g.weight": tensors["update/g.weight"] * torch.nan})
+
+
+def test_a_refused_reply_is_left_out_and_named(adapter, tmp_path, caplog):
+    adapter.link = Inline(3, spoil)
+    with caplog.at_level(logging.WARNING, "fedunseen.federation"):
+        done = run(experiment(engine__name="nvflare", engine__quorum=2), tmp_path / "run")
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
+    assert done.metrics[1]["dropped"] == {"1": "its update is not finite"}
+    assert "round 2: the reply of 1 is refused: its update is not finite" in caplog.messages
+
+
+def test_a_refused_reply_is_not_asked_for_again_where_all_are_needed(adapter, tmp_path):
+    adapter.link = Inline(3, spoil)
+    with pytest.raises(QuorumError) as stopped:
+        run(experiment(engine__name="nvflare"), tmp_path / "run")
+    assert str(stopped.value) == (
+        "round 2 has 2 of the 3 replies that it needs: the reply of 1 is refused (its update is not finite): mend "
+        "that, or lower engine.quorum, and go on with --resume"
+    )
+    assert sorted(adapter.link.asked) == [(0, "0"), (0, "1"), (0, "2"), (1, "0"), (1, "1"), (1, "2")]
+    adapter.link = Inline(3)  # mended: what is there goes on
+    resumed = run(experiment(engine__name="nvflare"), tmp_path / "run", resume=True)
+    assert len(resumed.metrics) == 2
+
+
+def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
+    lost = []
+
+    def once(name, header, answer):
+        if name == "2" and not lost:
+            lost.append(name)
+            return None
+        return answer
+
+    adapter.link = Inline(3, once)
+    run(experiment(engine__name="nvflare"), tmp_path / "run")
+    run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
+    assert [name for round, name in adapter.link.asked if round == 0] == ["2", "1", "0", "2"]
+    assert all(torch.equal(value, model(tmp_path / "here")[name]) for name, value in model(tmp_path / "run").items())
+
+
+def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
+    class Late(Inline):
+        looks = 0
+
+        def parties(self):
+            self.looks += 1
+            return self.there if self.looks > 5 else {"0": "first", "1": "first"}
+
+    adapter.link = Late(3)
+    done = run(experiment(engine__name="nvflare"), tmp_path / "all")
+    assert done.metrics[0]["participants"] == [0, 1, 2]
+    adapter.link = Late(3)
+    done = run(experiment(engine__name="nvflare", engine__quorum=0.5, strategy__rounds=8), tmp_path / "some")
+    assert done.metrics[0]["participants"] == [0, 1]
+    assert done.metrics[0]["dropped"] == {"2": "it has not answered"}
+    assert done.metrics[-1]["participants"] == [0, 1, 2]
+
+
+def test_patience_comes_to_an_end(adapter, tmp_path):
+    adapter.link = Inline(2)
+    with pytest.raises(QuorumError, match="round 1 has 0 of the 3 replies that it needs: 0, 1, 2 did not answer: mend"):
+        run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
+    assert not adapter.link.asked
+
+
+def test_a_party_that_never_answers_does_not_go_on_for_ever(adapter, tmp_path):
+    adapter.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
+    with pytest.raises(QuorumError, match="0 did not answer"):
+        run(experiment(engine__name="nvflare"), tmp_path / "run")
+    assert len(adapter.link.asked) == 3 + distributed._ATTEMPTS - 1
+
+
+@pytest.mark.parametrize(("quorum", "clients", "need"), [(1, 3, 1), (5, 3, 3), (0.34, 3, 2), (1.0, 7, 7), (0.1, 10, 1)])
+def test_quorum(quorum, clients, need):
+    assert needed(quorum, clients) == need
+
+
+def test_a_deployment_is_not_run(tmp_path):
+    with pytest.raises(ExperimentError, match="`fedunseen host` does"):
+        run(experiment(engine__name="nvflare", engine__mode="deployment"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"strategy__name": "local"}, "strategy.name = 'local' merges nothing"),
+        ({"strategy__name": "centralised"}, "strategy.name = 'centralised' merges nothing"),
+        ({"evaluation__selection": "validation"}, "trains on samples that lie with the parties"),
+        ({"attack__name": "sign-flip", "attack__rounds": "2"}, "attack.name = 'sign-flip' is a simulated one"),
+        ({"defence__name": "class-probes"}, "defence.name = 'class-probes' has to know who holds which classes"),
+        ({"data__features": ["nonsense"]}, "data.features"),
+    ],
+)
+def test_what_a_deployment_cannot_have(settings, why, tmp_path):
+    meeting = Meeting(Inline(3), [Party(str(k)) for k in range(3)])
+    with pytest.raises(ExperimentError) as refused:
+        run(
+            experiment(engine__name="nvflare", engine__mode="deployment", **settings), tmp_path / "run", meeting=meeting
+        )
+    assert why in str(refused.value)
+    assert not (tmp_path / "run").exists()

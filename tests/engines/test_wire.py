@@ -1,0 +1,131 @@
+"""Messages: what is packed comes back; whatever else arrives is refused in one sentence, and nothing else is raised."""
+
+import contextlib
+import json
+import struct
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save
+
+from fedunseen.engines.wire import Expected, WireError, pack, read_reply, reply_message, unpack
+from fedunseen.strategies import Reply
+
+PARAMS = {"f.weight": torch.ones(3, 2), "f.bias": torch.zeros(3)}
+EXPECTED = Expected(1, 4, PARAMS, frozenset(PARAMS), classes=20, counts=(2, 30))
+GOOD = Reply(1, {k: v + 0.5 for k, v in PARAMS.items()}, 2, 30, {"loss": 0.25}, {"f.weight": 1.5}, {"clean": 3.0})
+
+
+def message(header=None, tensors=None, **changes):
+    """Return a good reply's message with some of it replaced."""
+    told, body = unpack(reply_message(GOOD, None, 4, 1.25))
+    return pack({**told, **changes} if header is None else header, body if tensors is None else tensors)
+
+
+def test_a_reply_comes_back():
+    reply, state, seconds = read_reply(reply_message(GOOD, None, 4, 1.25), EXPECTED)
+    assert (reply.client, reply.classes, reply.samples, seconds, state) == (1, 2, 30, 1.25, {})
+    assert (reply.terms, reply.step_lengths, reply.notes) == ({"loss": 0.25}, {"f.weight": 1.5}, {"clean": 3.0})
+    assert all(torch.equal(reply.update[name], value) for name, value in GOOD.update.items())
+
+
+def test_a_state_comes_back_where_it_is_asked_for():
+    sent = reply_message(GOOD, {"own/c": torch.arange(4.0)}, 4, 0.0)
+    _, state, _ = read_reply(sent, replace(EXPECTED, state=True, counts=None))
+    assert torch.equal(state["own/c"], torch.arange(4.0))
+    with pytest.raises(WireError, match="tensors that nobody asked for"):
+        read_reply(sent, EXPECTED)
+
+
+def test_a_tensor_of_two_names_travels_once():
+    big = torch.rand(1000)
+    sent = pack({}, {"params/w": big, "extras/start/w": big})
+    assert len(sent) < 2 * 4000
+    _, back = unpack(sent)
+    assert back.keys() == {"params/w", "extras/start/w"}
+    assert torch.equal(back["extras/start/w"], big)
+
+
+def test_views_of_the_same_numbers_can_be_packed():
+    both = torch.arange(6.0)
+    _, back = unpack(pack({}, {"a": both[:4], "b": both[2:], "c": both.view(2, 3).T}))
+    assert back["b"].tolist() == [2, 3, 4, 5]
+    assert torch.equal(back["c"], both.view(2, 3).T)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (message(tensors={"update/f.weight": torch.ones(3, 2)}), "its update lacks 'f.bias'"),
+        (
+            message(tensors={f"update/{k}": v for k, v in {**PARAMS, "g": torch.ones(1)}.items()}),
+            "its update holds 'g', which is no parameter that travels",
+        ),
+        (
+            message(tensors={"update/f.weight": torch.ones(2, 3), "update/f.bias": torch.ones(3)}),
+            "'f.weight' of its update has the shape (2, 3), not (3, 2)",
+        ),
+        (
+            message(tensors={"update/f.weight": torch.ones(3, 2), "update/f.bias": torch.ones(3).double()}),
+            "'f.bias' of its update is of type torch.float64, not torch.float32",
+        ),
+        (
+            message(tensors={"update/f.weight": torch.full((3, 2), torch.nan), "update/f.bias": torch.ones(3)}),
+            "its update is not finite",
+        ),
+        (message(tensors={**{f"update/{k}": v for k, v in PARAMS.items()}, "x": torch.ones(1)}), "nobody asked for"),
+        (message(samples=31), "it claims 31 samples of 2 classes, after the party has joined with 30 samples"),
+        (message(classes=21, samples=99), "it claims 99 samples of 21 classes, and there are 20"),
+        (message(classes=2, samples=1), "it claims 1 samples of 2 classes"),
+        (message(samples=-3), "it claims -3 samples"),
+        (message(samples=1.5), "it claims 1.5 samples"),
+        (message(samples=True), "it claims True samples"),
+        (message(samples=2**70), "it claims 1180591620717411303424 samples"),
+        (message(terms={"loss": float("nan")}), "its terms 'loss' is no finite number"),
+        (message(terms={"loss": 10**400}), "its terms 'loss' is no finite number"),
+        (message(terms={"loss": "low"}), "its terms 'loss' is no finite number"),
+        (message(terms=[1.0]), "its terms are no table of numbers"),
+        (message(terms={str(i): 0.0 for i in range(1000)}), "its terms are no table of numbers"),
+        (message(step_lengths={"h.weight": 1.0}), "its step lengths are not those of the model"),
+        (message(step_lengths={"f.weight": -1.0}), "its step lengths are not those of the model"),
+        (message(seconds=float("inf")), "its seconds is no finite number"),
+        (message(round=3), "it answers another question"),
+        (message(client=0), "it answers another question"),
+        (message(header={"error": "out of memory"}), "out of memory"),
+        (b"", "it is cut short"),
+        (b"\0\0", "it is cut short"),
+        (reply_message(GOOD, None, 4, 0.0)[:-5], "it cannot be read"),
+        (struct.pack(">I", 2**31) + b"{}", "its header is cut short or too long"),
+        (struct.pack(">I", 2) + b"[]" + save({}), "its header is no table"),
+        (struct.pack(">I", 4) + b"\x80\x04K." + save({}), "it cannot be read"),  # a pickle is no JSON
+        (pack({"same": {"update/f.bias": "y"}}), "its header names tensors that are not there"),
+        (message(tensors={"update/f.weight": torch.ones(2**20)}), "more than the"),
+    ],
+)
+def test_a_bad_reply_is_refused(sent, why):
+    with pytest.raises(WireError) as refused:
+        read_reply(sent, EXPECTED)
+    assert why in str(refused.value)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_else(noise):
+    for sent in (noise, struct.pack(">I", len(noise)) + noise, struct.pack(">I", 2) + b"{}" + noise):
+        with pytest.raises(WireError):
+            read_reply(sent, EXPECTED)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)
+    )
+)
+def test_no_header_raises_anything_else(value):
+    for key in ("client", "classes", "samples", "terms", "step_lengths", "notes", "seconds", "same", "error"):
+        told, body = unpack(reply_message(GOOD, None, 4, 1.25))
+        text = json.dumps({**told, key: value}).encode()
+        with contextlib.suppress(WireError):
+            read_reply(struct.pack(">I", len(text)) + text + save(body), EXPECTED)
