@@ -1,7 +1,7 @@
 """The distributed engine over a link in this process: equal to the in-process engine, and unmoved by what arrives."""
 
 import logging
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -219,10 +219,12 @@ def test_a_deployment_is_not_run(tmp_path):
     ],
 )
 def test_what_a_deployment_cannot_have(settings, why, tmp_path):
-    meeting = Meeting(Inline(3), [Party(str(k)) for k in range(3)])
+    meeting = nullcontext(Meeting(Inline(3), [Party(str(k)) for k in range(3)]))
     with pytest.raises(ExperimentError) as refused:
         run(
-            experiment(engine__name="nvflare", engine__mode="deployment", **settings), tmp_path / "run", meeting=meeting
+            experiment(engine__name="nvflare", engine__mode="deployment", **settings),
+            tmp_path / "run",
+            meeting=lambda: meeting,
         )
     assert why in str(refused.value)
     assert not (tmp_path / "run").exists()

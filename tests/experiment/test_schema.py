@@ -62,7 +62,10 @@ WHOLE = "input should be a valid integer"
             "partition.kind=pcdd",
             "partition.kind: unknown value 'pcdd': did you mean 'pccd'? (known: dirichlet, file, iid, pccd, user)",
         ),
-        ("engine.name=flowr", "engine.name: unknown engine 'flowr': did you mean 'flower'? (known: flower, in-process, nvflare)"),
+        (
+            "engine.name=flowr",
+            "engine.name: unknown engine 'flowr': did you mean 'flower'? (known: flower, in-process, nvflare)",
+        ),
         ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, cpu, cuda)"),
         ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, standard, x10)"),
         ("data.features=l2", "data.features: input should be a list in square brackets, not 'l2'"),

@@ -88,11 +88,16 @@ def host(
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     out = out or free_directory(chosen)
     members = [Party(name) for name in names]
-    with _terminable(), _logged(out), roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
-        place = Host(out / "engine", at, port, kit, tuple(names))
-        with _adapter(name).host(place) as link:
+    place = Host(out / "engine", at, port, kit, tuple(names))
+
+    @contextmanager
+    def meet() -> Iterator[Meeting]:
+        with _logged(place.folder), _adapter(name).host(place) as link:
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
-            done = run_experiment(chosen, out, resume, hear, Meeting(link, members))
+            yield Meeting(link, members)
+
+    with _terminable(), roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
+        done = run_experiment(chosen, out, resume, hear, meet)
     from fedunseen.report import write_report
 
     report = write_report(done)
@@ -232,9 +237,13 @@ def _alone(state: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _logged(out: Path) -> Iterator[None]:
-    """Say what happens on standard error, and write it to ``federation.log`` beside the run directory's other files."""
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+def _logged(folder: Path) -> Iterator[None]:
+    """Say what happens on standard error, and write it to ``federation.log``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.StreamHandler(sys.stderr),
+        logging.FileHandler(folder / "federation.log", encoding="utf-8"),
+    ]
     for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
         _log.addHandler(handler)

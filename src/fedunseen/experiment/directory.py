@@ -13,6 +13,7 @@
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
 ``similarity/``          how well classes fit each other's attributes after some rounds
 ``magnitudes/``          of an attack: some of its triggers, and the sums of features of clean samples and triggers
+``parties.json``         of a deployment: who the clients are, and how many classes and samples each holds
 ``engine/``              files and logs of a distributed engine
 ``selection/``           the run on validation classes that chose rounds and calibration
 ======================== ==========================================================================
@@ -66,6 +67,7 @@ class RunDirectory:
         self.metrics_path = path / "metrics.jsonl"
         self.model_path = path / "model.safetensors"
         self.result_path = path / "result.json"
+        self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"
 
     def check(self, experiment: Mapping[str, Any], fingerprint: str, resume: bool) -> None:
@@ -271,7 +273,7 @@ def _is_leftover(name: str) -> bool:
 
 def _is_ours(name: str) -> bool:
     """Say whether a file may lie in the directory of a run that was killed before its manifest was written."""
-    return name in (".lock", "engine") or _is_leftover(name)
+    return name == ".lock" or _is_leftover(name)
 
 
 def _json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:

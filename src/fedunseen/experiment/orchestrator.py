@@ -12,8 +12,8 @@ import hashlib
 import importlib
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,6 +60,10 @@ class Progress(Protocol):
         """Hear that ``round`` of ``rounds`` of a stage is done; ``line`` is its line of metrics, None at the start."""
 
 
+Meet = Callable[[], AbstractContextManager[Meeting]]
+"""Opens the link to the parties of a deployment."""
+
+
 class Judge(Protocol):
     """Measures a round's models, and compares rounds."""
 
@@ -91,7 +95,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    meeting: Meeting | None = None,
+    meeting: Meet | None = None,
 ) -> Run:
     """Run an experiment and return it, as :func:`load_run` would.
 
@@ -100,7 +104,7 @@ def run(
         out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
         resume: go on with the run that ``out`` holds.
         progress: hears of every round.
-        meeting: the parties of a deployment.
+        meeting: opens the link to the parties of a deployment, once everything else has been checked.
 
     Raises:
         FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
@@ -165,12 +169,17 @@ def run(
     return load_run(path)
 
 
-def _check_engine(experiment: Experiment, meeting: Meeting | None) -> None:
+def _check_engine(experiment: Experiment, meeting: Meet | None) -> None:
     """Refuse to run here what is meant for parties elsewhere, or the other way round.
 
     Raises:
         ExperimentError: says what to do instead.
     """
+    if meeting is None and getattr(experiment.data, "part", False):
+        raise ExperimentError(
+            "data.part = true is for one party's folder, or the coordinator's, which `fedunseen join` and `fedunseen "
+            "host` read: leave it out"
+        )
     settings = experiment.engine
     deployed = isinstance(settings, DistributedSettings) and settings.mode == "deployment"
     if deployed and meeting is None:
@@ -182,13 +191,14 @@ def _check_engine(experiment: Experiment, meeting: Meeting | None) -> None:
 
 @contextmanager
 def _met(
-    experiment: Experiment, directory: RunDirectory, clients: int, meeting: Meeting | None
+    experiment: Experiment, directory: RunDirectory, clients: int, meeting: Meet | None
 ) -> Iterator[Meeting | None]:
     """Yield the parties of a deployment, or those of a simulation in worker processes; None if all is in-process."""
     settings = experiment.engine
     if meeting is not None:
-        meeting.run = directory.identity()
-        yield meeting
+        with meeting() as met:
+            met.run = directory.identity()
+            yield met
     elif isinstance(settings, DistributedSettings):
         adapter = importlib.import_module(find("engine", settings.name).adapter)
         threads = str(max(1, torch.get_num_threads() // settings.processes))
@@ -371,6 +381,9 @@ def _train(
         merit = judge.merit(line)
         lines.append(line)
         directory.add_metrics(line)
+        if federation.partition.remote and isinstance(federation.engine, Distributed):
+            told = ({"name": p.name, "classes": p.classes, "samples": p.samples} for p in federation.engine.parties)
+            write_json(directory.parties_path, list(told))
         kept = choice.round == current + 1 or (choice.round is None and merit >= best)
         if observed:
             judge.observe(directory, current, result, kept)
@@ -437,7 +450,7 @@ def _run_few_shot(
     resume: bool,
     hear: Progress,
     started: float,
-    meeting: Meeting | None,
+    meeting: Meet | None,
 ) -> Run:
     """Train on episodes; choose the round on those of validation classes; report those of classes that nobody had."""
     federation = Federation.make(experiment, for_episodes(benchmark), partition)

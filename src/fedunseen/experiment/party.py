@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedunseen.core.errors import DataError, FedUnseenError, RefusedError
+from fedunseen.core.errors import DataError, FedUnseenError, RefusedError, RunDirectoryError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
 from fedunseen.data import Benchmark, Partition, Scaler
@@ -46,6 +46,7 @@ from fedunseen.strategies import Instruction, Reply
 
 __all__ = ["Party", "simulated"]
 
+_ROUND = "fedunseen/round"  # in a file of a client's state, beside it
 _KEPT = 3  # states that a client keeps: a coordinator may go back to its checkpoint before the last
 
 
@@ -167,7 +168,8 @@ class Party:
         reply, now = _local(federation, client, told, before, round)
         seconds = time.monotonic() - began
         folder = self._folder()
-        write_tensors(folder / f"after-{round:06d}.safetensors", now)  # also where nothing is remembered
+        # Where nothing is remembered there is the round all the same: what is missing has been lost.
+        write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
         # Later ones are of rounds that the coordinator has not merged; much earlier ones nobody asks for.
         known = {int(path.stem.partition("-")[2]): path for path in folder.glob("after-*.safetensors")}
         kept = {after, *sorted(of for of in known if of <= round)[-_KEPT:]}
@@ -183,10 +185,12 @@ class Party:
         if after < 0:
             return {}
         path = self._folder() / f"after-{after:06d}.safetensors"
-        if not path.exists():
-            self.say(f"warning: {path} is missing, so this party has forgotten what it knew and begins anew")
+        try:
+            state = load_params(path, device)
+        except RunDirectoryError:
+            self.say(f"warning: {path} is missing or damaged, so this party has forgotten what it knew and begins anew")
             return {}
-        return load_params(path, device)
+        return {name: value for name, value in state.items() if name != _ROUND}
 
     def _folder(self) -> Path:
         """Return where the state of this run's client is kept."""

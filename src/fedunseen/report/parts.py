@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ __all__ = [
     "holdings",
     "labelled",
     "losses",
+    "parties",
     "render",
     "technical",
     "travel",
@@ -112,6 +114,8 @@ class Facts:
         if self.pools:
             return "One model, with all training data in one place,"
         counts = self.tensors["client_counts"]
+        if members := parties(self.run):
+            return f"{len(members)} parties, each with data of its own that nobody else has seen,"
         if len(counts) == 1:
             return "One client"
         disjoint = ((counts > 0).sum(axis=0) <= 1).all()
@@ -165,8 +169,25 @@ def labelled(names: Sequence[str]) -> tuple[bool, list[str]]:
     return numbered, [str(i + 1) for i in range(len(names))] if numbered else list(names)
 
 
+def parties(run: Run) -> list[dict[str, Any]]:
+    """Return of each party of a deployment: name, classes, samples, rounds merged and missed, seconds; else nothing."""
+    try:
+        known = json.loads((run.path / "parties.json").read_bytes())
+        rows = [{key: one[key] for key in ("name", "classes", "samples")} for one in known]
+    except (OSError, ValueError, TypeError, KeyError):
+        return []
+    for client, row in enumerate(rows):
+        merged = [line for line in run.metrics if client in line["participants"]]
+        took = [line["client_seconds"][str(client)] for line in merged if str(client) in line.get("client_seconds", {})]
+        missed = sum(str(client) in line.get("dropped", {}) for line in run.metrics)
+        row |= {"merged": len(merged), "missed": missed, "seconds": float(np.median(took)) if took else None}
+    return rows
+
+
 def client_names(facts: Facts) -> list[str]:
     """Return what the rows of the maps of clients are called."""
+    if names := [str(party["name"]) for party in parties(facts.run)]:
+        return names
     rows = len(facts.tensors["client_counts"])
     return ["all data"] if facts.pools and rows == 1 else [f"client {k}" for k in range(rows)]
 

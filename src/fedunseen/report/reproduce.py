@@ -49,6 +49,8 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
             return False
 
     name = str(tree["name"])
+    deployed = tree.get("engine", {}).get("mode") == "deployment"
+    verb, kit = ("host", ["--kit kits/coordinator"]) if deployed else ("run", [])
     if name in preset_names():
         changes = _changes(tomllib.loads(preset_text(name)), tree)
         if says(changes):
@@ -56,8 +58,8 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
                 fewer = {other: value for other, value in changes.items() if other != key}
                 changes = fewer if says(fewer) else changes
             sets = [f"--set {shlex.quote(_assignment(*item))}" for item in changes.items()]
-            return " \\\n    ".join([f"fedunseen run {name}", *sets]), True
-    return f"fedunseen run {shlex.quote(name + '.toml')}", False
+            return " \\\n    ".join([f"fedunseen {verb} {name}", *kit, *sets]), True
+    return " \\\n    ".join([f"fedunseen {verb} {shlex.quote(name + '.toml')}", *kit]), False
 
 
 def _changes(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:

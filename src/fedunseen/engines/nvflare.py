@@ -1,0 +1,566 @@
+"""NVIDIA FLARE as the carrier of messages.
+
+NVFlare's own unit of work is a job: seconds to start and to end, lost with its server, ended by the death of one
+client process, closed to sites that come later. Its system components, on the other hand, live in the parent processes
+of server and sites, which stay connected, registered and authenticated without any job; every engine has a public
+channel for their messages (auxiliary messages, with a time-out each). So a deployment runs no jobs: a component of ours
+(:mod:`fedunseen.engines.nvflare_relay`) in the server's and in each site's process passes bytes on to our processes.
+A side effect is that a coordinator cannot ship code: a site answers no command and accepts no job.
+
+NVFlare's processes remember nothing that matters. One that ends, or has lost its peer, is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import secrets
+import shutil
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
+from fedunseen.engines.link import Answer, Host, Join, Link, Simulate
+from fedunseen.engines.relay import ENDED, Child, Port, Switchboard, Wire
+
+__all__ = ["certificates", "host", "join", "simulate"]
+
+PROJECT = "fedunseen"
+SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
+START = 60.0  # s that NVFlare's processes may take to start on a busy machine
+TELL = 5.0  # s between two lines that say what join waits for
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+TAKEN = frozenset({"server", "client", "coordinator", "relay", "admin", "all", SERVER})  # names with another meaning
+
+
+def _needed() -> None:
+    if find_spec("nvflare") is None:
+        raise MissingDependencyError(
+            "engine 'nvflare' needs NVIDIA FLARE; install it: pip install 'fedunseen[nvflare]'"
+        )
+
+
+# Workspaces of NVFlare's processes
+
+
+def _json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _copy(program: str, folder: Path) -> None:
+    """Copy what runs in NVFlare's processes to where they find it: this folder would hide NVFlare itself from them."""
+    own = Path(__file__).parent
+    shutil.copyfile(own / program, folder / program)
+    shutil.copyfile(own / "relay.py", folder / "fedunseen_relay.py")
+
+
+def _workspace(
+    folder: Path,
+    side: str,
+    startup: dict[str, Any],
+    resources: dict[str, Any],
+    kit: Path | None,
+    component: dict[str, Any],
+) -> None:
+    """Write what an NVFlare process reads when it starts: its kit, its settings and our component."""
+    for name in ("startup", "local"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    custom = folder / "local" / "custom"
+    custom.mkdir(parents=True)
+    (folder / "startup").mkdir()
+    folder.chmod(0o700)
+    _copy("nvflare_relay.py", custom)
+    _json(folder / "startup" / f"fed_{side}.json", {"format_version": 2, **startup})
+    components = [{"id": "fedunseen_relay", **component}]
+    _json(folder / "local" / "resources.json", {"format_version": 2, **resources, "components": components})
+    # NVFlare also listens on loopback, for jobs that we do not run; by default other users of the machine may connect.
+    internal = {"host": "127.0.0.1", "connection_security": "clear" if kit is None else "mtls"}
+    connections = {
+        "allow_adhoc_conns": False,
+        "internal": {"scheme": "tcp", "resources": internal},
+        "streaming_window_size": 4 << 20,  # bytes under way; small messages queue behind them
+        "streaming_ack_interval": 1 << 20,
+    }
+    _json(folder / "local" / "comm_config.json", connections)
+    _json(
+        folder / "local" / "authorization.json", {"format_version": "1.0", "permissions": {"nobody": {"view": "none"}}}
+    )
+    handler = {
+        "class": "logging.handlers.RotatingFileHandler",
+        "formatter": "plain",
+        "filename": "log.txt",  # NVFlare puts it into the workspace
+        "maxBytes": 10_000_000,
+        "backupCount": 3,
+    }
+    _json(
+        folder / "local" / "log_config.json",
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"plain": {"format": "%(asctime)s - %(name)s - %(levelname)s - %(message)s"}},
+            "handlers": {"file": handler},
+            "loggers": {
+                "root": {"level": "INFO", "handlers": ["file"]},
+                "nvflare.private.fed.client.client_engine": {"level": "WARNING"},  # writes down every reply
+            },
+        },
+    )
+
+
+def _secrets(kit: Path | None, side: str) -> dict[str, str]:
+    """Return the part of a site's settings that says how connections are protected."""
+    if kit is None:
+        return {"connection_security": "clear"}
+    return {
+        "ssl_private_key": str(kit.resolve() / f"{side}.key"),  # keys stay where they are
+        "ssl_cert": str(kit.resolve() / f"{side}.crt"),
+        "ssl_root_cert": str(kit.resolve() / "rootCA.pem"),
+        "connection_security": "mtls",
+    }
+
+
+def _home(folder: Path) -> dict[str, str]:
+    """Return what keeps an NVFlare process from writing anywhere else than into a folder."""
+    return {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1", "GRPC_VERBOSITY": "ERROR"}
+
+
+def _start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
+    """Start NVFlare's parent process of a side, ``server`` or ``client``."""
+    environment = {
+        **os.environ,
+        **more,
+        **_home(folder),
+    }
+    module = f"nvflare.private.fed.app.{side}.{side}_train"
+    secure = "true" if kit is not None else "false"
+    command = [sys.executable, "-u", "-m", module, "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
+    command += ["--set", f"secure_train={secure}", "org=fedunseen", "config_folder=config", *options]
+    return Child(command, folder / "output.txt", environment, folder)
+
+
+# The coordinator
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _may_listen(address: str, port: int) -> None:
+    """Raise ConnectionLost if one cannot listen there; gRPC would share a port with another process and say nothing."""
+    try:
+        where = socket.getaddrinfo(address, port, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen(1)
+    except OSError as error:
+        raise ConnectionLost(
+            f"cannot listen at {address}:{port}: {error.strerror or error}; choose another address or port"
+        ) from None
+
+
+def _check_kit(kit: Path, side: str) -> None:
+    """Raise RefusedError if a file is missing or the certificate is not valid today."""
+    from cryptography import x509
+
+    for name in (f"{side}.crt", f"{side}.key", "rootCA.pem"):
+        if not (kit / name).is_file():
+            raise RefusedError(f"{kit} has no {name}; name a folder that 'fedunseen certs' made for engine 'nvflare'")
+    for name in (f"{side}.crt", "rootCA.pem"):
+        try:
+            certificate = x509.load_pem_x509_certificate((kit / name).read_bytes())
+        except ValueError:
+            raise RefusedError(f"{kit / name} is no certificate; make new ones with 'fedunseen certs'") from None
+        if certificate.not_valid_after_utc.timestamp() < time.time():
+            raise RefusedError(
+                f"the certificate {kit / name} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+                "make new ones with 'fedunseen certs'"
+            )
+
+
+@contextlib.contextmanager
+def host(place: Host) -> Iterator[Link]:
+    """Run NVFlare's server as long as the context lasts; see :class:`Host`.
+
+    Raises:
+        MissingDependencyError: NVFlare is not installed.
+        RefusedError: the certificate has expired, or the kit lacks a file.
+        ConnectionLost: one cannot listen at the address.
+        FedUnseenError: a party's name cannot be used, or NVFlare does not start.
+    """
+    _needed()
+    _check_names(place.parties)
+    if place.kit is not None:
+        _check_kit(place.kit, "server")
+    end = time.monotonic() + 5  # the server of a coordinator that was killed just now may still be ending
+    while True:
+        try:
+            _may_listen(place.address, place.port)
+            break
+        except ConnectionLost:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+    folder = place.folder / "nvflare"
+    folder.mkdir(parents=True, exist_ok=True)
+    board = Switchboard()
+    with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
+        keeper = _Kept(lambda: _server(place, folder, port))
+        stack.callback(keeper.stop)
+        _wait_for(board, keeper, folder)
+        yield board
+
+
+def _check_names(parties: Sequence[str]) -> None:
+    """Raise FedUnseenError if parties cannot be named like this; NVFlare gives some names a meaning."""
+    for name in parties:
+        if not NAME.fullmatch(name) or name.lower() in TAKEN:
+            raise FedUnseenError(
+                f"a party cannot be named {name!r}: take up to 63 letters, digits, - and _, and none of "
+                f"{', '.join(sorted(TAKEN))}"
+            )
+    if len({name.lower() for name in parties}) < len(parties):
+        raise FedUnseenError("two parties have the same name; give each one of its own")
+
+
+def _server(place: Host, folder: Path, port: Port) -> Child:
+    """Start NVFlare's server."""
+    # NVFlare binds its service to all interfaces unless it is loopback, but what it calls the administrators' listener,
+    # where sites may connect just as well, to the address that it is given. So the service gets a port of its own on
+    # loopback, and the other listener is the one that parties know.
+    server = {
+        "name": PROJECT,
+        "service": {"target": f"127.0.0.1:{_free_port()}", "scheme": "grpc"},
+        "admin_host": socket.gethostbyname(place.address),
+        "admin_port": place.port,
+        **_secrets(place.kit, "server"),
+    }
+    limits = {"max_num_clients": 10_000, "heart_beat_timeout": 60, "admin_storage": "transfer", "shutdown_period": 1}
+    component = {"path": "nvflare_relay.CoordinatorRelay", "args": {"parties": list(place.parties)}}
+    _workspace(folder, "server", {"servers": [server]}, {"servers": [limits]}, place.kit, component)
+    return _start(folder, "server", place.kit, port.environment)
+
+
+class _Kept:
+    """A process that is started again whenever it ends."""
+
+    def __init__(self, start: Callable[[], Child]) -> None:
+        self.start = start
+        self.failures = 0
+        self.ended = threading.Event()
+        self.child = start()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(0.1):
+            if self.child.status is not None:
+                self.failures += 1
+                self.child.stop()
+                if not self.ended.wait(min(5.0, 0.5 * self.failures)):
+                    self.child = self.start()
+
+    def stop(self) -> None:
+        self.ended.set()
+        self.thread.join(20)
+        self.child.stop(0.5)
+
+
+def _wait_for(board: Switchboard, keeper: _Kept, folder: Path) -> None:
+    """Wait until the relay in NVFlare's process has dialled.
+
+    Raises:
+        FedUnseenError: it does not, or its process ends again and again.
+    """
+    deadline = time.monotonic() + START
+    while board.wire is None:
+        if keeper.failures > 2 or time.monotonic() > deadline:
+            raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
+        time.sleep(0.02)
+
+
+# A party
+
+
+class _Cut(OSError):
+    """The other side ended a connection before it was of use: it is ending, or it does not want us."""
+
+
+def _probe(place: Join) -> None:
+    """Connect to the coordinator and leave again.
+
+    Raises:
+        OSError: nobody is there, or (:class:`_Cut`) perhaps not the right one.
+        RefusedError: it is not the right one, or does not accept the party's certificate.
+    """
+    there = f"{place.address}:{place.port}"
+    with socket.create_connection((place.address, place.port), 5) as plain:
+        if place.kit is None:
+            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            greeting = b""
+            with contextlib.suppress(ConnectionError):
+                greeting = plain.recv(4)
+            if greeting[3:4] != b"\x04":  # HTTP/2 servers, so gRPC's, begin with their settings
+                raise _Cut(
+                    f"what listens at {there} is no coordinator without TLS; use its right address and port, "
+                    "or TLS with the kit that its host gave you"
+                )
+            return
+        context = ssl.create_default_context(cafile=str(place.kit / "rootCA.pem"))
+        context.load_cert_chain(place.kit / "client.crt", place.kit / "client.key")
+        context.set_alpn_protocols(["h2"])
+        refusal = (
+            f"the coordinator at {there} refuses a connection with the certificate in {place.kit} (%s); "
+            "use certificates that were made together, and TLS on both sides or on neither"
+        )
+        try:
+            with context.wrap_socket(plain, server_hostname=place.address) as secure:
+                secure.settimeout(2)
+                with contextlib.suppress(TimeoutError):
+                    if not secure.recv(1):  # with TLS 1.3 the other side's verdict comes after the handshake
+                        raise _Cut(refusal % "it hangs up")
+        except ssl.SSLCertVerificationError as error:
+            raise RefusedError(
+                f"the coordinator at {there} shows a certificate that does not hold: {error.verify_message}; "
+                "use its right address, and certificates that were made together"
+            ) from None
+        except (ssl.SSLEOFError, ConnectionError):
+            raise _Cut(refusal % "it hangs up") from None
+        except ssl.SSLError as error:
+            raise RefusedError(refusal % error.reason) from None
+
+
+class _Party:
+    """A party's wire to its NVFlare process, which may be another one each time."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[tuple[str, Wire, dict[str, Any], bytes]] = queue.SimpleQueue()
+
+    def serve(self, wire: Wire) -> None:
+        while True:
+            head, body = wire.receive()
+            self.events.put(("message" if "id" in head else str(head.get("state", "delivered")), wire, head, body))
+
+
+def join(place: Join, answer: Answer, done: threading.Event) -> None:
+    """Answer the coordinator's messages until ``done`` is set, or the coordinator is gone for too long.
+
+    Raises:
+        MissingDependencyError: NVFlare is not installed.
+        RefusedError: a certificate is not accepted, the coordinator does not know the party, or another has joined
+            under its name since: the newest is let in, and the other one is told.
+        ConnectionLost: nobody has been there for ``patience`` seconds.
+    """
+    _needed()
+    if place.kit is not None:
+        _check_kit(place.kit, "client")
+        _check_name(place.kit, place.name)
+    folder = place.folder / "nvflare"
+    folder.mkdir(parents=True, exist_ok=True)
+    party = _Party()
+    client = {"fqsn": place.name, "is_leaf": True, **_secrets(place.kit, "client")}
+    service = {"target": f"{place.address}:{place.port}", "scheme": "grpc"}
+    startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
+    component = {"path": "nvflare_relay.PartyRelay", "args": {}}
+    token = {"FEDUNSEEN_TOKEN": secrets.token_hex(8)}
+    with Port(folder, party.serve) as port:
+        gone, told = time.monotonic(), time.monotonic()
+        first, cuts = True, 0
+        while not done.is_set():
+            try:
+                _probe(place)
+                cuts = 0
+            except OSError as error:
+                cuts = cuts + 1 if isinstance(error, _Cut) else 0
+                if cuts > 3:  # one that is ending does so once
+                    raise RefusedError(str(error)) from None
+                if cuts:
+                    time.sleep(0.5)
+                    continue
+                why = error.strerror or str(error)
+                now = time.monotonic()
+                if now - gone >= place.patience:
+                    raise ConnectionLost(
+                        f"no coordinator answers at {place.address}:{place.port} ({why}); "
+                        "check address and port, or start it"
+                    ) from None
+                if first or now - told >= TELL:
+                    first, told = False, now
+                    print(f"waiting for the coordinator at {place.address}:{place.port}: {why}", file=sys.stderr)
+                time.sleep(min(0.5, place.patience))
+                continue
+            _workspace(folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component)
+            child = _start(folder, "client", place.kit, {**port.environment, **token}, f"uid={place.name}")
+            try:
+                connected = _serve(place, party, child, answer, done)
+            finally:
+                child.stop(0.3)
+            if done.is_set():
+                return
+            if connected:
+                gone, first = time.monotonic(), True
+            elif time.monotonic() - gone >= max(place.patience, START):
+                raise ConnectionLost(
+                    f"NVFlare does not get through to the coordinator at {place.address}:{place.port}; "
+                    f"{folder / 'log.txt'} says why"
+                )
+
+
+def _serve(place: Join, party: _Party, child: Child, answer: Answer, done: threading.Event) -> bool:
+    """Answer what comes through one NVFlare process until it ends or loses the coordinator; return if it ever had it.
+
+    Of messages that wait while another is answered only the newest counts: the coordinator has given up the others.
+    """
+    connected = False
+    wire: Wire | None = None
+    begun = asked = time.monotonic()
+    waiting: tuple[str, bytes] | None = None
+    sent: str | None = None  # the answer that is on its way
+    while True:
+        try:
+            what, source, head, body = party.events.get(timeout=0.0 if waiting else 0.1)
+        except queue.Empty:
+            if waiting is not None and wire is not None:
+                (key, message), waiting = waiting, None
+                reply = answer(message)
+                sent = key
+                with contextlib.suppress(*ENDED):
+                    wire.send({"id": key}, reply)
+                continue
+            late = not connected and time.monotonic() - begun > START
+            if child.status is not None or late or (done.is_set() and sent is None):
+                return connected
+            if not connected and time.monotonic() - asked > TELL:
+                asked = time.monotonic()
+                try:
+                    _probe(place)
+                except OSError:  # gone while NVFlare was starting
+                    return False
+            continue
+        if what == "connected":
+            connected, wire = True, source
+        if source is not wire and what != "refused":
+            continue  # of a process that has been replaced
+        if what == "refused":
+            raise RefusedError(f"{head['why']}; join under a name from the coordinator's list, one party for each")
+        if what == "message":
+            waiting = head["id"], body
+        if what == "delivered" and head["delivered"] == sent:
+            sent = None
+        if what == "lost":
+            return True
+
+
+# Certificates
+
+
+def _check_name(kit: Path, name: str) -> None:
+    """Raise RefusedError if a party's certificate is for another name."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    subject = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes()).subject
+    names = [str(entry.value) for entry in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name]:
+        raise RefusedError(f"the certificate in {kit} is for party {', '.join(names)!r}, not {name!r}")
+
+
+def certificates(out: Path, host: str, parties: Sequence[str], days: int) -> None:
+    """Make a kit for the coordinator and for each party, with NVFlare's own tools.
+
+    ``out/coordinator`` and ``out/NAME`` each get a certificate, its private key (mode 0600) and the root certificate.
+    The root's private key is not kept: whoever is to join later needs new kits for all.
+
+    Args:
+        out: a folder that does not exist or is empty.
+        host: the machine that the coordinator listens at: what parties call it.
+        parties: their names.
+        days: how long the certificates hold.
+
+    Raises:
+        MissingDependencyError: NVFlare is not installed.
+        FedUnseenError: a name cannot be used, or ``out`` is not empty.
+    """
+    _needed()
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+    _check_names(parties)
+    if host in parties:
+        raise FedUnseenError(f"a party cannot be named like the coordinator's machine, {host!r}; choose another name")
+    if days < 1:
+        raise FedUnseenError(f"certificates cannot hold for {days} days; take 1 or more")
+    if out.exists() and any(out.iterdir()):
+        raise FedUnseenError(f"{out} is not empty; name a new folder")
+
+    key, public = generate_keys()
+    issuer = Identity("FedUnseen", None)
+    root = generate_cert(issuer, issuer, key, public, valid_days=days, ca=True)
+    sites = [("coordinator", "server", SERVER, ExtendedKeyUsageOID.SERVER_AUTH)]
+    sites += [(name, "client", name, ExtendedKeyUsageOID.CLIENT_AUTH) for name in parties]
+    for name, side, common, purpose in sites:
+        own, public = generate_keys()
+        hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
+        usage = [(x509.ExtendedKeyUsage([purpose]), False)]
+        end = root.not_valid_after_utc
+        subject = Identity(common, PROJECT)
+        certificate = generate_cert(subject, issuer, key, public, not_valid_after=end, extra_extensions=usage, **hosts)
+        folder = out / name
+        folder.mkdir(parents=True)
+        folder.chmod(0o700)
+        (folder / "rootCA.pem").write_bytes(serialize_cert(root))
+        (folder / f"{side}.crt").write_bytes(serialize_cert(certificate))
+        with open(os.open(folder / f"{side}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(serialize_pri_key(own))
+        if side == "server":
+            _json(folder / "parties.json", {"engine": "nvflare", "parties": list(parties)})
+        else:
+            _json(folder / "party.json", {"engine": "nvflare", "name": name})
+
+
+# Simulation
+
+
+@contextlib.contextmanager
+def simulate(place: Simulate) -> Iterator[Link]:
+    """Run parties in the client processes of a job of NVFlare's simulator, as long as the context lasts.
+
+    A process that dies takes the job with it; another one is started, and its parties have new tokens.
+
+    Raises:
+        MissingDependencyError: NVFlare is not installed.
+        FedUnseenError: the simulator does not start.
+    """
+    _needed()
+    folder = place.folder / "nvflare"
+    folder.mkdir(parents=True, exist_ok=True)
+    _copy("nvflare_simulation.py", folder)
+    processes = min(place.processes, place.parties)
+    board = Switchboard()
+    with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
+        environment = {
+            **os.environ,
+            **port.environment,
+            **_home(folder),
+            "PYTHONPATH": os.pathsep.join([str(folder.resolve()), *filter(None, sys.path)]),
+        }
+        script = str(folder.resolve() / "nvflare_simulation.py")
+        job = str(folder.resolve() / "job")
+        command = [sys.executable, script, job, str(place.parties), str(processes), place.factory, place.argument]
+        keeper = _Kept(lambda: Child(command, folder / "output.txt", environment, folder))
+        stack.callback(keeper.stop)
+        _wait_for(board, keeper, folder)
+        yield board

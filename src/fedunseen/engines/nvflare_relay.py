@@ -1,0 +1,301 @@
+"""What of ours runs inside NVFlare's processes: two components that carry messages between NVFlare and our processes.
+
+NVFlare loads this file from the folder for a site's own code, where :mod:`fedunseen.engines.nvflare` puts a copy of it
+and of ``relay.py`` (as ``fedunseen_relay.py``). It needs neither PyTorch nor this package. Messages are NVFlare's
+auxiliary messages, with one topic; ``do`` says what a message is about:
+
+- coordinator to party: ``ping``, answered with the party's token and the number of its NVFlare process; ``ask``, a
+  message for the party; ``refuse``, that it is not wanted, and why;
+- party to coordinator: ``here``, whether the coordinator is there; ``answer``, to a message.
+
+A ping reaches the process that NVFlare has connected under a party's name, by its certificate; a digest of the token
+that NVFlare gave it shows whether it is the one that registered last. An answer carries the number
+that its question came with, 128 random bits that nobody else has seen: who sends it need not be believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import secrets
+import threading
+import time
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+
+__all__ = ["CoordinatorRelay", "PartyRelay"]
+
+TOPIC = "fedunseen"
+BEAT = 1.0  # s between two pings
+PATIENCE = 5.0  # s to wait for the answer to a small message
+SILENCE = 60.0  # s after which who says nothing is taken for dead, though its connection is open: messages of hundreds
+# of megabytes hold up small ones for many seconds. One whose process or machine's system ended closed its connection.
+SLOWEST = 50e3  # bytes/s; a message that takes longer is sent again
+TOKEN = "FEDUNSEEN_TOKEN"  # in the environment of a party's NVFlare process: its party's token
+
+
+def _told(**content: Any) -> Shareable:
+    message = Shareable()
+    message.update(content)
+    return message
+
+
+def _number(token: str) -> str:
+    """Return what stands for an NVFlare process: a digest of the token that the server gave it, which is secret."""
+    return hashlib.sha256(token.encode()).hexdigest()[:32]
+
+
+def _patience(size: int) -> float:
+    return SILENCE + size / SLOWEST
+
+
+class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
+    """What both sides share: a wire to our process, without which there is no use in going on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wire: Any = None
+        self.engine: Any = None
+        self.ended: tuple[type[BaseException], ...] = ()  # what a wire raises whose other end has gone
+
+    def start(self, engine: Any) -> None:
+        relay = importlib.import_module("fedunseen_relay")
+        self.engine, self.wire, self.ended = engine, relay.dial(), relay.ENDED
+        engine.register_aux_message_handler(TOPIC, self.hear)
+        for work in (self.listen, self.watch):
+            threading.Thread(target=self._for_good, args=(work,), daemon=True).start()
+
+    def _for_good(self, work: Any) -> None:
+        try:
+            work()
+        except self.ended:
+            os._exit(0)  # our process has gone
+        except BaseException:
+            self.logger.exception("the relay failed")
+            os._exit(1)
+
+    def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        raise NotImplementedError
+
+    def listen(self) -> None:
+        raise NotImplementedError
+
+    def watch(self) -> None:
+        raise NotImplementedError
+
+
+class CoordinatorRelay(_Relay):
+    """The coordinator's side.
+
+    Args:
+        parties: the names of those that may join.
+    """
+
+    def __init__(self, parties: list[str]) -> None:
+        super().__init__()
+        self.names = frozenset(parties)
+        self.session = secrets.token_hex(8)
+        self.lock = threading.Lock()
+        self.watched: set[str] = set()
+        self.present: dict[str, tuple[str, str]] = {}  # name -> the party's token, the number of its NVFlare process
+        self.open: dict[str, tuple[int, str, str]] = {}  # question -> our process's number for it, name, process
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Start with NVFlare's server."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
+
+            ServerCommandModules.cmd_modules.clear()  # no administrator can do anything here
+        elif event_type == EventType.SYSTEM_START:
+            self.start(fl_ctx.get_engine())
+
+    def _call(self, name: str, message: Shareable, patience: float) -> Shareable | None:
+        """Send a party a message; return its reply, an empty one if there is none in time, None if it has gone."""
+        with self.engine.new_context() as context:
+            replies = self.engine.send_aux_request([name], TOPIC, message, patience, context, optional=True) or {}
+        reply = replies.get(name)
+        if reply is None:
+            return None
+        code = reply.get_return_code()
+        if code == ReturnCode.OK:
+            return reply
+        return _told() if code == ReturnCode.TIMEOUT else None
+
+    def watch(self) -> None:
+        """Find new parties."""
+        self.wire.send({"parties": {}})
+        while True:
+            for client in self.engine.get_clients():
+                if client.name not in self.watched:
+                    self.watched.add(client.name)
+                    work = self.ping if client.name in self.names else self.refuse
+                    threading.Thread(
+                        target=self._for_good, args=(lambda n=client.name, w=work: w(n),), daemon=True
+                    ).start()
+            time.sleep(0.2)
+
+    def _registered(self, name: str) -> str | None:
+        """Return the number of the process that registered last under a name."""
+        client = self.engine.get_client_from_name(name)
+        return _number(client.token) if client is not None else None
+
+    def refuse(self, name: str) -> None:
+        """Tell one that is not among the parties, until it has gone."""
+        why = f"the coordinator knows no party {name!r}"
+        while self._call(name, _told(do="refuse", why=why, process=self._registered(name)), BEAT) is not None:
+            time.sleep(BEAT / 4)
+        self.watched.discard(name)
+
+    def ping(self, name: str) -> None:
+        """Watch one party for good: it may go and come back."""
+        patience, last = BEAT, time.monotonic()
+        while True:
+            reply = self._call(name, _told(do="ping", session=self.session), patience)
+            now = time.monotonic()
+            if reply is not None and "process" in reply:
+                patience, last = PATIENCE, now
+                if reply["process"] == self._registered(name):
+                    self._now(name, (str(reply["token"]), str(reply["process"])))
+                else:  # NVFlare lets the newest of one name in, and keeps one connection for each name
+                    why = f"another party has joined as {name!r} since"
+                    self._call(name, _told(do="refuse", why=why, process=reply["process"]), patience)
+            elif reply is None or now - last > SILENCE:
+                patience = BEAT  # a ping that comes while NVFlare starts there is not answered
+                self._now(name, None)
+            else:
+                patience = min(PATIENCE, 2 * patience)
+            time.sleep(BEAT if name in self.present else BEAT / 4)
+
+    def _now(self, name: str, who: tuple[str, str] | None) -> None:
+        """Note who is there under a name; questions to who was there before will not be answered."""
+        with self.lock:
+            if self.present.get(name) == who:
+                return
+            self.logger.info(f"party {name!r}: {'gone' if who is None else 'connected'}")
+            if who is None:
+                del self.present[name]
+            else:
+                self.present[name] = who
+            lost = [key for key, (_, to, process) in self.open.items() if to == name and (not who or process != who[1])]
+            numbers = [self.open.pop(key)[0] for key in lost]
+            for number in numbers:
+                self.wire.send({"id": number, "lost": True})
+            self.wire.send({"parties": {party: token for party, (token, _) in self.present.items()}})
+
+    def listen(self) -> None:
+        """Take messages from our process."""
+        while True:
+            head, body = self.wire.receive()
+            threading.Thread(
+                target=self._for_good, args=(lambda h=head, b=body: self.ask(h["id"], h["to"], b),), daemon=True
+            ).start()
+
+    def ask(self, number: int, name: str, body: bytes) -> None:
+        """Bring a message to a party; again, until it says that it has it or is gone."""
+        key = secrets.token_hex(16)
+        with self.lock:
+            who = self.present.get(name)
+            if who is not None:
+                self.open[key] = (number, name, who[1])
+        if who is None:
+            self.wire.send({"id": number, "lost": True})
+            return
+        while key in self.open:
+            reply = self._call(name, _told(do="ask", id=key, process=who[1], body=body), _patience(len(body)))
+            if reply is not None and reply.get("taken"):
+                return
+            time.sleep(0.2)
+
+    def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Take what a party says."""
+        reply = make_reply(ReturnCode.OK)
+        reply["session"] = self.session
+        if request.get("do") == "answer":
+            with self.lock:
+                found = self.open.pop(str(request.get("id")), None)
+            if found is not None:
+                with contextlib.suppress(*self.ended):  # those who listen will see it too
+                    self.wire.send({"id": found[0]}, request["body"])
+        return reply
+
+
+class PartyRelay(_Relay):
+    """A party's side. Whatever else the coordinator wants of this process than to carry messages, is refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.process = ""
+        self.session: str | None = None
+        self.pinged = 0.0  # when the last ping came
+        self.seen: set[str] = set()
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Start once NVFlare's client is registered."""
+        if event_type == EventType.SYSTEM_BOOTSTRAP:
+            from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+            ClientRequestProcessors.request_processors.clear()  # no jobs, no code, no commands from the coordinator
+        elif event_type == EventType.SYSTEM_START:
+            engine = fl_ctx.get_engine()
+            self.process = _number(engine.client.token)
+            self.start(engine)
+
+    def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Take what the coordinator says."""
+        reply = make_reply(ReturnCode.OK)
+        what = request.get("do")
+        if what == "ping":
+            self.pinged = time.monotonic()
+            if self.session is None:
+                self.session = str(request["session"])
+                self.wire.send({"state": "connected"})
+            elif self.session != request["session"]:
+                self.wire.send({"state": "lost"})  # another coordinator: this process does not belong to it
+            reply.update(token=os.environ[TOKEN], process=self.process)
+        elif what == "refuse" and request["process"] == self.process:
+            self.wire.send({"state": "refused", "why": str(request["why"])})
+        elif what == "ask" and request["process"] == self.process:
+            if request["id"] not in self.seen:
+                self.seen.add(request["id"])
+                self.wire.send({"id": request["id"]}, request["body"])
+            reply["taken"] = True
+        return reply
+
+    def _call(self, message: Shareable, patience: float) -> str:
+        """Send the coordinator a message; return what became of it: ``OK``, ``TIMEOUT`` or something worse."""
+        with self.engine.new_context() as context:
+            reply = self.engine.send_aux_request(TOPIC, message, patience, context, optional=True)
+        code = str(reply.get_return_code())
+        return code if code != ReturnCode.OK or reply.get("session") == self.session else ReturnCode.ERROR
+
+    def watch(self) -> None:
+        """Notice that the coordinator has gone: no pings come, and it does not answer, or has forgotten us."""
+        while True:
+            time.sleep(BEAT / 2)
+            silent = time.monotonic() - self.pinged if self.session else 0.0
+            if silent < 2.5 * BEAT:
+                continue
+            what = self._call(_told(do="here"), PATIENCE)
+            if silent > SILENCE or what not in (ReturnCode.OK, ReturnCode.TIMEOUT):
+                self.wire.send({"state": "lost"})
+
+    def listen(self) -> None:
+        """Take answers from our process."""
+        while True:
+            head, body = self.wire.receive()
+            threading.Thread(
+                target=self._for_good, args=(lambda h=head, b=body: self.answer(h["id"], b),), daemon=True
+            ).start()
+
+    def answer(self, key: str, body: bytes) -> None:
+        """Bring an answer to the coordinator; again, until it has it. Our process ends this one if that is vain."""
+        while self._call(_told(do="answer", id=key, body=body), _patience(len(body))) != ReturnCode.OK:
+            time.sleep(0.2)
+        self.wire.send({"delivered": key})

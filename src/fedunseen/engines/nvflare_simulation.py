@@ -1,0 +1,121 @@
+"""A simulation as one NVFlare job: its client processes do the parties' work, its server passes messages on.
+
+Run as a program, from our process: ``python nvflare_simulation.py FOLDER PARTIES PROCESSES FACTORY ARGUMENT``; see
+:class:`fedunseen.engines.link.Simulate`. Beside it lies a copy of ``relay.py``, as ``fedunseen_relay.py``.
+What ``FACTORY`` names is imported in the client processes alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import queue
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nvflare.collab import CollabRecipe, collab
+from nvflare.recipe import SimEnv
+
+__all__ = ["Process", "Switch"]
+
+LONG = 1e6  # s; whoever waits for an answer has a time-out of its own
+
+
+class Process:
+    """A client process of the job.
+
+    Args:
+        factory: ``module:function`` to call once.
+        argument: what to call it with.
+    """
+
+    def __init__(self, factory: str, argument: str) -> None:
+        self.factory, self.argument = factory, argument
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def here(self) -> bool:
+        """Say that this process is there."""
+        return True
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def answer(self, party: str, message: bytes) -> bytes:
+        """Answer for a party."""
+        if "made" not in vars(self):
+            module, _, function = self.factory.partition(":")
+            made: Callable[[str, bytes], bytes] = getattr(importlib.import_module(module), function)(self.argument)
+            self.made = made
+        return self.made(party, bytes(message))
+
+
+class Switch:
+    """The job's server: takes messages from our process and has a client process answer them, one at a time.
+
+    A party is always answered for by the same process.
+
+    Args:
+        parties: how many there are.
+    """
+
+    def __init__(self, parties: int) -> None:
+        self.parties = parties
+
+    @collab.main  # type: ignore[untyped-decorator]
+    def run(self) -> None:
+        """Pass messages on until our process goes."""
+        relay = importlib.import_module("fedunseen_relay")
+        wire = relay.dial()
+        names = [str(i) for i in range(self.parties)]
+        queues: list[queue.SimpleQueue[tuple[int, str, bytes]]] = []
+        for client in collab.clients:
+            queues.append(queue.SimpleQueue())
+            threading.Thread(target=self.work, args=(client, queues[-1], wire), daemon=True).start()
+            threading.Thread(target=self.watch, args=(client,), daemon=True).start()
+        token = secrets.token_hex(8)
+        wire.send({"parties": dict.fromkeys(names, token)})
+        place = {name: i % len(queues) for i, name in enumerate(names)}
+        try:
+            while True:
+                head, body = wire.receive()
+                queues[place[head["to"]]].put((head["id"], head["to"], body))
+        except relay.ENDED:
+            os._exit(0)  # our process has gone, and its keeper will end the rest
+
+    def work(self, client: Any, waiting: queue.SimpleQueue[tuple[int, str, bytes]], wire: Any) -> None:
+        """Have one client process answer, one message after another."""
+        while True:
+            number, party, body = waiting.get()
+            try:
+                wire.send({"id": number}, bytes(client(timeout=LONG).answer(party, body)))
+            except Exception as error:
+                self.end(client, error)
+
+    def watch(self, client: Any) -> None:
+        """Notice the death of a client process; NVFlare does not tell those who wait for its answer."""
+        while True:
+            time.sleep(1)
+            try:
+                client(timeout=5).here()
+            except Exception as error:
+                if not isinstance(getattr(error, "cause", error), TimeoutError):
+                    self.end(client, error)
+
+    def end(self, client: Any, error: Exception) -> None:
+        """End the job, so that our process starts another one."""
+        print(f"client {client.name}: {error!r}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def main(folder: str, parties: str, processes: str, factory: str, argument: str) -> None:
+    """Run the job."""
+    switch, process = Switch(int(parties)), Process(factory, argument)
+    recipe = CollabRecipe("simulation", server=switch, client=process, min_clients=int(processes))
+    names = [f"process-{i}" for i in range(int(processes))]
+    recipe.execute(SimEnv(clients=names, num_threads=len(names), workspace_root=folder))
+
+
+if __name__ == "__main__":
+    importlib.import_module("nvflare_simulation").main(*sys.argv[1:])  # a name that the job's processes know it by

@@ -1,0 +1,367 @@
+"""Between our processes and an engine's: a Unix socket, a Link over it, and children that never stay behind.
+
+Standard library only, and nothing of this package: an engine's process may load this file by its path, or carry a copy.
+Nothing is pickled: a frame is a small JSON object and bytes.
+
+Ours::
+
+    board = Switchboard()                                  # a Link
+    with Port(folder, board.serve) as port:                # one thread per connection runs board.serve(wire)
+        child = Child(["engine-server", ...], folder / "server.log", {**os.environ, **port.environment})
+        ...
+        child.stop()
+
+The engine's, at the coordinator (says who is there, carries messages; see :class:`Switchboard` for the frames)::
+
+    wire = dial()                                          # finds the socket in its environment
+    wire.send({"parties": {"north": "token"}})
+    head, body = wire.receive()                            # {"id": 7, "to": "north"}, message
+    wire.send({"id": 7}, answer)
+
+The engine's, at a party (``Port(folder, answering(answer))`` on our side)::
+
+    wire.send({}, message); _, body = wire.receive()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import json
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+__all__ = ["ENDED", "Child", "Port", "Switchboard", "Wire", "answering", "dial"]
+
+ENDED = (EOFError, OSError, AuthenticationError)
+"""What a wire raises when its other end has gone."""
+
+PATH, KEY = "FEDUNSEEN_RELAY", "FEDUNSEEN_RELAY_KEY"  # names in the environment
+LONGEST = 100  # characters of a Unix socket's path; the system takes 107
+
+
+class Wire:
+    """A connection that carries frames; any thread may send, one receives."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self.connection = connection
+        self.sending = threading.Lock()
+
+    def send(self, head: Mapping[str, Any], body: bytes | memoryview = b"") -> None:
+        """Send a frame; raises one of :data:`ENDED` if nobody is there."""
+        with self.sending:
+            self.connection.send_bytes(json.dumps(dict(head)).encode())
+            self.connection.send_bytes(body)
+
+    def receive(self) -> tuple[dict[str, Any], bytes]:
+        """Wait for a frame; raises one of :data:`ENDED` if nobody is there."""
+        head = json.loads(self.connection.recv_bytes())
+        return head, self.connection.recv_bytes()
+
+    def close(self) -> None:
+        """End the connection."""
+        self.connection.close()
+
+
+def dial(environment: Mapping[str, str] = os.environ) -> Wire:
+    """Connect an engine's process to ours; raises one of :data:`ENDED` if ours has gone."""
+    return Wire(Client(environment[PATH], family="AF_UNIX", authkey=bytes.fromhex(environment[KEY])))
+
+
+class Port:
+    """Where an engine's processes reach ours.
+
+    Args:
+        folder: where the socket lies, if its path is short enough; only its owner may enter it from now on.
+        serve: called with each connection in a thread of its own; returns, or raises one of :data:`ENDED`, at its end.
+
+    Attributes:
+        environment: what :func:`dial` needs, for the engine's processes.
+    """
+
+    def __init__(self, folder: Path, serve: Callable[[Wire], None]) -> None:
+        self.serve = serve
+        self.own: Path | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        if len(str(folder.resolve())) + 8 > LONGEST:
+            folder = self.own = Path(tempfile.mkdtemp(prefix="fedunseen-"))
+        folder.chmod(0o700)
+        self.path = folder.resolve() / "relay"
+        self.path.unlink(missing_ok=True)  # of a process that was killed
+        key = secrets.token_bytes(32)
+        self.environment = {PATH: str(self.path), KEY: key.hex()}
+        self.listener = Listener(str(self.path), family="AF_UNIX", backlog=64, authkey=key)
+        self.closed = False
+        self.wires: set[Wire] = set()
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> Port:
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closed = True
+        with contextlib.suppress(*ENDED):
+            dial(self.environment).close()  # wakes the thread that waits for connections
+        self.thread.join(1)
+        self.listener.close()
+        for wire in list(self.wires):
+            with contextlib.suppress(OSError):
+                wire.close()
+        if self.own is not None:
+            with contextlib.suppress(OSError):
+                self.own.rmdir()
+
+    def _accept(self) -> None:
+        while not self.closed:
+            try:
+                wire = Wire(self.listener.accept())
+            except ENDED:
+                time.sleep(0.01)
+                continue
+            threading.Thread(target=self._serve, args=(wire,), daemon=True).start()
+
+    def _serve(self, wire: Wire) -> None:
+        self.wires.add(wire)
+        with contextlib.suppress(*ENDED):
+            self.serve(wire)
+        self.wires.discard(wire)
+        with contextlib.suppress(OSError):
+            wire.close()
+
+
+def answering(answer: Callable[[bytes], bytes]) -> Callable[[Wire], None]:
+    """Make what a party's :class:`Port` serves: an answer, one at a time, to each message."""
+    turn = threading.Lock()
+
+    def serve(wire: Wire) -> None:
+        while True:
+            _, message = wire.receive()
+            with turn:
+                reply = answer(message)
+            wire.send({}, reply)
+
+    return serve
+
+
+class Switchboard:
+    """A Link over the relay that an engine runs at the coordinator.
+
+    Frames to the relay: ``{"id": n, "to": name}`` with a message. Frames from the relay: ``{"parties": {name: token}}``
+    whenever who is connected changes (who is not named has gone, and its open messages with it); ``{"id": n}`` with an
+    answer; ``{"id": n, "lost": true}`` if none will come. Relays may come and go; the last one that dialled is used.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.numbers = itertools.count()
+        self.wire: Wire | None = None
+        self.present: dict[str, str] = {}
+        self.open: dict[int, tuple[str, str, Callable[[bytes | None], None]]] = {}  # name, its token, where to put
+
+    def parties(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        with self.lock:
+            return dict(self.present)
+
+    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
+        """Send each party its message and give the answers as they come; see :class:`fedunseen.engines.link.Link`."""
+        end = time.monotonic() + timeout
+        came: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
+        numbers = {name: self._post(name, message, came) for name, message in messages.items()}
+        try:
+            while numbers:
+                try:
+                    name, body = came.get(timeout=max(0.0, end - time.monotonic()))
+                except queue.Empty:
+                    break
+                del numbers[name]
+                yield name, body
+            for name in list(numbers):
+                self.open.pop(numbers.pop(name), None)
+                yield name, None
+        finally:
+            for number in numbers.values():
+                self.open.pop(number, None)
+
+    def _post(self, name: str, message: bytes, came: queue.SimpleQueue[tuple[str, bytes | None]]) -> int:
+        number = next(self.numbers)
+        with self.lock:
+            wire, token = self.wire, self.present.get(name)
+            if wire is not None and token is not None:
+                self.open[number] = (name, token, lambda body: came.put((name, body)))
+        if wire is None or token is None:
+            came.put((name, None))
+            return number
+        try:
+            wire.send({"id": number, "to": name}, message)
+        except ENDED:
+            self._settle(number, None)
+        return number
+
+    def _settle(self, number: int, body: bytes | None) -> None:
+        found = self.open.pop(number, None)  # a late answer finds nothing
+        if found is not None:
+            found[2](body)
+
+    def _now(self, present: dict[str, str]) -> None:
+        with self.lock:
+            self.present = present
+            gone = [number for number, (name, token, _) in self.open.items() if present.get(name) != token]
+        for number in gone:
+            self._settle(number, None)
+
+    def serve(self, wire: Wire) -> None:
+        """Run a connection to a relay until it ends."""
+        with self.lock:
+            self.wire = wire
+        try:
+            while True:
+                head, body = wire.receive()
+                if self.wire is not wire:
+                    return
+                if "parties" in head:
+                    self._now({str(name): str(token) for name, token in head["parties"].items()})
+                else:
+                    self._settle(head["id"], None if head.get("lost") else body)
+        finally:
+            with self.lock:
+                last = self.wire is wire
+                if last:
+                    self.wire = None
+            if last:
+                self._now({})
+
+
+class Child:
+    """A process of an engine that ends, with all it started, when :meth:`stop` is called or this process ends, however.
+
+    A keeper stands in between (this file run as a program): it adopts what the child leaves behind, and kills all of it
+    once its standard input, a pipe from us, is closed.
+
+    Args:
+        command: to run.
+        log: what gets its output, added at the end.
+        environment: all of it.
+        folder: to run in.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        keeper = [sys.executable, "-I", str(Path(__file__).resolve()), *command]
+        with open(log, "ab") as out:
+            self.process = subprocess.Popen(
+                keeper,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                env=dict(environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, or None while it runs."""
+        return self.process.poll()
+
+    def stop(self, grace: float = 2.0) -> None:
+        """End it: SIGTERM, and SIGKILL for what is left after ``grace`` seconds."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(f"{grace}\n".encode())
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(grace + 5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+SUBREAPER, DEATH_SIGNAL = 36, 1  # of Linux's prctl
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux only the child itself is ended
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _children(parent: int) -> dict[int, str]:
+    """Return the processes below one, process -> state; its direct children come first."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, above = entry.read_text().rpartition(")")[2].split()[:2]
+            parents.setdefault(int(above), []).append((int(entry.parent.name), state))
+    found, ahead = {}, [parent]
+    while ahead:
+        for process, state in parents.get(ahead.pop(0), []):
+            found[process] = state
+            ahead.append(process)
+    return found
+
+
+def _keep(command: Sequence[str]) -> int:
+    """Run a command until it ends or standard input does, then end all that is left of it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # standard input says when to end, also if a whole group is signalled
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prctl(SUBREAPER, 1)
+    restored = (signal.SIGTERM, signal.SIGINT)
+
+    def prepare() -> None:
+        _prctl(DEATH_SIGNAL, signal.SIGKILL)
+        for number in restored:
+            signal.signal(number, signal.SIG_DFL)
+
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=prepare)
+    grace = [0.5]
+
+    def listen() -> None:
+        line = sys.stdin.readline()
+        if line.strip():
+            grace[0] = float(line)
+        with contextlib.suppress(OSError):
+            child.terminate()
+
+    threading.Thread(target=listen, daemon=True).start()
+    listening = threading.Event()
+    end: float | None = None
+    while child.poll() is None:
+        gone = threading.active_count() == 1  # standard input is closed
+        end = time.monotonic() + grace[0] if gone and end is None else end
+        if end is not None and time.monotonic() > end:
+            break
+        listening.wait(0.05 if gone else 0.2)
+    for _ in range(100):
+        left = [process for process, state in _children(os.getpid()).items() if state != "Z" or process == child.pid]
+        if not left and child.poll() is not None:
+            break
+        for process in left:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        child.poll()
+        time.sleep(0.02)
+    return child.returncode if child.returncode is not None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(_keep(sys.argv[1:]))

@@ -1,0 +1,221 @@
+"""A party of a deployment, in this process: its data and state stay with it, and the result is the in-process one."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen.cli.deal import deal
+from fedunseen.core.errors import DataError, QuorumError, RefusedError
+from fedunseen.engines import distributed
+from fedunseen.engines.distributed import Meeting
+from fedunseen.engines.distributed import Party as Known
+from fedunseen.engines.wire import pack, unpack
+from fedunseen.experiment import Experiment, run
+from fedunseen.experiment.party import Party
+
+NAMES = ("north", "south", "west")
+SMALL = {
+    "partition.clients": 3,
+    "strategy.rounds": 3,
+    "method.hidden": [16],
+    "evaluation.selection": "last",
+    "evaluation.theory": False,
+    "evaluation.embedding": False,
+}
+DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.patience": 0.2}
+
+
+class Killed(Exception):
+    pass
+
+
+class Inline:
+    """Calls the parties; keeps what they answered."""
+
+    def __init__(self, parties, stop=lambda name, header: None):
+        self.there, self.stop, self.heard = parties, stop, []
+
+    def parties(self):
+        return {name: str(id(party)) for name, party in self.there.items()}
+
+    def exchange(self, messages, timeout):
+        for name, message in messages.items():
+            self.stop(name, unpack(message)[0])
+            answer = self.there[name].answer(message)
+            self.heard.append((name, answer))
+            yield name, answer
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(distributed, "_PAUSE", 0.01)
+
+
+def experiment(**more):
+    return Experiment.load("digit-pairs", {**SMALL, **{key.replace("__", "."): v for key, v in more.items()}})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    out = tmp_path_factory.mktemp("folders") / "dealt"
+    deal(experiment(), out, NAMES)
+    return out
+
+
+def members(folders, tmp_path):
+    return {name: Party(folders / name, tmp_path / "state" / name, lambda line: None) for name in NAMES}
+
+
+def hosted(chosen, link, out, resume=False):
+    deployed = chosen.with_overrides(DEPLOYED)
+    return run(deployed, out, resume, meeting=lambda: nullcontext(Meeting(link, [Known(name) for name in NAMES])))
+
+
+SETTINGS = [
+    {},
+    {"strategy__name": "scaffold"},
+    {"strategy__name": "moon"},
+    {"strategy__name": "fedgloss"},
+    {"method__name": "clswgan", "method__hidden": 32, "strategy__shared": ["generator.*"]},
+    {"data__features": ["centre", "l2"]},
+    {"defence__name": "median"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())) or "fedavg")
+def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_path):
+    """Killed when one of three has done round 2 and the others have not, and resumed with the same parties."""
+    chosen = experiment(**settings)
+    parties = members(folders, tmp_path)
+
+    def kill(name, header):
+        if header.get("round") == 1 and name == "south":
+            raise Killed
+
+    with pytest.raises(Killed):
+        hosted(chosen, Inline(parties, kill), tmp_path / "run")
+    parties["west"] = Party(folders / "west", tmp_path / "state" / "west", lambda line: None)  # killed too
+    link = Inline(parties)
+    hosted(chosen, link, tmp_path / "run", resume=True)
+    run(chosen.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "here"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all(party.done.is_set() and party.error is None for party in parties.values())
+
+
+def test_nothing_but_updates_counts_and_losses_leaves_a_party(folders, tmp_path):
+    link = Inline(members(folders, tmp_path))
+    hosted(experiment(strategy__name="scaffold", strategy__rounds=1), link, tmp_path / "run")
+    keys = {"client", "round", "classes", "samples", "terms", "step_lengths", "notes", "seconds"}
+    for name, answer in link.heard:
+        header, tensors = unpack(answer)
+        assert header.keys() in (keys, {"classes", "samples"}, set()), name
+        assert {key.split("/")[0] for key in tensors} <= {"update"}
+
+
+def test_a_party_that_lost_its_state_says_so_and_begins_anew(folders, tmp_path):
+    parties, said = members(folders, tmp_path), []
+
+    def lose(name, header):
+        if header.get("round") == 1 and name == "north":
+            for path in (tmp_path / "state" / "north").rglob("after-*"):
+                path.unlink()
+
+    parties["north"].say = said.append
+    hosted(experiment(strategy__name="scaffold"), Inline(parties, lose), tmp_path / "run")
+    assert [line for line in said if "begins anew" in line]
+    held = sorted(path.name for path in (tmp_path / "state" / "south").rglob("after-*"))
+    assert held == [f"after-{round:06d}.safetensors" for round in range(3)]
+
+
+def refused(folders, tmp_path, change, **settings):
+    """Return what a party says to a greeting that is changed, and the error that it ends with."""
+    party = Party(folders / "north", tmp_path / "state", lambda line: None)
+    link = Inline({"north": party})
+    hello = []
+    link.exchange = lambda messages, timeout: hello.append(messages["north"]) or iter([("north", None)])
+    with pytest.raises(QuorumError):
+        hosted(experiment(**settings), link, tmp_path / "run")
+    header, tensors = unpack(hello[0])
+    answer, _ = unpack(party.answer(pack(change(header) or header, tensors)))
+    assert party.done.is_set()
+    assert answer == {"error": str(party.error)}
+    return party.error
+
+
+def test_another_version_is_refused(folders, tmp_path):
+    error = refused(folders, tmp_path, lambda header: {**header, "version": "9.9"})
+    assert isinstance(error, RefusedError)
+    assert str(error).endswith("and the coordinator fedunseen 9.9: install the same version on both sides")
+
+
+def test_another_class_space_is_refused(folders, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "north").mkdir()
+    text = (folders / "north" / "classes.csv").read_text().splitlines(keepends=True)
+    text[3] = text[3].replace(text[3].split(",")[0], "owl", 1)
+    (other / "north" / "classes.csv").write_text("".join(text))
+    arrays = dict(np.load(folders / "north" / "features.npz"))
+    arrays["labels"] = np.where(arrays["labels"] == text[3].split(",")[0], "owl", arrays["labels"])
+    np.savez(other / "north" / "features.npz", **arrays)
+    error = refused(other, tmp_path, lambda header: None)
+    assert "is not the coordinator's class space: they differ in the names of the classes: copy" in str(error)
+
+
+def test_samples_of_another_shape_are_refused(folders, tmp_path):
+    error = refused(folders, tmp_path, lambda header: {**header, "shape": [64]})
+    assert "a sample has the shape (128,), but the coordinator's model takes (64,)" in str(error)
+
+
+def test_an_experiment_that_nobody_knows_is_refused(folders, tmp_path):
+    def change(header):
+        header["experiment"]["method"]["name"] = "fedzls"
+
+    assert "unknown method 'fedzls'" in str(refused(folders, tmp_path, change))
+
+
+@pytest.mark.parametrize("noise", [b"", b"\0" * 50, pack({"kind": "wipe"}), pack({"kind": "round"}), pack({})])
+def test_noise_is_answered_and_does_no_harm(noise, folders, tmp_path):
+    party = Party(folders / "north", tmp_path / "state", lambda line: None)
+    header, _ = unpack(party.answer(noise))
+    assert header.keys() == {"error"}
+    assert not party.done.is_set()
+
+
+def test_a_folder_with_classes_outside_the_class_space_is_refused(folders, tmp_path):
+    arrays = dict(np.load(folders / "north" / "features.npz"))
+    arrays["labels"] = arrays["labels"].astype("<U3")
+    arrays["labels"][7] = "owl"
+    (tmp_path / "north").mkdir()
+    np.savez(tmp_path / "north" / "features.npz", **arrays)
+    (tmp_path / "north" / "classes.csv").write_bytes((folders / "north" / "classes.csv").read_bytes())
+    with pytest.raises(DataError, match="owl"):
+        Party(tmp_path / "north", tmp_path / "state", lambda line: None)
+
+
+def test_a_missing_folder_and_a_folder_of_tests_are_refused(folders, tmp_path):
+    with pytest.raises(DataError, match="nowhere is missing: mend --data"):
+        Party(tmp_path / "nowhere", tmp_path, lambda line: None)
+    with pytest.raises(DataError, match="holds no sample to train on"):
+        Party(folders / "coordinator", tmp_path, lambda line: None)
+
+
+def test_the_coordinator_needs_nothing_but_tests(folders, tmp_path):
+    """The coordinator's own folder has no training sample, and the result is the same."""
+    whole = experiment()
+    tree = whole.to_dict()
+    tree["data"] = {"name": "folder", "root": str(folders / "coordinator"), "part": True}
+    parties = members(folders, tmp_path)
+    done = hosted(Experiment.from_dict(tree, name="digit-pairs"), Inline(parties), tmp_path / "run")
+    here = run(whole.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    assert done.result["gzsl_harmonic"] == here.result["gzsl_harmonic"]
+    one, other = (load_file(Path(tmp_path / name / "model.safetensors")) for name in ("run", "here"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["experiment"]["data"]["part"] is True
