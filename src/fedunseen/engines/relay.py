@@ -358,9 +358,18 @@ def _keep(command: Sequence[str]) -> int:
         for process in left:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)
-        child.poll()
+        if child.poll() is not None:
+            _reap()
         time.sleep(0.02)
+    _reap()
     return child.returncode if child.returncode is not None else 1
+
+
+def _reap() -> None:
+    """Take note of the adopted processes that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+"""Engine "flower": what FedUnseen sends is carried by Flower.
+
+A deployment uses Flower's SuperLink (who is there, signatures, messages; :mod:`flower_superlink`) and its Fleet
+interface over HTTPS (:mod:`flower_party`), inside our two kinds of processes: nothing else is started, and no app, that
+is code, is shipped from the coordinator to a party. A simulation uses Flower's simulation on Ray
+(:mod:`flower_simulation`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedunseen.core.errors import MissingDependencyError
+from fedunseen.engines.link import Answer, Host, Join, Link, Simulate
+
+__all__ = ["certificates", "host", "join", "simulate"]
+
+FIRST, BEYOND = (1, 41), (1, 43)  # versions whose inner interfaces are known
+
+
+@contextmanager
+def host(place: Host) -> Iterator[Link]:
+    """Listen for the parties of a federation.
+
+    Raises:
+        ConnectionLost: if the address or port cannot be had.
+        RefusedError: if the kit is damaged or no longer valid.
+    """
+    _prepare(place.folder)
+    from fedunseen.engines.flower_superlink import serve
+
+    with serve(place) as link:
+        yield link
+
+
+def join(place: Join, answer: Answer, done: threading.Event) -> None:
+    """Be a party: answer messages until ``done`` is set.
+
+    Raises:
+        ConnectionLost: if the coordinator cannot be reached for as long as the patience lasts.
+        RefusedError: if either side does not accept the other, or another process is connected as this party; the
+            one that was there first stays.
+    """
+    _prepare(place.folder)
+    from fedunseen.engines.flower_party import answer_messages
+
+    answer_messages(place, answer, done)
+
+
+@contextmanager
+def simulate(place: Simulate) -> Iterator[Link]:
+    """Run a simulation's parties in processes of Ray: on this machine, or on the cluster that ``RAY_ADDRESS`` names."""
+    _prepare(place.folder)
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError("Flower's simulation needs Ray: pip install 'fedunseen[flower]'")
+    from fedunseen.engines.flower_simulation import simulated
+
+    with simulated(place) as link:
+        yield link
+
+
+def certificates(out: Path, host: str, parties: Sequence[str], days: int) -> None:
+    """Write ``out/coordinator/`` and ``out/NAME/`` for each party; see :func:`flower_kit.make`."""
+    _library()
+    from fedunseen.engines.flower_kit import make
+
+    make(out, host, parties, days)
+
+
+def _library() -> None:
+    try:
+        version = importlib.metadata.version("flwr")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise MissingDependencyError("engine 'flower' needs Flower: pip install 'fedunseen[flower]'") from error
+    known = tuple(int(part) for part in version.split(".")[:2])
+    if not FIRST <= known < BEYOND:
+        raise MissingDependencyError(
+            f"engine 'flower' does not know Flower {version}: pip install 'fedunseen[flower]' (1.41 or 1.42)"
+        )
+
+
+def _prepare(folder: Path) -> None:
+    """Import Flower quietly: no telemetry, no update check, no files elsewhere, its log in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
+    os.environ["FLWR_HOME"] = str(folder.resolve())
+    for name in ("FLWR_DATABASE", "FLWR_ENABLE_EVENT_LOG", "FLWR_OIDC_ENABLED"):  # meant for other SuperLinks
+        os.environ.pop(name, None)
+    _library()
+    import flwr  # noqa: F401  (sets up its logger, which is then changed)
+
+    handler = logging.FileHandler(folder / "flower.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("flwr", "uvicorn", "uvicorn.error", "fedunseen.engines.flower"):
+        logger = logging.getLogger(name)
+        for old in list(logger.handlers):
+            logger.removeHandler(old)
+            old.close()
+        logger.propagate = False
+    for name in ("flwr", "uvicorn", "fedunseen.engines.flower"):
+        logging.getLogger(name).addHandler(handler)
+    logging.getLogger("uvicorn.error").propagate = True
+    for name in ("flwr", "uvicorn", "fedunseen.engines.flower"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)

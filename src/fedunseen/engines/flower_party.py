@@ -1,0 +1,329 @@
+"""A party's side of a deployment on Flower: a client of the SuperLink's Fleet interface.
+
+It does what Flower's SuperNode does, with the same signatures, but hands each message to our process instead of to an
+app: it never fetches one, so a coordinator cannot make a party run its code. Nothing listens at a party.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import re
+import secrets
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+from urllib.parse import quote
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPushError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.engines import flower_kit
+from fedunseen.engines.flower_wire import PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.link import Answer, Join
+
+__all__ = ["answer_messages"]
+
+log = logging.getLogger("fedunseen.engines.flower")
+
+BEAT = 1.0  # seconds between signs of life, at least
+KEPT = 10.0  # seconds for which Flower believes one; it takes no less
+CALL = 20.0  # seconds that a call may take
+FETCH = 60.0  # seconds to wait for the pieces of a message that the coordinator has announced
+STRANGE = 5.0  # seconds to try again where something else than a coordinator seems to listen
+WORD = 4.0  # seconds between words on standard error
+PAUSES = ((5.0, 0.1), (60.0, 0.25), (float("inf"), 0.5))  # up to so long after a message: seconds between looks
+
+Result = TypeVar("Result")
+
+
+class _Lost(Exception):
+    """The coordinator does not know this process (any more): it has to connect again."""
+
+
+class _Named:
+    """Says in each request which party, and which process of it, sends it."""
+
+    def __init__(self, name: str, token: str) -> None:
+        self.headers = {PARTY: quote(name), TOKEN: token}
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Add the headers."""
+        context.request.headers.update(self.headers)
+        return call_next(context)
+
+
+class Party:
+    """A connection to a coordinator, made again when it is lost."""
+
+    def __init__(self, place: Join) -> None:
+        self.place = place
+        self.where = f"{_bracketed(place.address)}:{place.port}"
+        self.token = secrets.token_hex(16)
+        verify: ssl.SSLContext | bool = False
+        if place.kit is None:
+            private, public = generate_key_pairs()
+        else:
+            private = flower_kit.party_key(place.kit, place.name)
+            public = private.public_key()
+            try:
+                verify = ssl.create_default_context(cafile=place.kit / "ca.crt")
+            except (OSError, ssl.SSLError) as error:
+                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {flower_kit.MEND}") from error
+        self.public = public_key_to_bytes(public)
+        self.client = FleetHttpClient(
+            f"{'http' if place.kit is None else 'https'}://{self.where}",
+            interceptors=[NodeAuthHttpInterceptor(private, public), _Named(place.name, self.token)],
+            verify=verify,
+            timeout=CALL,
+        )
+        self.node = Node()
+
+    def connect(self) -> None:
+        """Connect, trying again for the party's patience."""
+        begin = said = time.monotonic()
+        self.node = Node()
+        while True:
+            try:
+                if self.place.kit is None:
+                    self._register()
+                request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=KEPT)
+                self.node = Node(node_id=self.client.ActivateNode(request).node_id)
+                return
+            except (httpx.HTTPError, ValueError) as error:
+                patience, reason = self._judged(error)
+            passed = time.monotonic() - begin
+            if passed >= patience:
+                raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
+            if time.monotonic() - said >= WORD:
+                said = time.monotonic()
+                left = patience - passed
+                print(f"no coordinator at {self.where} ({reason}): trying for {left:.0f} s more", file=sys.stderr)
+            time.sleep(min(0.5, patience - passed))
+
+    def _register(self) -> None:
+        with contextlib.suppress(httpx.HTTPStatusError):  # the key is known already, or activation says what is wrong
+            self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self.public))
+
+    def _judged(self, error: Exception) -> tuple[float, str]:
+        """Say for how long to try again after an error, and why; raise what trying again does not mend."""
+        place, where = self.place, self.where
+        if isinstance(error, httpx.HTTPStatusError):
+            status, text = error.response.status_code, error.response.text
+            if status == 403:
+                known = (
+                    f"has no party {place.name!r}" if place.kit is None else f"does not know this key of {place.name!r}"
+                )
+                raise RefusedError(
+                    f"the coordinator at {where} {known}: take the name and the folder that were made with the "
+                    "coordinator's, or ask for them to be added"
+                ) from error
+            if status == 409:
+                # The last process of this party may have been killed a moment ago.
+                if "another process" not in text:
+                    return STRANGE, f"it says {status}"
+                raise _Taken from error
+            if status == 401:
+                raise RefusedError(
+                    f"the coordinator at {where} does not accept the signature of party {place.name!r}: set both "
+                    "clocks (Flower takes signatures up to 5 minutes old)"
+                ) from error
+            if status in (500, 502, 503, 504):
+                return place.patience, f"it says {status}"
+            return STRANGE, f"what listens there is no coordinator on Flower (it says {status})"
+        tls = _tls_error(error)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            raise RefusedError(
+                f"the certificate of the coordinator at {where} is not accepted: {tls.verify_message.rstrip('.')}; "
+                "take the folder that was made with the coordinator's and an address that its certificate names, or "
+                "make new ones with `fedunseen certs`"
+            ) from error
+        if tls is not None:
+            return STRANGE, f"what listens there does not speak TLS ({tls.reason or tls}): is it --insecure?"
+        if isinstance(error, httpx.RemoteProtocolError | ValueError):
+            return min(STRANGE, place.patience), "what listens there speaks something else: TLS, or no coordinator"
+        return place.patience, re.sub(r"^\[Errno \S+\] ", "", str(error)) or type(error).__name__
+
+    def answer(self, answer: Answer, done: threading.Event) -> None:
+        """Answer messages until done; raises :class:`_Lost` or a transport error if the connection is lost."""
+        last = time.monotonic()
+        while not done.is_set():
+            response = self._called(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
+            if not response.messages_list:
+                idle = time.monotonic() - last
+                done.wait(next(pause for until, pause in PAUSES if idle < until))
+                continue
+            message = message_from_proto(response.messages_list[0])
+            tree = response.message_object_trees[0]
+            if message.metadata.group_id != self.token:
+                continue  # for a process of this party that has ended
+            body = self._fetched(message, [node.object_id for node in iterate_object_tree(tree)])
+            if body is not None:
+                self._deliver(message, answer(body))
+            last = time.monotonic()
+
+    def _fetched(self, message: Message, pieces: list[str]) -> bytes | None:
+        """Fetch what a message says, or None if it was taken back."""
+        run, number = message.metadata.run_id, message.metadata.message_id
+        pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
+        try:
+            contents = self._called(lambda: pull_objects(pieces, pull, max_time=FETCH, initial_backoff=0.05))
+            request = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=number)
+            self._called(lambda: self.client.ConfirmMessageReceived(request))
+            whole = inflate_object_from_contents(number, contents)
+            if not isinstance(whole, Message):
+                raise TypeError("not a message")
+            return unpacked(whole)
+        except (_Lost, httpx.TransportError):
+            raise
+        except Exception as error:  # taken back, or nothing that a coordinator of ours sends
+            log.warning("a message could not be fetched: %s", error)
+            return None
+
+    def _deliver(self, message: Message, body: bytes) -> None:
+        """Send an answer, unless nobody waits for it any more."""
+        reply = Message(RecordDict({"body": packed(body)}), reply_to=message)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            tree, objects = get_object_tree(reply), get_all_nested_objects(reply)
+        request = PushMessagesRequest(
+            node=self.node,
+            messages_list=[message_to_proto(remove_content_from_message(reply))],
+            message_object_trees=[tree],
+        )
+        try:
+            response = self._called(lambda: self.client.PushMessages(request))
+            push = make_push_object_fn_protobuf(
+                self.client.PushObject, self.node, message.metadata.run_id, response.session_id
+            )
+
+            def push_all() -> None:
+                push_objects(objects, push, object_ids_to_push=set(response.objects_to_push), keep_objects=True)
+
+            self._called(push_all)
+        except (httpx.HTTPStatusError, ObjectPushError) as error:
+            log.warning("an answer came too late: %s", error)
+
+    def _called(self, call: Callable[[], Result]) -> Result:
+        """Call the coordinator, once more if the connection broke."""
+        for again in (True, False):
+            try:
+                return call()
+            except httpx.TransportError:
+                if not again:
+                    raise
+                time.sleep(0.2)
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code in (401, 403, 409):
+                    raise _Lost from error
+                raise
+        raise AssertionError
+
+    @contextlib.contextmanager
+    def beating(self) -> Iterator[None]:
+        """Give signs of life, also while an answer is worked out."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            begin = 0.0
+            while not ended.wait(max(0.05, begin + BEAT - time.monotonic())):
+                begin = time.monotonic()
+                with contextlib.suppress(httpx.HTTPError, ValueError, RuntimeError):
+                    self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=KEPT))
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def leave(self) -> None:
+        """Say goodbye, if anybody listens."""
+        if self.node.node_id:
+            with contextlib.suppress(httpx.HTTPError, ValueError):
+                self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+        self.client.close()
+
+
+class _Taken(Exception):
+    """Another process is connected as this party."""
+
+
+def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
+    """Connect a party and answer until done; see :func:`fedunseen.engines.flower.join`."""
+    party = Party(place)
+    taken: float | None = None
+    try:
+        while not done.is_set():
+            try:
+                party.connect()
+                taken = None
+                with party.beating():
+                    party.answer(answer, done)
+            except _Taken:
+                # A process that was killed is remembered for a while.
+                taken = time.monotonic() if taken is None else taken
+                if time.monotonic() - taken > SILENCE + 2:
+                    raise RefusedError(
+                        f"another process is connected to {party.where} as party {place.name!r}: end it, or join "
+                        "under another name and with its key"
+                    ) from None
+                done.wait(0.5)
+            except (_Lost, httpx.HTTPError, ValueError) as error:
+                log.warning("connection lost: %r", error)
+                done.wait(0.1)
+    finally:
+        party.leave()
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _bracketed(address: str) -> str:
+    try:
+        return f"[{address}]" if ipaddress.ip_address(address).version == 6 else address
+    except ValueError:
+        return address

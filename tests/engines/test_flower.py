@@ -1,0 +1,393 @@
+"""Flower carries messages between real processes: here all of them answer with what they were sent, and their name."""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
+from fedunseen.engines import flower
+from fedunseen.engines.link import Host, Join, Simulate
+from fedunseen.engines.relay import _children
+
+needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
+pytestmark = [needed, pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")]
+NAMES = ("north", "south", "west")
+
+PARTY = """
+import sys, threading, time
+from pathlib import Path
+from fedunseen.engines import flower
+from fedunseen.engines.link import Join
+
+folder, address, port, kit, name, patience = sys.argv[1:]
+done = threading.Event()
+
+def answer(message):
+    if message.startswith(b"slowly"):
+        time.sleep(30)
+    if message == b"last":
+        done.set()
+    return name.encode() + b":" + message
+
+try:
+    place = Join(Path(folder), address, int(port), Path(kit) if kit else None, name, float(patience))
+    flower.join(place, answer, done)
+except Exception as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+COORDINATOR = """
+import sys, time
+from pathlib import Path
+from fedunseen.engines import flower
+from fedunseen.engines.link import Host
+
+folder, port, kit, *names = sys.argv[1:]
+with flower.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), tuple(names))) as link:
+    print("listens", flush=True)
+    while len(link.parties()) < len(names):
+        time.sleep(0.05)
+    print("complete", flush=True)
+    time.sleep(60)
+"""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.05)
+
+
+class Place:
+    """A coordinator's place and parties around it; whatever still runs is killed at the end."""
+
+    def __init__(self, folder, secure):
+        self.folder, self.port, self.kit = folder, free_port(), None
+        self.processes = []
+        if secure:
+            self.kit = folder / "kit"
+            flower.certificates(self.kit, "127.0.0.1", NAMES, days=2)
+
+    def host(self):
+        kit = None if self.kit is None else self.kit / "coordinator"
+        return flower.host(Host(self.folder / "host", "127.0.0.1", self.port, kit, NAMES))
+
+    def start(self, program, *arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        self.processes.append(process)
+        return process
+
+    def join(self, name, kit=None, address="127.0.0.1", port=None, patience=30):
+        if kit is None:
+            kit = "" if self.kit is None else self.kit / name
+        return self.start(PARTY, self.folder / name, address, port or self.port, kit, name, patience)
+
+    def coordinate(self):
+        return self.start(COORDINATOR, self.folder / "host", self.port, self.kit / "coordinator", *NAMES)
+
+
+@pytest.fixture
+def place(tmp_path, request):
+    made = Place(tmp_path, getattr(request, "param", True))
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.wait()
+
+
+def said(process):
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 1
+    return error.strip().splitlines()[-1]
+
+
+def runs(process):
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def sent(body):
+    return dict.fromkeys(NAMES, body)
+
+
+@pytest.mark.parametrize("place", [True, False], indirect=True, ids=["tls", "plain"])
+def test_messages_of_any_size_arrive(place):
+    with place.host() as link:
+        parties = [place.join(name) for name in NAMES]
+        until(lambda: len(link.parties()) == 3)
+        assert list(link.parties()) == list(NAMES)
+        for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
+            assert dict(link.exchange(sent(body), 30)) == {name: name.encode() + b":" + body for name in NAMES}
+        own = {name: f"for {name}".encode() for name in NAMES}
+        assert dict(link.exchange(own, 30)) == {name: f"{name}:for {name}".encode() for name in NAMES}
+        assert dict(link.exchange({"south": b"only", "nobody": b"?"}, 30)) == {"south": b"south:only", "nobody": None}
+        assert dict(link.exchange(sent(b"last"), 30)) == {name: name.encode() + b":last" for name in NAMES}
+        for party in parties:
+            output, error = party.communicate(timeout=30)
+            assert (party.returncode, output, error) == (0, "", "")
+        until(lambda: not link.parties(), 3)
+    if place.kit is not None:
+        assert place.processes[0].poll() == 0
+
+
+def test_a_killed_party_is_left_out_and_comes_back(place):
+    with place.host() as link:
+        parties = {name: place.join(name) for name in NAMES[:2]}
+        until(lambda: len(link.parties()) == 2)
+        first = link.parties()
+        threading.Timer(0.5, parties["north"].kill).start()
+        begin = time.monotonic()
+        arrived = list(link.exchange({"north": b"slowly", "south": b"now"}, 60))
+        assert arrived == [("south", b"south:now"), ("north", None)]
+        assert time.monotonic() - begin < 8
+        assert list(link.parties()) == ["south"]
+        place.join("north")
+        place.join("west")  # late
+        until(lambda: len(link.parties()) == 3)
+        assert link.parties()["south"] == first["south"]
+        assert link.parties()["north"] != first["north"]
+        assert dict(link.exchange(sent(b"again"), 30)) == {name: name.encode() + b":again" for name in NAMES}
+
+
+def test_late_answers_are_thrown_away(place):
+    with place.host() as link:
+        place.join("north")
+        until(link.parties)
+        begin = time.monotonic()
+        assert list(link.exchange({"north": b"slowly"}, 0.5)) == [("north", None)]
+        assert time.monotonic() - begin < 2
+        state = link.state
+        assert (state.message_ins_store, state.message_res_store, len(state.object_store)) == ({}, {}, 0)
+
+
+def test_a_killed_coordinator_is_found_again(place):
+    first = place.coordinate()
+    assert first.stdout.readline() == "listens\n"
+    parties = [place.join(name) for name in NAMES]
+    assert first.stdout.readline() == "complete\n"
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    with place.host() as link:
+        until(lambda: len(link.parties()) == 3, 10)
+        assert dict(link.exchange(sent(b"last"), 30)) == {name: name.encode() + b":last" for name in NAMES}
+    assert [party.wait(30) for party in parties] == [0, 0, 0]
+
+
+def test_the_second_process_of_a_party_is_refused(place):
+    with place.host() as link:
+        place.join("north")
+        until(link.parties)
+        assert said(place.join("north")) == (
+            f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
+            "under another name and with its key"
+        )
+        assert dict(link.exchange({"north": b"still"}, 30)) == {"north": b"north:still"}
+
+
+def test_strangers_are_refused(place, tmp_path):
+    flower.certificates(tmp_path / "other", "127.0.0.1", NAMES, days=2)
+    foreign = tmp_path / "other" / "north"
+    keyless = tmp_path / "other" / "south"
+    (keyless / "ca.crt").write_bytes((place.kit / "south" / "ca.crt").read_bytes())
+    with place.host() as link:
+        where = f"127.0.0.1:{place.port}"
+        strangers = [
+            place.join("north", foreign),
+            place.join("south", keyless),
+            place.join("west", "", patience=1),
+            place.join("north", place.kit / "west"),
+        ]
+        assert said(strangers[0]).startswith(
+            f"RefusedError: the certificate of the coordinator at {where} is not accepted: unable to get local issuer"
+        )
+        assert said(strangers[1]).startswith(
+            f"RefusedError: the coordinator at {where} does not know this key of 'south': take"
+        )
+        assert said(strangers[2]).startswith(f"ConnectionLost: no coordinator at {where}: ")
+        assert said(strangers[3]).endswith("is the folder of party 'west', not of 'north': take the right one")
+        assert not link.parties()
+
+
+def test_only_what_parties_need_is_served(place):
+    import httpx
+
+    with place.host():
+        context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
+        client = httpx.Client(verify=context, base_url=f"https://127.0.0.1:{place.port}")
+        for path in ("/v1/control/register-node", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
+            assert client.post(path).status_code == 404
+        for path in ("/v1/fleet/get-fab", "/v1/fleet/register-node"):
+            assert client.post(path).status_code == 404
+        assert client.post("/v1/fleet/pull-messages").status_code == 403
+        again = place.host()
+        with pytest.raises(ConnectionLost, match=f"cannot listen at 127.0.0.1:{place.port} .*choose another"):
+            again.__enter__()
+
+
+@pytest.mark.parametrize("place", [False], indirect=True)
+def test_nobody_there(place):
+    alone = place.join("north", patience=1)
+    nowhere = place.join("south", address="no-such-host.invalid", patience=1)
+    assert said(alone) == f"ConnectionLost: no coordinator at 127.0.0.1:{place.port}: Connection refused"
+    assert said(nowhere).startswith(f"ConnectionLost: no coordinator at no-such-host.invalid:{place.port}: ")
+    with place.host():
+        assert said(place.join("east")).startswith(
+            f"RefusedError: the coordinator at 127.0.0.1:{place.port} has no party 'east': take"
+        )
+
+
+def test_kits(tmp_path):
+    flower.certificates(tmp_path / "kit", "hospital.example", ["a", "b"], days=1)
+    found = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
+    own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.key", "party.json")}
+    shared = {
+        f"coordinator/{file}" for file in ("ca.crt", "server.crt", "server.key", "parties.json", "a.pub", "b.pub")
+    }
+    assert found == own | shared
+    for path in (tmp_path / "kit").rglob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert json.loads((tmp_path / "kit/a/party.json").read_text()) == {"engine": "flower", "name": "a"}
+    assert json.loads((tmp_path / "kit/coordinator/parties.json").read_text()) == {
+        "engine": "flower",
+        "parties": ["a", "b"],
+    }
+    for out, names, message in [
+        ("kit", ["a"], "is not an empty folder: choose one that does not exist yet"),
+        ("new", ["a/b"], "party name 'a/b': take letters"),
+        ("new", ["coordinator"], "party name 'coordinator': take letters"),
+        ("new", ["a", "A"], "two parties have one name: a, A; give each its own"),
+    ]:
+        with pytest.raises(FedUnseenError, match=message):
+            flower.certificates(tmp_path / out, "localhost", names, days=1)
+
+
+def hosted(kit, tmp_path):
+    with flower.host(Host(tmp_path / "host", "127.0.0.1", free_port(), kit, ("a", "b"))):
+        pass
+
+
+def test_damaged_kits(tmp_path):
+    kit = tmp_path / "kit" / "coordinator"
+    flower.certificates(tmp_path / "kit", "localhost", ["a", "b"], days=1)
+    (kit / "b.pub").write_bytes((kit / "a.pub").read_bytes())
+    with pytest.raises(RefusedError, match=r"b.pub: parties 'a' and 'b' have the same key; give each its own"):
+        hosted(kit, tmp_path)
+    (kit / "b.pub").unlink()
+    with pytest.raises(RefusedError, match=r"b.pub: no public key of party 'b' .*fedunseen certs"):
+        hosted(kit, tmp_path)
+    (kit / "parties.json").write_text('{"engine": "nvflare"}')
+    with pytest.raises(RefusedError, match=r"parties.json: made for engine 'nvflare', not for 'flower'"):
+        hosted(kit, tmp_path)
+    (kit / "server.crt").write_text("no")
+    with pytest.raises(RefusedError, match="no certificate and key of a coordinator"):
+        hosted(kit, tmp_path)
+
+
+def test_an_expired_certificate(tmp_path, monkeypatch, place):
+    import datetime
+
+    from fedunseen.engines import flower_kit
+
+    today = datetime.datetime.now(datetime.UTC)
+
+    class Earlier(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return today - datetime.timedelta(days=9)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flower_kit.datetime, "datetime", Earlier)
+        flower.certificates(tmp_path / "old", "127.0.0.1", NAMES, days=2)
+    kit = tmp_path / "old"
+    with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"):
+        hosted(kit / "coordinator", tmp_path)
+    monkeypatch.setattr(flower_kit, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
+    place.kit = kit
+    with place.host():
+        assert "is not accepted: certificate has expired; take the folder" in said(place.join("north"))
+
+
+def test_an_unknown_version(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.99.0")
+    with pytest.raises(MissingDependencyError, match=r"does not know Flower 1.99.0: pip install 'fedunseen\[flower\]'"):
+        flower.certificates(tmp_path / "kit", "localhost", ["a"], days=1)
+    with pytest.raises(MissingDependencyError):
+        flower.join(Join(tmp_path, "127.0.0.1", 1, None, "a", 1.0), lambda message: message, threading.Event())
+
+
+FACTORY = """
+import os
+
+def make(argument):
+    def answer(party, message):
+        if message == b"die":
+            os._exit(1)
+        return f"{party} {argument} ".encode() + message
+    return answer
+"""
+
+
+@pytest.fixture
+def simulation(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
+    (tmp_path / "echo_for_flower.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    return flower.simulate(Simulate(tmp_path / "run", 3, 2, "echo_for_flower:make", "says"))
+
+
+def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
+    with simulation as link:
+        names = ("0", "1", "2")
+        assert tuple(link.parties()) == names
+        body = os.urandom(3_000_000)
+        for _ in range(2):
+            assert dict(link.exchange(dict.fromkeys(names, body), 60)) == {
+                name: f"{name} says ".encode() + body for name in names
+            }
+        started = list(_children(os.getpid()))
+        assert len(started) > 3
+    assert not [process for process in started if runs(process)]
+
+
+def test_a_simulation_outlives_its_workers(simulation):
+    with simulation as link:
+        first = link.parties()
+        assert dict(link.exchange({"1": b"die"}, 60)) == {"1": None}
+        until(lambda: link.parties() and link.parties() != first, 60)
+        assert dict(link.exchange({"1": b"live"}, 60)) == {"1": b"1 says live"}
+
+
+def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    from fedunseen.engines import flower_simulation
+
+    monkeypatch.setattr(flower_simulation, "START", 15.0)
+    simulation = flower.simulate(Simulate(tmp_path, 2, 1, "none:none", ""))
+    with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
+        simulation.__enter__()
