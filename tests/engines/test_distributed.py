@@ -80,7 +80,14 @@ def model(path: Path):
         {"strategy__name": "centralised"},
         {"strategy__fraction": 0.4, "defence__name": "median"},
         {"evaluation__selection": "validation"},
-        {"method__name": "clswgan", "method__hidden": 32, "strategy__shared": ["generator.*"]},
+        {
+            "method__name": "clswgan",
+            "method__hidden": 32,
+            "method__synthetic": 10,
+            "method__head_epochs": 1,
+            "method__critic_steps": 1,
+            "strategy__shared": ["generator.*"],
+        },
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "fedavg",
 )

@@ -81,7 +81,14 @@ SETTINGS = [
     {"strategy__name": "scaffold"},
     {"strategy__name": "moon"},
     {"strategy__name": "fedgloss"},
-    {"method__name": "clswgan", "method__hidden": 32, "strategy__shared": ["generator.*"]},
+    {
+        "method__name": "clswgan",
+        "method__hidden": 32,
+        "method__synthetic": 10,
+        "method__head_epochs": 1,
+        "method__critic_steps": 1,
+        "strategy__shared": ["generator.*"],
+    },
     {"data__features": ["centre", "l2"]},
     {"defence__name": "median"},
 ]
