@@ -27,7 +27,7 @@ from fedunseen.core.parameters import Params, size_in_bytes, to_device, under
 from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.in_process import RoundResult, bytes_sent
 from fedunseen.engines.link import Link
-from fedunseen.engines.wire import PROTOCOL, Expected, WireError, installed, pack, read_reply, unpack
+from fedunseen.engines.wire import PROTOCOL, Expected, WireError, installed, pack, plain, read_reply, unpack
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 __all__ = [
@@ -400,11 +400,11 @@ def _read_hello(answer: bytes, classes: int) -> tuple[int, int]:
     """Return how many classes and samples a party says it holds."""
     header, _ = unpack(answer, 2**20)
     if "error" in header:
-        raise WireError(str(header["error"])[:1000])
+        raise WireError(plain(header["error"]))
     found = header.get("classes"), header.get("samples")
     for value in found:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
-            raise WireError(f"it says that it holds {str(found[1])[:40]} samples of {str(found[0])[:40]} classes")
+            raise WireError(f"it says that it holds {plain(found[1], 40)} samples of {plain(found[0], 40)} classes")
     held, samples = int(found[0]), int(found[1])  # type: ignore[arg-type]
     if held > min(classes, samples):
         raise WireError(f"it says that it holds {samples} samples of {held} classes, and there are {classes}")

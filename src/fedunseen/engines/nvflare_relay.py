@@ -185,9 +185,10 @@ class CoordinatorRelay(_Relay):
                 self.present[name] = who
             lost = [key for key, (_, to, process) in self.open.items() if to == name and (not who or process != who[1])]
             numbers = [self.open.pop(key)[0] for key in lost]
+            # First who is there: whoever hears that a question is lost looks at once whom else to ask.
+            self.wire.send({"parties": {party: token for party, (token, _) in self.present.items()}})
             for number in numbers:
                 self.wire.send({"id": number, "lost": True})
-            self.wire.send({"parties": {party: token for party, (token, _) in self.present.items()}})
 
     def listen(self) -> None:
         """Take messages from our process."""

@@ -31,6 +31,7 @@ __all__ = [
     "failure",
     "installed",
     "pack",
+    "plain",
     "read_instruction",
     "read_reply",
     "reply_message",
@@ -117,6 +118,16 @@ def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Pa
     return header, tensors | {name: tensors[source] for name, source in same.items()}
 
 
+def plain(text: object, most: int = 1000) -> str:
+    r"""Return what a party or coordinator says so that it can be shown: no line ends, no terminal's control characters.
+
+    Example:
+        >>> plain("bad\x1b[2J\nround 1: fine")
+        'bad?[2J?round 1: fine'
+    """
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+
+
 def failure(why: str) -> bytes:
     """Return the answer of a party that cannot do what it was asked for."""
     return pack({"error": why[:1000]})
@@ -166,7 +177,7 @@ def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float
     """
     header, tensors = unpack(message, expected.limit)
     if "error" in header:
-        raise WireError(str(header["error"])[:1000])
+        raise WireError(plain(header["error"]))
     if (header.get("client"), header.get("round")) != (expected.client, expected.round):
         raise WireError("it answers another question")
     update, state = within("update/", tensors), within("state/", tensors)
@@ -207,7 +218,7 @@ def _check_update(update: Params, wanted: Params) -> None:
     if missing := sorted(wanted.keys() - update.keys()):
         raise WireError(f"its update lacks {missing[0]!r}")
     if stray := sorted(update.keys() - wanted.keys()):
-        raise WireError(f"its update holds {stray[0][:_NAME]!r}, which is no parameter that travels")
+        raise WireError(f"its update holds {plain(stray[0], _NAME)!r}, which is no parameter that travels")
     for name, value in wanted.items():
         found = update[name]
         if found.shape != value.shape:
@@ -221,7 +232,7 @@ def _check_update(update: Params, wanted: Params) -> None:
 def _count(header: Mapping[str, Any], key: str) -> int:
     value = header.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
-        raise WireError(f"it claims {str(value)[:40]} {key}")
+        raise WireError(f"it claims {plain(value, 40)} {key}")
     return value
 
 
@@ -229,7 +240,7 @@ def _numbers(header: Mapping[str, Any], key: str) -> dict[str, float]:
     value = header.get(key, {})
     if not isinstance(value, dict) or (key != "step_lengths" and len(value) > _ENTRIES):
         raise WireError(f"its {key} are no table of numbers")
-    return {name[:_NAME]: _number(one, f"{key} {name[:_NAME]!r}") for name, one in value.items()}
+    return {plain(name, _NAME): _number(one, f"{key} {plain(name, _NAME)!r}") for name, one in value.items()}
 
 
 def _number(value: object, what: str) -> float:

@@ -8,6 +8,7 @@ simulation (:func:`simulated`) a worker process has all data and stands in for w
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 import warnings
@@ -31,6 +32,7 @@ from fedunseen.engines.wire import (
     failure,
     installed,
     pack,
+    plain,
     read_instruction,
     reply_message,
     unpack,
@@ -47,6 +49,7 @@ from fedunseen.strategies import Instruction, Reply
 __all__ = ["Party", "simulated"]
 
 _ROUND = "fedunseen/round"  # in a file of a client's state, beside it
+_RUN = re.compile("[0-9a-f]{16}")  # names the folder of a run's states
 _KEPT = 3  # states that a client keeps: a coordinator may go back to its checkpoint before the last
 
 
@@ -100,7 +103,7 @@ class Party:
                 except FedUnseenError as error:
                     self.error = error
                     self.done.set()
-                    return failure(str(error))
+                    return failure(self._discreet(str(error)))
             if kind == "round" and self._federation is not None:
                 return self._round(self._federation, header, tensors)
             if kind == "stop":
@@ -113,17 +116,26 @@ class Party:
         except Exception as error:
             # Whatever a library raises on this one message is the coordinator's to know and no reason to leave.
             self.say(f"this message could not be answered ({type(error).__name__}: {error})")
-            return failure(f"{type(error).__name__}: {error}")
+            return failure(self._discreet(f"{type(error).__name__}: {error}"))
+
+    def _discreet(self, text: str) -> str:
+        """Take the party's own folders out of what is sent."""
+        for folder, name in ((self.data, "DATA"), (self.state, "STATE")):
+            text = text.replace(str(folder), name)
+        return text
 
     def _join(self, header: dict[str, Any], statistics: Params) -> bytes:
         """Check that coordinator and party speak of the same, and make everything ready."""
         told = {"header": header, "statistics": sorted(statistics)}
         if self._federation is None or told != self._told:
             if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
+                other = plain(header.get("version"), 40)
                 raise RefusedError(
-                    f"this party has fedunseen {installed()} and the coordinator fedunseen {header.get('version')}: "
+                    f"this party has fedunseen {installed()} and the coordinator fedunseen {other}: "
                     "install the same version on both sides"
                 )
+            if not _RUN.fullmatch(str(header["run"])):
+                raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
             self._compare(header["space"])
             self._federation = self._make(header, statistics)
             self._told = told

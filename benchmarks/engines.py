@@ -1,0 +1,751 @@
+"""The distributed engines beside the in-process one: equal weights, what a round costs, what a killed process costs.
+
+Everything runs on this machine, in temporary folders, with the real commands: `data deal`, `certs`, `host`, `join` and
+`run`, over TLS on loopback. `digit-pairs`, three parties.
+
+- **equality**: the largest difference between the final weights of a run on each engine and those of a run in-process,
+  one client at a time.
+- **overhead**: seconds, processor seconds and idle processor time that a round takes beyond the parties' local updates.
+- **faults**: each kind of process is killed (SIGKILL) at each stage of round 3 of 5. A coordinator is started again at
+  once with `--resume`, a party is started again at once, and an engine's own process has to come back by itself.
+
+    python benchmarks/engines.py equality|overhead|faults [--engines nvflare flower] [--json FILE]
+
+To stop a process at a stage it is started through this file, which wraps one function of the package: there it says
+that it has arrived, and waits until the kill has been done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedunseen.engines.link import Link
+    from fedunseen.experiment.federation import Federation
+
+NAMES = ("north", "south", "west")
+LIBRARIES = {"nvflare": "nvflare", "flower": "flwr"}
+TITLES = {"nvflare": "NVFlare", "flower": "Flower"}
+COMMON = (
+    "--set=partition.clients=3",
+    "--set=evaluation.selection=last",
+    "--set=evaluation.theory=false",
+    "--set=evaluation.embedding=false",
+    "--set=run.seed=0",
+)
+CASES = {
+    "fedavg": (),
+    "scaffold (client state)": ("--set=strategy.name=scaffold",),
+    "selective sharing": (
+        "--set=method.name=clswgan", "--set=method.hidden=64", '--set=strategy.shared=["generator.*"]',
+    ),
+}  # fmt: skip
+SMALL = ("--set=strategy.rounds=5", "--set=strategy.name=scaffold", "--set=method.hidden=[16]")
+ROUNDS, STRUCK = 5, 2  # of a run with a fault; the round in which it happens, counted from 0
+STAGES = ("instruct", "train", "reply", "merge", "checkpoint")
+VICTIM = "south"
+KINDS = {
+    "coordinator": "coordinator, started again",
+    "server": "the engine's process at the coordinator",
+    "party": "party, started again",
+    "client": "the engine's process at a party",
+    "server-keeper": "the keeper of the engine's process at the coordinator",
+    "client-keeper": "the keeper of the engine's process at a party",
+}
+HELD = 120.0  # seconds that a process waits at its stage at most
+
+
+# Processes
+
+
+class Machine:
+    """Starts commands in a folder, each with a log of its own, and leaves none behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.running:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.running:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def start(self, log: str, *words: str, told: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
+        """Start a command of the package; through :func:`drive` if it is told something."""
+        command = [sys.executable, "-m", "fedunseen", *words]
+        if told is not None:
+            command = [sys.executable, str(Path(__file__).resolve()), "drive", json.dumps(dict(told)), *words]
+        with open(self.folder / log, "ab") as file:
+            process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=file, stderr=file)
+        self.running.append(process)
+        return process
+
+    def run(self, *words: str, log: str = "commands.log", seconds: float = 600) -> None:
+        """Run a command to its end.
+
+        Raises:
+            RuntimeError: it fails.
+        """
+        self.ended(self.start(log, *words), log, seconds)
+
+    def ended(self, process: subprocess.Popen[bytes], log: str, seconds: float = 300) -> None:
+        """Wait for the end of a process that has to succeed.
+
+        Raises:
+            RuntimeError: it fails, or does not end.
+        """
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = None
+        if status != 0:
+            text = (self.folder / log).read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"{log}: {'no end' if status is None else f'exit status {status}'}\n{text}")
+
+    def deal(self, engine: str) -> None:
+        """Make each party's data and all certificates."""
+        names = ",".join(NAMES)
+        self.run("data", "deal", "digit-pairs", "--set=partition.clients=3", "--parties", names, "--out", "data")
+        self.run("certs", "--engine", engine, "--parties", names, "--out", "kits")
+
+    def join(self, at: str, name: str, told: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
+        """Start a party."""
+        return self.start(f"{name}.log", "join", at, "--data", f"data/{name}", "--kit", f"kits/{name}", told=told)
+
+
+@contextlib.contextmanager
+def workplace(keep: Path | None, name: str) -> Iterator[Path]:
+    """Yield a temporary folder; say what is left running in it at the end, and keep it if asked to."""
+    folder = Path(tempfile.mkdtemp(prefix="engines-"))
+    try:
+        yield folder
+    finally:
+        end = time.monotonic() + 8
+        while (left := inside(folder)) and time.monotonic() < end:
+            time.sleep(0.2)
+        if left:
+            say(f"left behind by {name}: {left}")
+        if keep is not None:
+            shutil.copytree(folder, keep / name.replace(" ", "-"), dirs_exist_ok=True, ignore=_no_sockets)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_socket()]
+
+
+def inside(folder: Path) -> dict[int, str]:
+    """Return the processes that work in a folder, and their commands."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if Path(os.readlink(entry / "cwd")).is_relative_to(folder):
+                found[int(entry.name)] = command_of(int(entry.name))
+    return found
+
+
+def command_of(process: int) -> str:
+    """Return the command line of a process; empty if it has gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def below(parent: int) -> list[int]:
+    """Return the processes below one, itself first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            above = int(entry.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(above, []).append(int(entry.parent.name))
+    found, ahead = [], [parent]
+    while ahead:
+        found.append(ahead.pop(0))
+        ahead += children.get(found[-1], [])
+    return found
+
+
+def processor_time(processes: Sequence[int]) -> float:
+    """Return the processor seconds that processes, and those of their children that have ended, have used."""
+    ticks = 0
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """Return a port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def say(line: str) -> None:
+    """Tell on standard error how far things are."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+# Equality
+
+
+def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
+    """Compare the final weights of the engines with those of the in-process one."""
+    modes = ["in-process, auto"]
+    modes += [f"{TITLES[engine]} {mode}" for engine in asked.engines for mode in ("simulation", "deployment")]
+    head = ["case", *modes]
+    rows: list[dict[str, Any]] = []
+    print(table_head(head), flush=True)
+    for case, settings in CASES.items():
+        row: dict[str, Any] = {"case": case}
+        with workplace(asked.keep, f"equality {case}") as folder:
+            options = [*COMMON, f"--set=strategy.rounds={ROUNDS}", *settings]
+            runs: dict[str, tuple[str, str]] = {
+                "reference": ("in-process", "one-at-a-time"),
+                "in-process, auto": ("in-process", "auto"),
+            }
+            for engine in asked.engines:
+                for mode in ("simulation", "deployment"):
+                    runs[f"{TITLES[engine]} {mode}"] = (engine, mode)
+            for name, (engine, mode) in runs.items():
+                say(f"{case}: {name}")
+                place = folder / name.replace(" ", "-").replace(",", "")
+                place.mkdir()
+                try:
+                    whole_run(place, engine, mode, options)
+                    if name != "reference":
+                        row[name] = difference(folder / "reference" / "run", place / "run")
+                except RuntimeError as error:
+                    say(str(error))
+                    row[name] = "failed"
+        rows.append(row)
+        print(line_of([row[name] for name in head]), flush=True)
+    return head, rows
+
+
+def whole_run(place: Path, engine: str, mode: str, options: Sequence[str]) -> None:
+    """Run an experiment into ``place/run``."""
+    with Machine(place) as machine:
+        if mode != "deployment":
+            chosen = [f"--set=engine.name={engine}", f"--set=engine.mode={mode}"]
+            machine.run("run", "digit-pairs", *options, *chosen, "--out", "run")
+            return
+        machine.deal(engine)
+        at = f"127.0.0.1:{free_port()}"
+        words = ["host", "digit-pairs", *options, "--kit", "kits/coordinator", "--address", at, "--out", "run"]
+        coordinator = machine.start("host.log", *words)
+        parties = {name: machine.join(at, name) for name in NAMES}
+        machine.ended(coordinator, "host.log")
+        for name, party in parties.items():
+            machine.ended(party, f"{name}.log", 60)
+
+
+def difference(one: Path, other: Path) -> str:
+    """Say how far the final weights of two runs are apart."""
+    import torch
+    from safetensors.torch import load_file
+
+    first, second = (load_file(run / "model.safetensors") for run in (one, other))
+    if first.keys() != second.keys():
+        return "other names"
+    if all(torch.equal(first[name], second[name]) for name in first):
+        return "identical"
+    return f"{max(float((first[name] - second[name]).abs().max()) for name in first):.1e}"
+
+
+# Overhead
+
+
+def overhead(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
+    """Measure what a round takes beyond the local updates."""
+    head = [
+        "engine", "s a round", "s a message", "CPU-s a round", "CPU-s a message", "CPU-s a second, idle",
+        "slowest local update, s", "local updates, CPU-s", "load",
+    ]  # fmt: skip
+    chosen: list[tuple[str, str]] = [("in-process", "one-at-a-time"), ("in-process", "batched")]
+    chosen += [(engine, mode) for engine in asked.engines for mode in ("simulation", "deployment")]
+    rows: list[dict[str, Any]] = []
+    print(table_head(head), flush=True)
+    for engine, mode in chosen:
+        say(f"overhead: {engine}, {mode}")
+        command = [sys.executable, __file__, "measure", engine, mode, "--rounds", str(asked.rounds)]
+        command += ["--keep", str(asked.keep.resolve())] if asked.keep else []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
+        if done.returncode:
+            rows.append({"engine": f"{TITLES.get(engine, engine)}, {mode}", "failed": done.returncode})
+            print(line_of([rows[-1]["engine"], "failed", *[""] * (len(head) - 2)]), flush=True)
+            continue
+        row = json.loads(done.stdout.splitlines()[-1])
+        rows.append(row)
+        per = 1 if engine == "in-process" else len(NAMES)
+        cells = [row["engine"], spread(row["seconds"]), "", spread(row["cpu"]), "", f"{row['idle']:.3f}"]
+        if per > 1:
+            cells[2], cells[4] = (f"{statistics.median(row[key]) / per:.3f}" for key in ("seconds", "cpu"))
+        cells += [f"{statistics.median(row[key]):.2f}" for key in ("local", "local_cpu")]
+        print(line_of([*cells, f"{row['load'][0]:.1f}-{row['load'][1]:.1f}"]), flush=True)
+    sizes = {row["bytes"] for row in rows if "bytes" in row}
+    print(f"\nBytes of a model: {', '.join(map(str, sorted(sizes)))}; {asked.rounds} rounds, after 2 not counted.")
+    return head, rows
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return median, least and greatest."""
+    return f"{statistics.median(values):.3f} ({min(values):.3f}-{max(values):.3f})"
+
+
+def measure(asked: argparse.Namespace) -> None:
+    """Measure one engine in this process, and print the numbers as JSON."""
+    import torch
+
+    from fedunseen.core.parameters import size_in_bytes
+    from fedunseen.engines.distributed import Meeting, Party
+    from fedunseen.engines.link import Host, Simulate
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.federation import Federation
+    from fedunseen.experiment.orchestrator import partition_of, prepared
+    from fedunseen.experiment.registry import find
+
+    torch.set_num_threads(1)
+    engine, mode, deployed = asked.engine, asked.mode, asked.mode == "deployment"
+    settings: dict[str, Any] = {
+        "engine.name": engine, "engine.mode": mode, "partition.clients": len(NAMES), "run.seed": 0,
+        "method.hidden": [4054], "strategy.local_epochs": 1, "evaluation.selection": "last",
+    }  # fmt: skip
+    if mode == "simulation":
+        settings["engine.processes"] = len(NAMES)
+    experiment = Experiment.load("digit-pairs", settings)
+    benchmark, partition = prepared(experiment, False)
+    if deployed:
+        from fedunseen.data.partition import elsewhere
+
+        partition = elsewhere(experiment.partition)
+    else:
+        partition = partition_of(experiment, benchmark, 0)
+    federation = Federation.make(experiment, benchmark, partition)
+    title = f"{TITLES.get(engine, engine)}, {mode}"
+    with workplace(asked.keep, f"overhead {title}") as folder, contextlib.ExitStack() as stack:
+        events = folder / "events"
+        events.touch()
+        if engine == "in-process":
+            numbers = rounds_of(federation, asked.rounds, events)
+        else:
+            adapter = importlib.import_module(find("engine", engine).adapter)
+            link: Link
+            if deployed:
+                machine = stack.enter_context(Machine(folder))
+                machine.deal(engine)
+                port = free_port()
+                place = Host(folder / "run" / "engine", "127.0.0.1", port, folder / "kits" / "coordinator", NAMES)
+                link = stack.enter_context(adapter.host(place))
+                for name in NAMES:
+                    machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
+                members = [Party(name) for name in NAMES]
+            else:
+                factory = f"{Path(__file__).stem}:simulated"
+                link = stack.enter_context(
+                    adapter.simulate(Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events)))
+                )
+                members = [Party(str(client)) for client in range(len(NAMES))]
+            federation.engine.connect(Meeting(link, members, "benchmark"))  # type: ignore[union-attr]
+            numbers = rounds_of(federation, asked.rounds, events)
+            federation.engine.finish()  # type: ignore[union-attr]
+    print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
+
+
+def rounds_of(federation: Federation, rounds: int, events: Path) -> dict[str, Any]:
+    """Run rounds and return, of each but the first two, what it took beyond the local updates.
+
+    Processor time is that of this process and all below it, less what the local updates took of it.
+    """
+    from fedunseen.engines import InProcess
+
+    engine, found = federation.engine, {key: list[float]() for key in ("seconds", "cpu", "local", "local_cpu")}
+    if isinstance(engine, InProcess):
+        inner = engine.worker.round
+
+        def worked(*given: Any) -> Any:
+            began, before = time.monotonic(), time.thread_time()
+            done = inner(*given)
+            note(events, what="trained", seconds=time.monotonic() - began, cpu=time.thread_time() - before)
+            return done
+
+        vars(engine.worker)["round"] = worked
+    state, params = federation.initial()
+    own: dict[int, Any] = {}
+    load = [os.getloadavg()[0]]
+    for current in range(rounds + 2):
+        tree, told = below(os.getpid()), len(read(events))
+        used, began = processor_time(tree), time.monotonic()
+        result = engine.round(current, state, params, own, federation.participants(current))
+        took = time.monotonic() - began
+        used = processor_time(tree) - used
+        assert not result.dropped, result.dropped
+        state, params = result.state, result.params
+        own.update(result.client_states)
+        trained = [event for event in read(events)[told:] if event["what"] == "trained"]
+        if current < 2:
+            continue
+        local = max(result.seconds.values()) if result.seconds else sum(event["seconds"] for event in trained)
+        local_cpu = sum(event["cpu"] for event in trained)
+        for key, value in {
+            "seconds": took - local, "cpu": used - local_cpu, "local": local, "local_cpu": local_cpu
+        }.items():  # fmt: skip
+            found[key].append(round(value, 4))
+    used, began = processor_time(tree), time.monotonic()
+    time.sleep(5)
+    idle = (processor_time(tree) - used) / (time.monotonic() - began)
+    return {**found, "idle": round(idle, 4), "load": [*load, os.getloadavg()[0]]}
+
+
+# Faults
+
+
+def faults(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
+    """Kill each kind of process at each stage of a round."""
+    head = [
+        "engine", "killed", "at", "rounds begun again", "local updates begun again", "s to the next full round",
+        "of these, until the new process was up", "final weights",
+    ]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    print(table_head(head), flush=True)
+    for engine in asked.engines:
+        with workplace(None, f"faults {engine}") as folder:
+            say(f"{engine}: undisturbed")
+            reference = folder / "reference"
+            reference.mkdir()
+            whole_run(reference, "in-process", "one-at-a-time", [*COMMON, *SMALL])
+            made = folder / "made"
+            made.mkdir()
+            with Machine(made) as machine:
+                machine.deal(engine)
+            chosen = [(kind, stage) for kind in asked.kinds for stage in asked.stages]
+            if engine == "flower":  # whose SuperLink and client run inside our two processes
+                chosen = [(kind, stage) for kind, stage in chosen if kind in ("coordinator", "party")]
+            for kind, stage in [("nobody", ""), *chosen]:
+                say(f"{engine}: {kind} {stage}")
+                row: dict[str, Any] = {"engine": TITLES[engine], "killed": kind, "at": stage}
+                name = f"faults {engine} {kind} {stage}".strip()
+                with workplace(asked.keep, name) as place:
+                    try:
+                        row |= fault(place, made, kind, stage)
+                        row["final weights"] = difference(reference / "run", place / "run")
+                    except RuntimeError as error:
+                        say(str(error))
+                        row["failed"] = str(error).splitlines()[0]
+                rows.append(row | {"load": os.getloadavg()[0]})
+                row["killed"] = KINDS.get(kind, kind)
+                if "failed" in row:
+                    row["final weights"] = f"failed: {row['failed']}"
+                print(line_of([row.get(key, "") for key in head]), flush=True)
+    return head, rows
+
+
+def fault(place: Path, made: Path, kind: str, stage: str) -> dict[str, Any]:
+    """Run a federation of three and kill one process at a stage; return what that cost.
+
+    Raises:
+        RuntimeError: the federation does not get to its end.
+    """
+    for name in ("data", "kits"):
+        shutil.copytree(made / name, place / name)
+    events, go = place / "events", place / "go"
+    events.touch()
+    at = f"127.0.0.1:{free_port()}"
+    words = ["host", "digit-pairs", *COMMON, *SMALL, "--kit", "kits/coordinator", "--address", at, "--out", "run"]
+    plain = {"events": str(events)}
+    held = {**plain, "stage": stage, "round": STRUCK, "go": str(go)}
+    with Machine(place) as machine:
+        coordinator = machine.start("host.log", *words, told=plain if stage in ("train", "reply") else held)
+        parties = {
+            name: machine.join(at, name, held if name == VICTIM and stage in ("train", "reply") else plain)
+            for name in NAMES
+        }
+        killed = 0.0
+        if kind != "nobody":
+            await_event(events, "arrived", [coordinator, *parties.values()])
+            owner = coordinator if kind.startswith(("coordinator", "server")) else parties[VICTIM]
+            killed = kill(owner, kind)
+            if kind == "coordinator":
+                coordinator = machine.start("host.log", *words, "--resume", told=plain)
+            elif kind == "party":
+                parties[VICTIM] = machine.join(at, VICTIM, plain)
+            go.touch()
+        machine.ended(coordinator, "host.log")
+        for name, party in parties.items():
+            machine.ended(party, f"{name}.log", 60)
+    return cost(read(events), kind, killed)
+
+
+def cost(told: Sequence[Mapping[str, Any]], kind: str, killed: float) -> dict[str, Any]:
+    """Return what a fault cost, from what the processes have noted down."""
+    times = {what: [event["at"] for event in told if event["what"] == what] for what in ("begun", "training", "kept")}
+    row: dict[str, Any] = {
+        "rounds begun again": len(times["begun"]) - ROUNDS,
+        "local updates begun again": len(times["training"]) - len(NAMES) * ROUNDS,
+    }
+    if kind == "nobody":
+        usual = [later - earlier for earlier, later in zip(times["kept"], times["kept"][1:], strict=False)]
+        return row | {"s to the next full round": f"{statistics.median(usual):.1f} (a round)"}
+    # A round whose answers are all there goes on without who was killed: then it is the next one that had to wait.
+    after = [event for event in told if event["at"] > killed]
+    again = any(event["what"] == "training" and event["round"] == STRUCK for event in after)
+    needs = STRUCK + (0 if kind == "coordinator" or again else 1)
+    full = [event["at"] for event in after if event["what"] == "kept" and event["round"] >= needs]
+    up = [event["at"] for event in after if event["what"] == "up"]
+    row["s to the next full round"] = round(full[0] - killed, 1)
+    row["of these, until the new process was up"] = round(up[0] - killed, 1) if up else ""
+    return row
+
+
+def kill(owner: subprocess.Popen[bytes], kind: str) -> float:
+    """Kill a process, the engine's process that it has started, or the keeper between the two; return when.
+
+    Raises:
+        RuntimeError: there is no such process.
+    """
+    if kind in ("coordinator", "party"):
+        killed = time.monotonic()
+        owner.kill()
+        owner.wait()
+        return killed
+    # A keeper has the engine's command among its own arguments.
+    found = [one for one in below(owner.pid)[1:] if "nvflare.private" in command_of(one)]
+    chosen = [one for one in found if ("relay.py" in command_of(one)) == kind.endswith("keeper")]
+    if len(chosen) != 1:
+        raise RuntimeError(f"{len(chosen)} processes of the engine, one is expected")
+    killed = time.monotonic()
+    os.kill(chosen[0], signal.SIGKILL)
+    return killed
+
+
+def await_event(events: Path, what: str, needed: Sequence[subprocess.Popen[bytes]], seconds: float = 180) -> None:
+    """Wait until something has been noted down.
+
+    Raises:
+        RuntimeError: that does not come, or one of the processes ends before.
+    """
+    end = time.monotonic() + seconds
+    while not any(event["what"] == what for event in read(events)):
+        if time.monotonic() > end or any(process.poll() is not None for process in needed):
+            raise RuntimeError(f"nobody has {what}")
+        time.sleep(0.01)
+
+
+# What processes note down, and where they wait
+
+
+def note(events: Path, **event: Any) -> None:
+    """Add a line to a file that several processes write."""
+    line = json.dumps({"at": time.monotonic(), **event}) + "\n"
+    with open(events, "ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def read(events: Path) -> list[dict[str, Any]]:
+    """Return all whole lines."""
+    return [json.loads(line) for line in events.read_bytes().split(b"\n")[:-1]]
+
+
+def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Callable[..., Any]:
+    """Return a client's round that notes down when it begins and what it took, and waits before it if it is time to."""
+    from fedunseen.experiment import party
+
+    inner = party._local
+
+    def local(federation: Any, client: int, told: Any, before: Any, round: int) -> Any:
+        note(events, what="training", client=client, round=round)
+        if arrive is not None:
+            arrive("train", round)
+        began, used = time.monotonic(), time.thread_time()
+        done = inner(federation, client, told, before, round)
+        took, used = time.monotonic() - began, time.thread_time() - used
+        note(events, what="trained", client=client, round=round, seconds=took, cpu=used)
+        return done
+
+    return local
+
+
+def simulated(argument: str) -> Callable[[str, bytes], bytes]:
+    """Be a simulation's worker process, on one thread, that notes down what its local updates take."""
+    from fedunseen.experiment import party
+
+    vars(party)["_local"] = timed(Path(argument))
+    return party.simulated("1")
+
+
+class Held:
+    """A link that waits before it sends the instructions of one round."""
+
+    def __init__(self, link: Link, arrive: Callable[[str, int], None]) -> None:
+        self.link, self.arrive = link, arrive
+
+    def parties(self) -> Mapping[str, str]:
+        """Return who is connected."""
+        return self.link.parties()
+
+    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
+        """Wait if it is time to, then exchange messages."""
+        from fedunseen.engines.wire import unpack
+
+        header = unpack(next(iter(messages.values())))[0] if messages else {}
+        if header.get("kind") == "round":
+            self.arrive("instruct", header["round"])
+        yield from self.link.exchange(messages, timeout)
+
+
+def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Run a command of the package that notes down what happens, and waits at one stage of one round.
+
+    Args:
+        told: ``events``: where to note it down; ``stage``, ``round``: where to wait; ``go``: until this file is there.
+        words: the command.
+    """
+    from fedunseen.cli.main import main as command
+    from fedunseen.engines.distributed import Distributed, Meeting
+    from fedunseen.experiment import party
+    from fedunseen.experiment.directory import Checkpoint, RunDirectory
+
+    events = Path(told["events"])
+    waited = threading.Event()
+    # The methods that are replaced here, before anything calls them.
+    connect, play, save, answer, move = (
+        Distributed.connect, Distributed.round, RunDirectory.save_checkpoint, party.Party._round, os.replace,
+    )  # fmt: skip
+
+    def arrive(stage: str, round: int) -> None:
+        if (stage, round) != (told.get("stage"), told.get("round")) or waited.is_set() or Path(told["go"]).exists():
+            return
+        waited.set()
+        note(events, what="arrived")
+        end = time.monotonic() + HELD
+        while not Path(told["go"]).exists() and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def held_connect(self: Distributed, meeting: Meeting) -> None:
+        merge = self.strategy.merge
+
+        def held_merge(state: Any, params: Any, replies: Any, round: int) -> Any:
+            arrive("merge", round)
+            return merge(state, params, replies, round)
+
+        vars(self.strategy)["merge"] = held_merge
+        meeting.link = Held(meeting.link, arrive)
+        connect(self, meeting)
+
+    def noted_round(self: Distributed, round: int, *given: Any) -> Any:
+        note(events, what="begun", round=round)
+        return play(self, round, *given)
+
+    def noted_save(self: RunDirectory, checkpoint: Checkpoint) -> None:
+        save(self, checkpoint)
+        note(events, what="kept", round=checkpoint.rounds - 1)
+
+    def held_move(source: Any, target: Any, **options: Any) -> None:
+        path = Path(target)
+        if path.parent.name == "checkpoints":  # the file is written, but does not have its name yet
+            arrive("checkpoint", int(path.stem) - 1)
+        move(source, target, **options)
+
+    def held_answer(self: party.Party, federation: Any, header: Mapping[str, Any], tensors: Any) -> bytes:
+        reply = answer(self, federation, header, tensors)
+        arrive("reply", int(header["round"]))
+        return reply
+
+    for owner, name, value in (
+        (Distributed, "connect", held_connect), (Distributed, "round", noted_round),
+        (RunDirectory, "save_checkpoint", noted_save), (os, "replace", held_move),
+        (party, "_local", timed(events, arrive)), (party.Party, "_round", held_answer),
+    ):  # fmt: skip
+        setattr(owner, name, value)
+    note(events, what="up", command=words[0])
+    sys.argv = ["fedunseen", *words]
+    command()
+
+
+# The command
+
+
+def table_head(cells: Sequence[str]) -> str:
+    """Return a table's head in Markdown."""
+    return f"{line_of(cells)}\n|{'---|' * len(cells)}"
+
+
+def line_of(cells: Sequence[Any]) -> str:
+    """Return a table's line in Markdown."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+PARTS = {"equality": equality, "overhead": overhead, "faults": faults}
+
+
+def main() -> None:
+    """Measure a part and print its table."""
+    if sys.argv[1:2] == ["drive"]:
+        drive(json.loads(sys.argv[2]), sys.argv[3:])
+        return
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    if sys.argv[1:2] == ["measure"]:
+        parser.add_argument("part")
+        parser.add_argument("engine")
+        parser.add_argument("mode")
+    else:
+        parser.add_argument("part", choices=PARTS)
+        parser.add_argument("--engines", nargs="+", choices=LIBRARIES, help="default: those that are installed")
+        parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="faults: who is killed")
+        parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="faults: when")
+        parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", default=12, type=int, help="overhead: rounds that count")
+    parser.add_argument("--keep", type=Path, help="a folder that keeps all that the runs leave behind")
+    asked = parser.parse_args()
+    if asked.part == "measure":
+        measure(asked)
+        return
+    if asked.engines is None:
+        asked.engines = [name for name, library in LIBRARIES.items() if importlib.util.find_spec(library)]
+    before, began = os.getloadavg(), time.monotonic()
+    _, rows = PARTS[asked.part](asked)
+    load = [round(value, 1) for value in (*before, *os.getloadavg())]
+    print(
+        f"\n{os.cpu_count()} cores; load over 1, 5, 15 minutes {load[:3]} before, {load[3:]} after; "
+        f"{(time.monotonic() - began) / 60:.0f} minutes"
+    )
+    if asked.json:
+        told = {"part": asked.part, "python": platform.python_version(), "cores": os.cpu_count(), "load": load}
+        asked.json.write_text(json.dumps({**told, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
