@@ -75,7 +75,7 @@ def test_the_parties_hold_together_what_there_is_to_train_on(command, tmp_path):
     }  # fmt: skip
 
 
-def test_it_says_what_a_party_s_experiment_file_needs(command, tmp_path):
+def test_it_says_what_to_do_with_the_folders(command, tmp_path):
     out = tmp_path / "parties"
     done = command("data", "deal", "digit-pairs", "--set", "partition.clients=2", "--set", "data.features=['centre']",
                    "--out", out)  # fmt: skip
@@ -84,18 +84,19 @@ def test_it_says_what_a_party_s_experiment_file_needs(command, tmp_path):
         "  client-0     2,400 training samples of 40 classes",
         "  client-1     2,400 training samples of 40 classes",
         "  coordinator  3,000 test samples of 100 classes",
-        "in the experiment file of client-0:",
+        f"a party gives its folder to `fedunseen join --data {out / 'client-0'}`; the coordinator's experiment has",
         "[data]",
         'name = "folder"',
         "part = true",
         'features = ["centre"]',
-        f'root = "{out / "client-0"}"',
+        f'root = "{out / "coordinator"}"',
     ]
     (tmp_path / "mine.toml").write_text(
-        done.out.partition("client-0:\n")[2] + '[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
+        done.out.partition("experiment has\n")[2] + '[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
     )
     data = Experiment.load(tmp_path / "mine.toml").data
-    assert len(find("data", data.name).load(data, 0).train) == 2400
+    held = find("data", data.name).load(data, 0)
+    assert (len(held.train), len(held.test_seen) + len(held.test_unseen)) == (0, 3000)
 
 
 def test_few_shot_classes_are_dealt_without_descriptions(command, tmp_path):

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedunseen.core.errors import ExperimentError, QuorumError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError
 from fedunseen.engines import distributed
 from fedunseen.engines.distributed import Meeting, NVFlare, Party, needed
-from fedunseen.engines.wire import pack, unpack
+from fedunseen.engines.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.party import simulated
 
@@ -130,30 +130,87 @@ def spoil(name, header, answer):
     if (name, header["round"]) != ("1", 1):
         return answer
     told, tensors = unpack(answer)
-    return pack(told, {**tensors, "update/g.weight": tensors["update/g.weight"] * torch.nan})
+    return pack(told, {**tensors, "update/g.weight": tensors["update/g.weight"][:, :-1]})
 
 
 def test_a_refused_reply_is_left_out_and_named(adapter, tmp_path, caplog):
     adapter.link = Inline(3, spoil)
     with caplog.at_level(logging.WARNING, "fedunseen.federation"):
-        done = run(experiment(engine__name="nvflare", engine__quorum=2), tmp_path / "run")
+        done = run(experiment(engine__name="nvflare"), tmp_path / "run")  # all are asked for, and all have answered
     assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
-    assert done.metrics[1]["dropped"] == {"1": "its update is not finite"}
-    assert "round 2: the reply of 1 is refused: its update is not finite" in caplog.messages
+    why = "'g.weight' of its update has the shape (20, 15), not (20, 16)"
+    assert done.metrics[1]["dropped"] == {"1": why}
+    assert f"round 2: the reply of 1 is refused: {why}" in caplog.messages
 
 
-def test_a_refused_reply_is_not_asked_for_again_where_all_are_needed(adapter, tmp_path):
-    adapter.link = Inline(3, spoil)
-    with pytest.raises(QuorumError) as stopped:
+def diverge(name, header, answer):
+    told, tensors = unpack(answer)
+    return pack(told, {key: value * torch.nan for key, value in tensors.items()})
+
+
+def test_divergence_ends_a_simulation_as_it_does_in_process(adapter, tmp_path):
+    adapter.link = Inline(3, diverge)
+    with pytest.raises(
+        FedUnseenError, match=r"training diverged: the update of client 2 in round 1 is not finite; lower"
+    ):
         run(experiment(engine__name="nvflare"), tmp_path / "run")
+
+
+def test_a_malicious_client_is_left_out_as_it_is_in_process(adapter, tmp_path):
+    attacked = {"attack__name": "nan", "attack__rounds": "1", "defence__name": "median"}
+    apart = run(experiment(engine__name="nvflare", **attacked), tmp_path / "apart")
+    here = run(experiment(engine__mode="one-at-a-time", **attacked), tmp_path / "here")
+    assert [line["participants"] for line in apart.metrics] == [line["participants"] for line in here.metrics]
+    one, other = model(tmp_path / "apart"), model(tmp_path / "here")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter, tmp_path):
+    def full_disk(name, header, answer):
+        return failure("OSError: No space left on device") if name == "0" else answer
+
+    adapter.link = Inline(3, full_disk)
+    with pytest.raises(QuorumError) as stopped:
+        run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
     assert str(stopped.value) == (
-        "round 2 has 2 of the 3 replies that it needs: the reply of 1 is refused (its update is not finite): mend "
-        "that, or lower engine.quorum, and go on with --resume"
+        "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): mend "
+        "that, or change engine.quorum, engine.timeout or engine.patience, and go on with --resume"
     )
-    assert sorted(adapter.link.asked) == [(0, "0"), (0, "1"), (0, "2"), (1, "0"), (1, "1"), (1, "2")]
-    adapter.link = Inline(3)  # mended: what is there goes on
-    resumed = run(experiment(engine__name="nvflare"), tmp_path / "run", resume=True)
-    assert len(resumed.metrics) == 2
+    assert len(adapter.link.asked) == 3 + distributed._ATTEMPTS - 1
+    done = run(experiment(engine__name="nvflare", engine__quorum=2), tmp_path / "run", resume=True)
+    assert [line["participants"] for line in done.metrics] == [[1, 2], [1, 2]]
+
+
+@pytest.mark.parametrize("lengths", [{}, {"g.weight": 1.0}, 0.0, -1.0])
+def test_step_lengths_that_would_break_the_merge_are_refused(lengths, adapter, tmp_path):
+    def claim(name, header, answer):
+        told, tensors = unpack(answer)
+        if name == "1":
+            told["step_lengths"] = (
+                lengths if isinstance(lengths, dict) else dict.fromkeys(told["step_lengths"], lengths)
+            )
+        return pack(told, tensors)
+
+    adapter.link = Inline(3, claim)
+    done = run(experiment(engine__name="nvflare", strategy__name="fednova"), tmp_path / "run")
+    assert done.metrics[0]["dropped"] == {"1": "its step lengths are not those of the model"}
+
+
+def test_a_merge_that_is_not_finite_is_not_kept(adapter, tmp_path):
+    def tiny(name, header, answer):
+        told, tensors = unpack(answer)
+        if name == "1" and header["round"] == 1:
+            told["step_lengths"] = dict.fromkeys(told["step_lengths"], 1e-45)
+        return pack(told, tensors)
+
+    adapter.link = Inline(3, tiny)
+    scaffold = experiment(engine__name="nvflare", strategy__name="scaffold")
+    with pytest.raises(
+        FedUnseenError, match=r"the merged model of round 2 is not finite; the largest update is that of"
+    ):
+        run(scaffold, tmp_path / "run")
+    adapter.link = Inline(3)
+    assert len(run(scaffold, tmp_path / "run", resume=True).metrics) == 2
 
 
 def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
@@ -192,7 +249,9 @@ def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
 
 def test_patience_comes_to_an_end(adapter, tmp_path):
     adapter.link = Inline(2)
-    with pytest.raises(QuorumError, match="round 1 has 0 of the 3 replies that it needs: 0, 1, 2 did not answer: mend"):
+    with pytest.raises(
+        QuorumError, match="round 1 has 0 of the 3 replies that it needs: 0, 1, 2 did not answer: mend that"
+    ):
         run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
     assert not adapter.link.asked
 
@@ -222,7 +281,6 @@ def test_a_deployment_is_not_run(tmp_path):
         ({"evaluation__selection": "validation"}, "trains on samples that lie with the parties"),
         ({"attack__name": "sign-flip", "attack__rounds": "2"}, "attack.name = 'sign-flip' is a simulated one"),
         ({"defence__name": "class-probes"}, "defence.name = 'class-probes' has to know who holds which classes"),
-        ({"data__features": ["nonsense"]}, "data.features"),
     ],
 )
 def test_what_a_deployment_cannot_have(settings, why, tmp_path):

@@ -365,6 +365,7 @@ def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
     with simulation as link:
         names = ("0", "1", "2")
         assert tuple(link.parties()) == names
+        assert dict(link.exchange({"0": b"given up"}, 0.0)) == {"0": None}
         body = os.urandom(3_000_000)
         for _ in range(2):
             assert dict(link.exchange(dict.fromkeys(names, body), 60)) == {

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import os
+import re
 import shutil
 import signal
 import socket
@@ -250,7 +251,27 @@ def test_nobody_at_the_address(tmp_path, capsys):
     with pytest.raises(ConnectionLost, match=r"no coordinator answers at 127\.0\.0\.1:1 "):
         engine.join(Join(tmp_path, HERE, 1, None, "a", 1.0), lambda message: message, threading.Event())
     assert time.monotonic() - begun < 5
-    assert "waiting for the coordinator" in capsys.readouterr().err
+    assert re.match(r"\d\d:\d\d:\d\d waiting for the coordinator at 127\.0\.0\.1:1: ", capsys.readouterr().err)
+
+
+def test_who_hangs_up_is_waited_for_once_a_coordinator_was_there(tmp_path, monkeypatch):
+    """As a proxy does before a coordinator that starts again; NVFlare's process is played here."""
+    probes = []
+
+    def probe(place):
+        probes.append(place)
+        if len(probes) > 1:
+            raise engine._Cut("what listens there is no coordinator")
+
+    monkeypatch.setattr(engine, "_probe", probe)
+    monkeypatch.setattr(engine, "_start", lambda *arguments: SimpleNamespace(stop=lambda grace: None))
+    monkeypatch.setattr(engine, "_serve", lambda *arguments: True)
+    where, begun = Join(tmp_path, HERE, 1, None, "a", 3.0), time.monotonic()
+    with pytest.raises(ConnectionLost, match=r"\(it hangs up\)"):
+        engine.join(where, lambda message: message, threading.Event())
+    assert time.monotonic() - begun > 2.9
+    with pytest.raises(RefusedError, match="no coordinator"):
+        engine.join(where, lambda message: message, threading.Event())
 
 
 def test_the_coordinator_listens_at_its_address_alone(tmp_path, kits):
@@ -297,6 +318,7 @@ def test_a_simulation_answers_and_survives_the_death_of_a_process(tmp_path, monk
         until(lambda: link.parties())
         before = dict(link.parties())
         assert list(before) == ["0", "1", "2"]
+        assert dict(link.exchange(dict.fromkeys("012", b"given up"), 0.0)) == dict.fromkeys("012")
         body = os.urandom(2_000_000)
         answers = dict(link.exchange(dict.fromkeys("012", body), 30))
         assert {name: answer.split(b" ", 3)[:2] for name, answer in answers.items()} == {

@@ -15,8 +15,9 @@ from fedunseen.engines.wire import Expected, WireError, pack, read_reply, reply_
 from fedunseen.strategies import Reply
 
 PARAMS = {"f.weight": torch.ones(3, 2), "f.bias": torch.zeros(3)}
-EXPECTED = Expected(1, 4, PARAMS, frozenset(PARAMS), classes=20, counts=(2, 30))
-GOOD = Reply(1, {k: v + 0.5 for k, v in PARAMS.items()}, 2, 30, {"loss": 0.25}, {"f.weight": 1.5}, {"clean": 3.0})
+EXPECTED = Expected(1, 4, PARAMS, frozenset(PARAMS), classes=20, notes=frozenset(["clean"]), counts=(2, 30))
+LENGTHS = {"f.weight": 1.5, "f.bias": 0.5}
+GOOD = Reply(1, {k: v + 0.5 for k, v in PARAMS.items()}, 2, 30, {"loss": 0.25}, LENGTHS, {"clean": 3.0})
 
 
 def message(header=None, tensors=None, **changes):
@@ -26,15 +27,15 @@ def message(header=None, tensors=None, **changes):
 
 
 def test_a_reply_comes_back():
-    reply, state, seconds = read_reply(reply_message(GOOD, None, 4, 1.25), EXPECTED)
-    assert (reply.client, reply.classes, reply.samples, seconds, state) == (1, 2, 30, 1.25, {})
-    assert (reply.terms, reply.step_lengths, reply.notes) == ({"loss": 0.25}, {"f.weight": 1.5}, {"clean": 3.0})
+    reply, state, seconds, forgot = read_reply(reply_message(GOOD, None, 4, 1.25), EXPECTED)
+    assert (reply.client, reply.classes, reply.samples, seconds, state, forgot) == (1, 2, 30, 1.25, {}, False)
+    assert (reply.terms, reply.step_lengths, reply.notes) == ({"loss": 0.25}, LENGTHS, {"clean": 3.0})
     assert all(torch.equal(reply.update[name], value) for name, value in GOOD.update.items())
 
 
 def test_a_state_comes_back_where_it_is_asked_for():
     sent = reply_message(GOOD, {"own/c": torch.arange(4.0)}, 4, 0.0)
-    _, state, _ = read_reply(sent, replace(EXPECTED, state=True, counts=None))
+    _, state, _, _ = read_reply(sent, replace(EXPECTED, state=True, counts=None))
     assert torch.equal(state["own/c"], torch.arange(4.0))
     with pytest.raises(WireError, match="tensors that nobody asked for"):
         read_reply(sent, EXPECTED)
@@ -74,7 +75,7 @@ def test_views_of_the_same_numbers_can_be_packed():
         ),
         (
             message(tensors={"update/f.weight": torch.full((3, 2), torch.nan), "update/f.bias": torch.ones(3)}),
-            "its update is not finite",
+            "the update is not finite",
         ),
         (message(tensors={**{f"update/{k}": v for k, v in PARAMS.items()}, "x": torch.ones(1)}), "nobody asked for"),
         (message(samples=31), "it claims 31 samples of 2 classes, after the party has joined with 30 samples"),
@@ -89,6 +90,11 @@ def test_views_of_the_same_numbers_can_be_packed():
         (message(terms={"loss": "low"}), "its terms 'loss' is no finite number"),
         (message(terms=[1.0]), "its terms are no table of numbers"),
         (message(terms={str(i): 0.0 for i in range(1000)}), "its terms are no table of numbers"),
+        (message(terms={"a|b": 1.0}), "its terms have an impossible name, 'a|b'"),
+        (message(terms={"bad\x1b[2J": 1.0}), "its terms have an impossible name, 'bad?[2J'"),
+        (message(notes={"threshold": 1.0}), "it tells of things that nobody asked for"),
+        (message(step_lengths={}), "its step lengths are not those of the model"),
+        (message(step_lengths={"f.weight": 0.0, "f.bias": 1.0}), "its step lengths are not those of the model"),
         (message(step_lengths={"h.weight": 1.0}), "its step lengths are not those of the model"),
         (message(step_lengths={"f.weight": -1.0}), "its step lengths are not those of the model"),
         (message(seconds=float("inf")), "its seconds is no finite number"),

@@ -1,6 +1,7 @@
 """A party of a deployment, in this process: its data and state stay with it, and the result is the in-process one."""
 
 import json
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedunseen.engines.distributed import Meeting
 from fedunseen.engines.distributed import Party as Known
 from fedunseen.engines.wire import pack, unpack
 from fedunseen.experiment import Experiment, run
-from fedunseen.experiment.party import Party
+from fedunseen.experiment.party import Party, simulated
 
 NAMES = ("north", "south", "west")
 SMALL = {
@@ -116,6 +117,15 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
     assert all(party.done.is_set() and party.error is None for party in parties.values())
 
 
+def test_parties_of_a_run_that_is_over_are_told_so(folders, tmp_path):
+    """As after a coordinator was killed when all was done but said."""
+    chosen = experiment(strategy__rounds=1)
+    hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run")
+    parties = members(folders, tmp_path)
+    hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
+    assert all(party.done.is_set() and party.error is None for party in parties.values())
+
+
 def test_nothing_but_updates_counts_and_losses_leaves_a_party(folders, tmp_path):
     link = Inline(members(folders, tmp_path))
     hosted(experiment(strategy__name="scaffold", strategy__rounds=1), link, tmp_path / "run")
@@ -188,6 +198,25 @@ def test_an_experiment_that_nobody_knows_is_refused(folders, tmp_path):
     assert "unknown method 'fedzls'" in str(refused(folders, tmp_path, change))
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("encoder", "model", "/etc/passwd"), ("method", "text", "/etc"), ("data", "text_encoder", "vectors:/etc/passwd")],
+)
+def test_a_party_opens_no_file_that_the_coordinator_names(section, key, value, folders, tmp_path):
+    def change(header):
+        header["experiment"].setdefault(section, {})[key] = value
+
+    error = refused(folders, tmp_path, change)
+    assert f"the coordinator names the file '{value}' for {section}.{key}, and a party opens its own files" in str(
+        error
+    )
+
+
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "", "0123456789abcdeF"])
+def test_the_name_of_a_run_is_no_path(name, folders, tmp_path):
+    assert "names no run" in str(refused(folders, tmp_path, lambda header: {**header, "run": name}))
+
+
 @pytest.mark.parametrize("noise", [b"", b"\0" * 50, pack({"kind": "wipe"}), pack({"kind": "round"}), pack({})])
 def test_noise_is_answered_and_does_no_harm(noise, folders, tmp_path):
     party = Party(folders / "north", tmp_path / "state", lambda line: None)
@@ -212,6 +241,61 @@ def test_a_missing_folder_and_a_folder_of_tests_are_refused(folders, tmp_path):
         Party(tmp_path / "nowhere", tmp_path, lambda line: None)
     with pytest.raises(DataError, match="holds no sample to train on"):
         Party(folders / "coordinator", tmp_path, lambda line: None)
+
+
+def test_few_shot_parties_train_on_no_validation_class(tmp_path):
+    """Folders of whole classes: what a coordinator chooses to validate on, parties leave out as the simulation does."""
+    small = {"partition.clients": 2, "method.episodes": 8, "strategy.rounds": 2, "evaluation.selection": "last"}
+    few = Experiment.load("digits-maml", {**small, "evaluation.episodes": 20, "partition.kind": "iid"})
+    deal(few, tmp_path / "data", ("north", "south"))
+    parties = {n: Party(tmp_path / "data" / n, tmp_path / "state" / n, lambda line: None) for n in ("north", "south")}
+    deployed = few.with_overrides(DEPLOYED)
+    met = Meeting(Inline(parties), [Known(name) for name in parties])
+    done = run(deployed, tmp_path / "run", meeting=lambda: nullcontext(met))
+    here = run(few.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "here"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert done.result["few_shot"] == here.result["few_shot"]
+
+
+@pytest.mark.parametrize("quorum", [1, 0.5])
+def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
+    """A client's state is that of its last merged round, whatever it has computed since: as in a simulation."""
+    lost = {("north", 1), ("south", 2), ("west", 2), ("south", 3)}
+    chosen = experiment(strategy__name="scaffold", strategy__rounds=6, strategy__fraction=0.7, engine__name="nvflare")
+
+    class Lossy(Inline):
+        def exchange(self, messages, timeout):
+            for name, message in messages.items():
+                header, _ = unpack(message)
+                answer = self.there[name].answer(message)
+                key = (NAMES[int(name)] if name.isdigit() else name, header.get("round"))
+                yield name, None if key in lost else answer
+
+    class Simulated(Lossy):
+        def __init__(self):
+            answer = simulated("1")
+            at = {str(k): lambda message, k=str(k): answer(k, message) for k in range(3)}
+            super().__init__({name: type("Stand", (), {"answer": staticmethod(one)}) for name, one in at.items()})
+
+    deployed = chosen.with_overrides({**DEPLOYED, "engine.quorum": quorum})
+    links = {"apart": Lossy(members(folders, tmp_path)), "near": Simulated()}
+    for place, (kind, link) in enumerate(links.items()):
+        names = NAMES if kind == "apart" else ("0", "1", "2")
+        met = Meeting(link, [Known(name) for name in names])
+        one = deployed if not place else chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2})
+        if not place:
+            run(one, tmp_path / kind, meeting=lambda met=met: nullcontext(met))
+        else:
+            fake = type("Adapter", (), {"simulate": staticmethod(lambda place, link=link: nullcontext(link))})
+            sys.modules["tests_lossy_adapter"] = fake
+            before, distributed.NVFlare.adapter = distributed.NVFlare.adapter, "tests_lossy_adapter"
+            try:
+                run(one, tmp_path / kind)
+            finally:
+                distributed.NVFlare.adapter = before
+    one, other = (load_file(tmp_path / kind / "model.safetensors") for kind in links)
+    assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_the_coordinator_needs_nothing_but_tests(folders, tmp_path):

@@ -81,9 +81,12 @@ def render(told: Mapping[str, Any]) -> str:
     lines = [f"{told['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {told['seed']}"]
     for one, what in (*((one, "training") for one in parties), (coordinator, "test")):
         lines.append(f"  {one['name']:<{width}}  {one['samples']:,} {what} samples of {one['classes']} classes")
-    lines += [f"in the experiment file of {parties[0]['name']}:", "[data]"]
+    lines += [
+        f"a party gives its folder to `fedunseen join --data {parties[0]['folder']}`; the coordinator's experiment has"
+    ]
+    lines += ["[data]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in told["data"].items()]
-    return "\n".join([*lines, f"root = {json.dumps(parties[0]['folder'], ensure_ascii=False)}"])
+    return "\n".join([*lines, f"root = {json.dumps(coordinator['folder'], ensure_ascii=False)}"])
 
 
 def _checked(parties: Sequence[str] | None, clients: int) -> list[str]:

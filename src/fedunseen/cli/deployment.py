@@ -43,7 +43,7 @@ def certs(
     names = _names(parties)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} is not an empty folder: choose another --out")
-    _adapter(_engine(engine)).certificates(out, address.rpartition(":")[0] or address, names, days)
+    _adapter(_engine(engine)).certificates(out, _address(address)[0], names, days)
     _say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
 
 
@@ -116,13 +116,23 @@ def join(
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
+    ] = None,
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
     from fedunseen.engines.link import Join
     from fedunseen.experiment.party import Party
+    from fedunseen.experiment.schema import parse_override
 
     at, port = _address(address)
+    own = dict(parse_override(text) for text in overrides or [])
+    if stray := [key for key in own if key.split(".")[0] not in ("data", "run", "encoder", "engine", "method")]:
+        raise ExperimentError(
+            f"--set {stray[0]}: a party has its own way with data, encoder, method, engine and run alone"
+        )
     if insecure:
         if kit is not None or name is None:
             raise ExperimentError("--insecure goes with --name instead of --kit: say who you are")
@@ -134,7 +144,7 @@ def join(
         engine, who = _engine(str(told["engine"])), str(told["name"])
     state = state or Path(f"fedunseen-{who}")
     with _terminable(), _alone(state):
-        party = Party(data, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"))
+        party = Party(data, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"), own)
         held = len(set(party.benchmark.labels[party.benchmark.train].tolist()))
         _say(f"{who}: {len(party.benchmark.train)} samples of {held} classes; looking for {at}:{port}")
         _adapter(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
@@ -200,7 +210,7 @@ def _address(text: str) -> tuple[str, int]:
     place, colon, port = text.rpartition(":")
     if not colon:
         return text, PORT
-    if not port.isdecimal() or not 0 < int(port) < 2**16 or not place:
+    if not port.isdecimal() or not 0 < int(port) < 2**16 or not place or ":" in place:
         raise ExperimentError(f"{text!r} is no address: write HOST or HOST:PORT, for example 10.0.0.1:{PORT}")
     return place, int(port)
 
@@ -225,7 +235,8 @@ def _terminable() -> Iterator[None]:
 @contextmanager
 def _alone(state: Path) -> Iterator[None]:
     """Hold a party's folder against a second process."""
-    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    state.mkdir(parents=True, exist_ok=True)
+    state.chmod(0o700)  # what a client remembers says something of its data
     with open(state / ".lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

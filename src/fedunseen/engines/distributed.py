@@ -22,12 +22,23 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedunseen.core.errors import QuorumError
-from fedunseen.core.parameters import Params, size_in_bytes, to_device, under
+from fedunseen.core.errors import FedUnseenError, QuorumError
+from fedunseen.core.parameters import Params, finite, is_statistic, length, size_in_bytes, to_device, under
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.in_process import RoundResult, bytes_sent
+from fedunseen.engines.in_process import RoundResult, bytes_sent, diverged
 from fedunseen.engines.link import Link
-from fedunseen.engines.wire import PROTOCOL, Expected, WireError, installed, pack, plain, read_reply, unpack
+from fedunseen.engines.wire import (
+    PROTOCOL,
+    Expected,
+    NotFiniteError,
+    PartyError,
+    WireError,
+    installed,
+    pack,
+    plain,
+    read_reply,
+    unpack,
+)
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 __all__ = [
@@ -39,10 +50,13 @@ __all__ = [
     "NVFlare",
     "Party",
     "Simulation",
+    "dismiss_late",
     "needed",
 ]
 
 _log = logging.getLogger("fedunseen.federation")
+_GREETING = 20.0  # seconds to wait for what a party says it holds; one that is not ready then is asked again later
+_LATE = 15.0  # seconds in which parties find a coordinator again that has been killed when all was done
 _FAREWELL = 30.0  # seconds that parties may take to hear that the run is over
 _ATTEMPTS = 5  # times that those who are missing are asked in one round
 _PAUSE = 0.2  # seconds between two looks at who is connected
@@ -99,6 +113,23 @@ class NVFlare:
 
     Settings = NVFlareSettings
     adapter: ClassVar[str] = "fedunseen.engines.nvflare"
+
+
+def dismiss(link: Link, parties: Iterable[str]) -> None:
+    """Tell parties that are connected that the run is over."""
+    for _ in link.exchange(dict.fromkeys(parties, pack({"kind": "stop"})), _FAREWELL):
+        pass
+
+
+def dismiss_late(meeting: Meeting) -> None:
+    """Tell parties that look for a coordinator whose run is over already; wait a little for them to find it."""
+    told: set[str] = set()
+    end = time.monotonic() + _LATE
+    while len(told) < len(meeting.parties) and time.monotonic() < end:
+        new = [name for name in meeting.link.parties() if name not in told]
+        dismiss(meeting.link, new)
+        told.update(new)
+        time.sleep(_PAUSE)
 
 
 def needed(quorum: int | float, clients: int) -> int:
@@ -190,6 +221,9 @@ class Distributed:
         clients: how many there are.
         classes: how many classes there are.
         job: what the parties have to know.
+        forgiving: leave out a simulated client's reply that is not finite, as the in-process engine does where a client
+            may be malicious. In a deployment it always is.
+        notes: what a reply may tell beside losses.
     """
 
     def __init__(
@@ -199,27 +233,33 @@ class Distributed:
         clients: int,
         classes: int,
         job: Simulation | Deployment,
+        forgiving: bool = False,
+        notes: Iterable[str] = (),
     ) -> None:
         self.strategy, self.settings, self.classes, self.job = strategy, settings, classes, job
+        self.forgiving, self.notes = forgiving, frozenset(notes)
         self.clients = clients
         self._meeting: Meeting | None = None
+        self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Meeting) -> None:
         """Say over which link the parties are reached: before the first round."""
         assert len(meeting.parties) == self.clients
         self._meeting = meeting
 
+    def _meet(self) -> Meeting:
+        assert self._meeting is not None
+        return self._meeting
+
     @property
     def link(self) -> Link:
         """What reaches the parties."""
-        assert self._meeting is not None
-        return self._meeting.link
+        return self._meet().link
 
     @property
     def parties(self) -> list[Party]:
         """The parties, in the order of the clients."""
-        assert self._meeting is not None
-        return self._meeting.parties
+        return self._meet().parties
 
     def round(
         self,
@@ -245,15 +285,19 @@ class Distributed:
         seconds: dict[int, float] = {}
         refused: dict[int, str] = {}
         need = needed(self.settings.quorum, len(clients))
+        simulated = isinstance(self.job, Simulation)
         asked, patience = 0, self.settings.patience
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             missing = [client for client in clients if client not in replies and client not in refused]
-            if len(replies) >= need or not clients or len(replies) + len(missing) < need:
+            lacking = need - len(replies) - len(refused)  # a reply that is refused is an answer all the same
+            if lacking <= 0:
                 break
             began = time.monotonic()
-            there = self._wait(missing, need - len(replies), patience)
-            patience -= time.monotonic() - began
-            if len(there) < need - len(replies):
+            if attempt:
+                time.sleep(min(_PAUSE * 2**attempt, patience))
+            there = self._wait(missing, lacking, patience)
+            patience = max(0.0, patience - (time.monotonic() - began))
+            if len(there) < lacking:
                 break
             expected = {client: self._expected(client, round, told) for client in there}
             messages = {
@@ -266,25 +310,36 @@ class Distributed:
                 client = places[name]
                 party = self.parties[client]
                 if answer is None:
-                    self._lost(party, round)
+                    _log.warning("round %d: %s has not answered", round + 1, name)
                     continue
                 try:
-                    reply, own, party.seconds = read_reply(answer, expected[client])
+                    reply, own, party.seconds, forgot = read_reply(answer, expected[client])
+                except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
+                    _log.warning("round %d: %s could not answer: %s", round + 1, name, error)
+                    self._meet().greeted.pop(name, None)
+                    party.refused = str(error)
+                    continue
                 except WireError as error:
+                    if simulated and isinstance(error, NotFiniteError) and not self.forgiving:
+                        what = "the update" if "update" in str(error) else "a loss"
+                        raise FedUnseenError(diverged(what, client, round)) from None
                     refused[client] = party.refused = str(error)
                     _log.warning("round %d: the reply of %s is refused: %s", round + 1, name, error)
                     continue
+                if forgot:
+                    _log.warning("round %d: %s has lost what it remembered, and begins anew", round + 1, name)
                 party.refused = ""
                 replies[client] = _on(device, reply)
                 seconds[client] = party.seconds
                 states[client] = self._kept(round, to_device(own, device))
-        if clients and len(replies) < need:
+        if clients and (len(replies) + len(refused) < need or not replies):
             raise QuorumError(self._too_few(round, need, clients, replies, refused))
         merged = [replies[client] for client in sorted(replies)]
         for client in replies:
             self.parties[client].rounds += 1
         if merged or self.strategy.merges_nobody:
             state, params = self.strategy.merge(state, params, merged, round)
+            self._check_merged(state, params, merged, round)
         gone = {client: "it has not answered" for client in clients if client not in replies}
         down = asked * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else sum(size_in_bytes(reply.update) for reply in merged)
@@ -298,16 +353,10 @@ class Distributed:
             down, up, gone | refused, dict(sorted(seconds.items())),
         )  # fmt: skip
 
-    @property
-    def _greeted(self) -> dict[str, str]:
-        assert self._meeting is not None
-        return self._meeting.greeted
-
     def finish(self) -> None:
         """Tell the parties of a deployment that the run is over."""
         if isinstance(self.job, Deployment):
-            for _ in self.link.exchange(dict.fromkeys(self.link.parties(), pack({"kind": "stop"})), _FAREWELL):
-                pass
+            dismiss(self.link, self.link.parties())
 
     def _message(self, client: int, round: int, own: Params, body: Params) -> bytes:
         header: dict[str, Any] = {"kind": "round", "client": client, "round": round}
@@ -323,7 +372,8 @@ class Distributed:
         party, simulated = self.parties[client], isinstance(self.job, Simulation)
         update = told.params if self.strategy.merges else {}
         counts = None if simulated else (party.classes, party.samples)
-        return Expected(client, round, update, frozenset(told.params), self.classes, counts, simulated)
+        lengths = [name for name in update if not is_statistic(name)] if self.strategy.needs_lengths else []
+        return Expected(client, round, update, frozenset(lengths), self.classes, self.notes, counts, simulated)
 
     def _wait(self, clients: Sequence[int], need: int, patience: float) -> list[int]:
         """Return those of ``clients`` that are there, once they are enough, or when patience has come to its end."""
@@ -343,36 +393,38 @@ class Distributed:
         """See who is connected, and greet those that have joined or come back."""
         connected = dict(self.link.parties())
         if isinstance(self.job, Deployment):
-            new = [p for p in self.parties if p.name in connected and self._greeted.get(p.name) != connected[p.name]]
+            new = [p for p in self.parties if p.name in connected and self._is_new(p.name, connected[p.name])]
             if new:
                 self._greet(new, self.job, connected)
         for party in self.parties:
-            known = isinstance(self.job, Simulation) or party.samples > 0
-            there = known and party.name in connected and not (party.refused and not party.samples)
+            there = party.name in connected and (isinstance(self.job, Simulation) or party.samples > 0)
             if party.connected and not there:
                 _log.warning("%s is gone", party.name)
             party.connected = there
 
+    def _is_new(self, name: str, token: str) -> bool:
+        return self._meet().greeted.get(name) != token and time.monotonic() > self._deaf.get(name, 0.0)
+
     def _greet(self, new: Iterable[Party], job: Deployment, tokens: Mapping[str, str]) -> None:
         place = {party.name: k for k, party in enumerate(self.parties)}
-        assert self._meeting is not None
         hello = {
             "kind": "hello",
             "protocol": PROTOCOL,
             "version": installed(),
             "experiment": job.experiment,
             "clients": len(self.parties),
-            "run": self._meeting.run,
+            "run": self._meet().run,
             "space": job.space,
             "shape": list(job.shape),
         }
         messages = {p.name: pack({**hello, "client": place[p.name]}, dict(job.statistics)) for p in new}
-        for name, answer in self.link.exchange(messages, self.settings.timeout):
+        for name, answer in self.link.exchange(messages, _GREETING):
             party = self.parties[place[name]]
             party.classes = party.samples = 0
-            if answer is None:
-                continue  # it is greeted again as long as it is connected
-            self._greeted[name] = tokens[name]
+            if answer is None:  # it is greeted again, but not at once: it may be busy with what we have asked
+                self._deaf[name] = time.monotonic() + _GREETING
+                continue
+            self._meet().greeted[name] = tokens[name]
             try:
                 party.classes, party.samples = _read_hello(answer, self.classes)
                 party.refused = ""
@@ -381,18 +433,30 @@ class Distributed:
                 party.refused = str(error)
                 _log.warning("%s is refused: %s", name, error)
 
-    def _lost(self, party: Party, round: int) -> None:
-        _log.warning("round %d: %s has not answered", round + 1, party.name)
-
     def _too_few(
         self, round: int, need: int, clients: Sequence[int], replies: Mapping[int, Reply], refused: Mapping[int, str]
     ) -> str:
-        missing = [self.parties[client].name for client in clients if client not in replies and client not in refused]
+        missing = [self.parties[client] for client in clients if client not in replies and client not in refused]
         reasons = [f"the reply of {self.parties[client].name} is refused ({why})" for client, why in refused.items()]
-        reasons += [f"{', '.join(missing)} did not answer"] if missing else []
+        reasons += [f"{party.name} could not take part ({party.refused})" for party in missing if party.refused]
+        silent = [party.name for party in missing if not party.refused]
+        reasons += [f"{', '.join(silent)} did not answer"] if silent else []
         return (
             f"round {round + 1} has {len(replies)} of the {need} replies that it needs: {'; '.join(reasons)}: "
-            "mend that, or lower engine.quorum, and go on with --resume"
+            "mend that, or change engine.quorum, engine.timeout or engine.patience, and go on with --resume"
+        )
+
+    def _check_merged(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> None:
+        """Refuse what a merge has made if it is not finite: it would spoil every later round, and a resume too."""
+        # A state may hold other things too: what a defence has judged replies by, say.
+        own = {name: value for name, value in state.items() if name.rpartition("/")[2] in params}
+        if finite(own) and finite(params):
+            return
+        worst = max(replies, key=lambda reply: (length(reply.update), -min(reply.step_lengths.values(), default=1.0)))
+        raise FedUnseenError(
+            f"the merged model of round {round + 1} is not finite; the largest update is that of "
+            f"{self.parties[worst.client].name}: keep it out of the federation, or bound updates (defence.name = "
+            "'norm-clip'), in a new run"
         )
 
 

@@ -134,8 +134,8 @@ class Party:
                 raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
             if time.monotonic() - said >= WORD:
                 said = time.monotonic()
-                left = patience - passed
-                print(f"no coordinator at {self.where} ({reason}): trying for {left:.0f} s more", file=sys.stderr)
+                clock, more = time.strftime("%H:%M:%S"), f"trying for {patience - passed:.0f} s more"
+                print(f"{clock} no coordinator at {self.where} ({reason}): {more}", file=sys.stderr)
             time.sleep(min(0.5, patience - passed))
 
     def _register(self) -> None:

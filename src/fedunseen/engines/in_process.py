@@ -15,7 +15,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent"]
+__all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged"]
 
 
 class EngineSettings(NamedSettings):
@@ -91,10 +91,7 @@ class InProcess:
         wrong = {reply.client: what for reply, own in done if (what := _not_finite(reply, own))}
         for client, what in wrong.items():
             if not self.forgiving:
-                raise FedUnseenError(
-                    f"training diverged: {what} of client {client} in round {round + 1} is not finite; "
-                    "lower method.lr or scale the features (data.features)"
-                )
+                raise FedUnseenError(diverged(what, client, round))
         up = sum(size_in_bytes(reply.update) for reply, _ in done)
         kept = [i for i, (reply, _) in enumerate(done) if reply.client not in wrong]
         replies = [done[i][0] for i in kept]
@@ -109,6 +106,14 @@ class InProcess:
             return self.strategy.local_model(told.params, replies[place].update)
 
         return RoundResult(state, params, replies, model, states, down, up, dropped)
+
+
+def diverged(what: str, client: int, round: int) -> str:
+    """Return what is said of a client whose reply is not finite."""
+    return (
+        f"training diverged: {what} of client {client} in round {round + 1} is not finite; "
+        "lower method.lr or scale the features (data.features)"
+    )
 
 
 def _not_finite(reply: Reply, own: Params) -> str:

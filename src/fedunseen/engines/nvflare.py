@@ -377,19 +377,21 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     token = {"FEDUNSEEN_TOKEN": secrets.token_hex(8)}
     with Port(folder, party.serve) as port:
         gone, told = time.monotonic(), time.monotonic()
-        first, cuts = True, 0
+        first, cuts, before = True, 0, False
         while not done.is_set():
             try:
                 _probe(place)
                 cuts = 0
             except OSError as error:
-                cuts = cuts + 1 if isinstance(error, _Cut) else 0
-                if cuts > 3:  # one that is ending does so once
-                    raise RefusedError(str(error)) from None
-                if cuts:
+                cut = isinstance(error, _Cut)
+                cuts = cuts + 1 if cut else 0
+                if cut and not before:
+                    if cuts > 3:  # one that is ending does so once
+                        raise RefusedError(str(error)) from None
                     time.sleep(0.5)
                     continue
-                why = error.strerror or str(error)
+                # Once a coordinator was there, who hangs up may be a proxy before one that starts again.
+                why = "it hangs up" if cut else error.strerror or str(error)
                 now = time.monotonic()
                 if now - gone >= place.patience:
                     raise ConnectionLost(
@@ -398,7 +400,8 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                     ) from None
                 if first or now - told >= TELL:
                     first, told = False, now
-                    print(f"waiting for the coordinator at {place.address}:{place.port}: {why}", file=sys.stderr)
+                    clock, where = time.strftime("%H:%M:%S"), f"{place.address}:{place.port}"
+                    print(f"{clock} waiting for the coordinator at {where}: {why}", file=sys.stderr)
                 time.sleep(min(0.5, place.patience))
                 continue
             _workspace(folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component)
@@ -410,7 +413,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
             if done.is_set():
                 return
             if connected:
-                gone, first = time.monotonic(), True
+                gone, first, before = time.monotonic(), True, True
             elif time.monotonic() - gone >= max(place.patience, START):
                 raise ConnectionLost(
                     f"NVFlare does not get through to the coordinator at {place.address}:{place.port}; "

@@ -38,6 +38,7 @@ PATIENCE = 5.0  # s to wait for the answer to a small message
 SILENCE = 60.0  # s after which who says nothing is taken for dead, though its connection is open: messages of hundreds
 # of megabytes hold up small ones for many seconds. One whose process or machine's system ended closed its connection.
 SLOWEST = 50e3  # bytes/s; a message that takes longer is sent again
+ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's
 TOKEN = "FEDUNSEEN_TOKEN"  # in the environment of a party's NVFlare process: its party's token
 
 
@@ -105,7 +106,8 @@ class CoordinatorRelay(_Relay):
         self.lock = threading.Lock()
         self.watched: set[str] = set()
         self.present: dict[str, tuple[str, str]] = {}  # name -> the party's token, the number of its NVFlare process
-        self.open: dict[str, tuple[int, str, str]] = {}  # question -> our process's number for it, name, process
+        # Question -> our process's number for it, name, process, bytes that the answer may have.
+        self.open: dict[str, tuple[int, str, str, int]] = {}
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start with NVFlare's server."""
@@ -162,7 +164,7 @@ class CoordinatorRelay(_Relay):
             if reply is not None and "process" in reply:
                 patience, last = PATIENCE, now
                 if reply["process"] == self._registered(name):
-                    self._now(name, (str(reply["token"]), str(reply["process"])))
+                    self._now(name, (str(reply.get("token"))[:64], str(reply["process"])))
                 else:  # NVFlare lets the newest of one name in, and keeps one connection for each name
                     why = f"another party has joined as {name!r} since"
                     self._call(name, _told(do="refuse", why=why, process=reply["process"]), patience)
@@ -183,7 +185,8 @@ class CoordinatorRelay(_Relay):
                 del self.present[name]
             else:
                 self.present[name] = who
-            lost = [key for key, (_, to, process) in self.open.items() if to == name and (not who or process != who[1])]
+            own = [(key, process) for key, (_, to, process, _) in self.open.items() if to == name]
+            lost = [key for key, process in own if who is None or process != who[1]]
             numbers = [self.open.pop(key)[0] for key in lost]
             # First who is there: whoever hears that a question is lost looks at once whom else to ask.
             self.wire.send({"parties": {party: token for party, (token, _) in self.present.items()}})
@@ -194,22 +197,29 @@ class CoordinatorRelay(_Relay):
         """Take messages from our process."""
         while True:
             head, body = self.wire.receive()
+            if head.get("drop"):
+                with self.lock:
+                    for key in [key for key, (number, *_) in self.open.items() if number == head["id"]]:
+                        del self.open[key]
+                continue
+            number, name, key = head["id"], head["to"], secrets.token_hex(16)
+            with self.lock:
+                who = self.present.get(name)
+                if who is not None:
+                    self.open[key] = (number, name, who[1], max(ALLOWED, TIMES * len(body)))
+            if who is None:
+                self.wire.send({"id": number, "lost": True})
+                continue
             threading.Thread(
-                target=self._for_good, args=(lambda h=head, b=body: self.ask(h["id"], h["to"], b),), daemon=True
+                target=self._for_good,
+                args=(lambda k=key, n=name, p=who[1], b=body: self.ask(k, n, p, b),),
+                daemon=True,
             ).start()
 
-    def ask(self, number: int, name: str, body: bytes) -> None:
-        """Bring a message to a party; again, until it says that it has it or is gone."""
-        key = secrets.token_hex(16)
-        with self.lock:
-            who = self.present.get(name)
-            if who is not None:
-                self.open[key] = (number, name, who[1])
-        if who is None:
-            self.wire.send({"id": number, "lost": True})
-            return
+    def ask(self, key: str, name: str, process: str, body: bytes) -> None:
+        """Bring a message to a party; again, until it says that it has it or is gone, or the question is dropped."""
         while key in self.open:
-            reply = self._call(name, _told(do="ask", id=key, process=who[1], body=body), _patience(len(body)))
+            reply = self._call(name, _told(do="ask", id=key, process=process, body=body), _patience(len(body)))
             if reply is not None and reply.get("taken"):
                 return
             time.sleep(0.2)
@@ -222,8 +232,16 @@ class CoordinatorRelay(_Relay):
             with self.lock:
                 found = self.open.pop(str(request.get("id")), None)
             if found is not None:
+                number, name, _, most = found
+                body = request.get("body")
+                good = isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= most
+                if not good:
+                    self.logger.warning(f"party {name!r}: an answer that is too large, or not bytes, is thrown away")
                 with contextlib.suppress(*self.ended):  # those who listen will see it too
-                    self.wire.send({"id": found[0]}, request["body"])
+                    if good:
+                        self.wire.send({"id": number}, body)
+                    else:
+                        self.wire.send({"id": number, "lost": True})
         return reply
 
 

@@ -62,6 +62,7 @@ class Switch:
 
     def __init__(self, parties: int) -> None:
         self.parties = parties
+        self.open: set[int] = set()  # messages that somebody waits for
 
     @collab.main  # type: ignore[untyped-decorator]
     def run(self) -> None:
@@ -80,6 +81,10 @@ class Switch:
         try:
             while True:
                 head, body = wire.receive()
+                if head.get("drop"):
+                    self.open.discard(head["id"])
+                    continue
+                self.open.add(head["id"])
                 queues[place[head["to"]]].put((head["id"], head["to"], body))
         except relay.ENDED:
             os._exit(0)  # our process has gone, and its keeper will end the rest
@@ -88,10 +93,13 @@ class Switch:
         """Have one client process answer, one message after another."""
         while True:
             number, party, body = waiting.get()
+            if number not in self.open:
+                continue
             try:
                 wire.send({"id": number}, bytes(client(timeout=LONG).answer(party, body)))
             except Exception as error:
                 self.end(client, error)
+            self.open.discard(number)
 
     def watch(self, client: Any) -> None:
         """Notice the death of a client process; NVFlare does not tell those who wait for its answer."""

@@ -38,7 +38,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -63,9 +63,10 @@ class Wire:
 
     def send(self, head: Mapping[str, Any], body: bytes | memoryview = b"") -> None:
         """Send a frame; raises one of :data:`ENDED` if nobody is there."""
+        first, second = json.dumps(dict(head)).encode(), memoryview(body)  # both or nothing, whatever they are
         with self.sending:
-            self.connection.send_bytes(json.dumps(dict(head)).encode())
-            self.connection.send_bytes(body)
+            self.connection.send_bytes(first)
+            self.connection.send_bytes(second)
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """Wait for a frame; raises one of :data:`ENDED` if nobody is there."""
@@ -139,11 +140,13 @@ class Port:
 
     def _serve(self, wire: Wire) -> None:
         self.wires.add(wire)
-        with contextlib.suppress(*ENDED):
-            self.serve(wire)
-        self.wires.discard(wire)
-        with contextlib.suppress(OSError):
-            wire.close()
+        try:
+            with contextlib.suppress(*ENDED):
+                self.serve(wire)
+        finally:  # whatever happened: the other end would wait for good
+            self.wires.discard(wire)
+            with contextlib.suppress(OSError):
+                wire.close()
 
 
 def answering(answer: Callable[[bytes], bytes]) -> Callable[[Wire], None]:
@@ -163,9 +166,10 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Wire], None]:
 class Switchboard:
     """A Link over the relay that an engine runs at the coordinator.
 
-    Frames to the relay: ``{"id": n, "to": name}`` with a message. Frames from the relay: ``{"parties": {name: token}}``
-    whenever who is connected changes (who is not named has gone, and its open messages with it); ``{"id": n}`` with an
-    answer; ``{"id": n, "lost": true}`` if none will come. Relays may come and go; the last one that dialled is used.
+    Frames to the relay: ``{"id": n, "to": name}`` with a message; ``{"id": n, "drop": true}`` when nobody waits for its
+    answer any more. Frames from the relay: ``{"parties": {name: token}}`` whenever who is connected changes (who is not
+    named has gone, and its open messages with it); ``{"id": n}`` with an answer; ``{"id": n, "lost": true}`` if none
+    will come. Relays may come and go; the last one that dialled is used.
     """
 
     def __init__(self) -> None:
@@ -193,12 +197,11 @@ class Switchboard:
                     break
                 del numbers[name]
                 yield name, body
-            for name in list(numbers):
-                self.open.pop(numbers.pop(name), None)
+            self._drop(numbers.values())
+            for name in numbers:
                 yield name, None
         finally:
-            for number in numbers.values():
-                self.open.pop(number, None)
+            self._drop(numbers.values())
 
     def _post(self, name: str, message: bytes, came: queue.SimpleQueue[tuple[str, bytes | None]]) -> int:
         number = next(self.numbers)
@@ -215,8 +218,18 @@ class Switchboard:
             self._settle(number, None)
         return number
 
+    def _drop(self, numbers: Iterable[int]) -> None:
+        """Give up what is still open of some messages, and tell the relay."""
+        with self.lock:
+            wire, left = self.wire, [number for number in numbers if self.open.pop(number, None) is not None]
+        if wire is not None:
+            with contextlib.suppress(*ENDED):
+                for number in left:
+                    wire.send({"id": number, "drop": True})
+
     def _settle(self, number: int, body: bytes | None) -> None:
-        found = self.open.pop(number, None)  # a late answer finds nothing
+        with self.lock:
+            found = self.open.pop(number, None)  # a late answer finds nothing
         if found is not None:
             found[2](body)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from fedunseen.strategies import Instruction, Reply
 __all__ = [
     "PROTOCOL",
     "Expected",
+    "NotFiniteError",
+    "PartyError",
     "WireError",
     "failure",
     "installed",
@@ -44,11 +47,20 @@ PROTOCOL = 1
 _HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # of the header: names of tensors that have another name too
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
-_ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how long their names may be
+_ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how much of a name is shown
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")  # a name of a loss, a note or a parameter
 
 
 class WireError(Exception):
     """What arrived is not what was asked for; the message says what is wrong with it."""
+
+
+class NotFiniteError(WireError):
+    """It has the right form, and numbers that are not finite: training diverged there, or somebody is malicious."""
+
+
+class PartyError(WireError):
+    """The party says that it could not do what it was asked for."""
 
 
 def installed() -> str:
@@ -146,7 +158,8 @@ class Expected:
     Attributes:
         client, round: who was asked, and for which round.
         update: the tensors whose names, shapes and types the update has.
-        lengths: names of which the reply may tell step lengths.
+        lengths: names of which the reply tells step lengths, all above zero; empty if nobody needs them.
+        notes: names of the notes that it may tell; all of them or none.
         classes: how many classes there are to hold at most.
         counts: (classes, samples) that the party has said it holds; None if it has not been asked.
         state: it brings the client's state along, as in a simulation.
@@ -157,6 +170,7 @@ class Expected:
     update: Params
     lengths: frozenset[str]
     classes: int
+    notes: frozenset[str] = frozenset()
     counts: tuple[int, int] | None = None
     state: bool = False
 
@@ -166,18 +180,19 @@ class Expected:
         return None if self.state else size_in_bytes(self.update) + _HEADER + _SPARE + 256 * len(self.update)
 
 
-def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float]:
+def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float, bool]:
     """Read a reply, and refuse it if anything of it is not as it has to be.
 
     Returns:
-        The reply; the client's state, where it comes along; the seconds that the party took.
+        The reply; the client's state, where it comes along; the seconds that the party took; whether it has lost what
+        it should remember.
 
     Raises:
         WireError: says what is wrong.
     """
     header, tensors = unpack(message, expected.limit)
     if "error" in header:
-        raise WireError(plain(header["error"]))
+        raise PartyError(plain(header["error"]))
     if (header.get("client"), header.get("round")) != (expected.client, expected.round):
         raise WireError("it answers another question")
     update, state = within("update/", tensors), within("state/", tensors)
@@ -191,14 +206,16 @@ def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float
         said = "{1} samples of {0} classes".format(*expected.counts)
         raise WireError(f"it claims {counts[1]} samples of {counts[0]} classes, after the party has joined with {said}")
     terms, lengths, notes = (_numbers(header, key) for key in ("terms", "step_lengths", "notes"))
-    if lengths.keys() - expected.lengths or any(value < 0 for value in lengths.values()):
+    if expected.lengths and (lengths.keys() != expected.lengths or any(value <= 0 for value in lengths.values())):
         raise WireError("its step lengths are not those of the model")
+    if notes and notes.keys() != expected.notes:
+        raise WireError("it tells of things that nobody asked for")
     seconds = _number(header.get("seconds", 0.0), "seconds")
-    reply = Reply(expected.client, update, counts[0], counts[1], terms, lengths, notes)
-    return reply, state, seconds
+    reply = Reply(expected.client, update, counts[0], counts[1], terms, lengths if expected.lengths else {}, notes)
+    return reply, state, seconds, header.get("forgot") is True
 
 
-def reply_message(reply: Reply, state: Params | None, round: int, seconds: float) -> bytes:
+def reply_message(reply: Reply, state: Params | None, round: int, seconds: float, forgot: bool = False) -> bytes:
     """Return a reply as a message: what :func:`read_reply` reads; ``state`` is sent along if it is not None."""
     header = {
         "client": reply.client,
@@ -209,6 +226,7 @@ def reply_message(reply: Reply, state: Params | None, round: int, seconds: float
         "step_lengths": reply.step_lengths,
         "notes": reply.notes,
         "seconds": seconds,
+        **({"forgot": True} if forgot else {}),
     }
     return pack(header, under("update/", dict(reply.update)) | under("state/", state or {}))
 
@@ -226,7 +244,7 @@ def _check_update(update: Params, wanted: Params) -> None:
         if found.dtype != value.dtype:
             raise WireError(f"{name!r} of its update is of type {found.dtype}, not {value.dtype}")
     if not finite(update):
-        raise WireError("its update is not finite")
+        raise NotFiniteError("the update is not finite")
 
 
 def _count(header: Mapping[str, Any], key: str) -> int:
@@ -240,13 +258,17 @@ def _numbers(header: Mapping[str, Any], key: str) -> dict[str, float]:
     value = header.get(key, {})
     if not isinstance(value, dict) or (key != "step_lengths" and len(value) > _ENTRIES):
         raise WireError(f"its {key} are no table of numbers")
-    return {plain(name, _NAME): _number(one, f"{key} {plain(name, _NAME)!r}") for name, one in value.items()}
+    if stray := [name for name in value if not _WORD.fullmatch(name)]:
+        raise WireError(f"its {key} have an impossible name, {plain(stray[0], 40)!r}")
+    return {name: _number(one, f"{key} {name!r}") for name, one in value.items()}
 
 
 def _number(value: object, what: str) -> float:
     try:
-        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
+        if not isinstance(value, bool) and isinstance(value, int | float):
+            if math.isfinite(value):
+                return float(value)
+            raise NotFiniteError(f"its {what} is no finite number")
     except OverflowError:  # a whole number larger than any float
         pass
     raise WireError(f"its {what} is no finite number")

@@ -30,7 +30,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,11 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
+from fedunseen.engines.distributed import Party
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
+_WAITING = ("quorum", "timeout", "patience", "processes")  # of [engine]: who takes part and when, not what is computed
 _KEPT = 2  # checkpoints: the newest, and the one before
 
 
@@ -86,7 +88,7 @@ class RunDirectory:
                 f"{self.path} already holds a run: add --resume to go on with it, or choose another --out"
             )
         manifest = self.manifest()
-        if differences := _differences(manifest["experiment"], experiment):
+        if differences := _differences(_computed(manifest["experiment"]), _computed(experiment)):
             raise RunDirectoryError(
                 f"{self.path} holds a run of another experiment ({'; '.join(differences[:3])}): "
                 "choose another --out, or resume it with the settings that it was started with"
@@ -151,6 +153,14 @@ class RunDirectory:
     def identity(self) -> str:
         """Return what tells this run from all others: it stays when the run is resumed."""
         return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
+
+    def note_parties(self, parties: Sequence[Party]) -> None:
+        """Write down who the parties of a deployment are, and what each held when it was last there."""
+        known: dict[str, Any] = {}
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            known = {one["name"]: one for one in json.loads(self.parties_path.read_bytes())}
+        now = {p.name: {"name": p.name, "classes": p.classes, "samples": p.samples} for p in parties}
+        write_json(self.parties_path, [one if one["samples"] else known.get(name, one) for name, one in now.items()])
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
@@ -284,6 +294,12 @@ def _json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
     if not isinstance(value, dict) or any(key not in value for key in needed):
         raise RunDirectoryError(problem)
     return value
+
+
+def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of an experiment its result depends on: a distributed engine's patience, say, may change."""
+    engine = {k: v for k, v in experiment.get("engine", {}).items() if k not in _WAITING}
+    return {**experiment, "engine": engine} if "engine" in experiment else dict(experiment)
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

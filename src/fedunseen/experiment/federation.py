@@ -35,6 +35,7 @@ from fedunseen.strategies.selective import Selective, matches, travelling
 from fedunseen.threats.attacks import Attack
 from fedunseen.threats.defences import Defence, Robust, Scores, Wrapper
 from fedunseen.threats.privacy import Private
+from fedunseen.threats.screening import COUNTS
 
 __all__ = ["Federation", "check_participants", "check_presence", "find_device", "mean_terms"]
 
@@ -140,7 +141,7 @@ class Federation:
         settings = experiment.method
         chosen = find("method", settings.name)
         if chosen.episodic:
-            partition = _able(partition, benchmark, settings)
+            partition = partition if partition.remote else _able(partition, benchmark, settings)
         elif not space.attributes:
             raise ExperimentError(
                 f"data.name = {data.name!r} has no descriptions of its classes, which method.name = {settings.name!r} "
@@ -195,7 +196,9 @@ class Federation:
             job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
             if partition.remote:
                 job = _deployment(experiment, benchmark, feature_scaler)
-            engine = Distributed(strategy, settings_of_engine, len(partition.clients), len(space.names), job)
+            told = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
+            sizes_of = len(partition.clients), len(space.names)
+            engine = Distributed(strategy, settings_of_engine, *sizes_of, job, forgiving, told)
         else:
             memory, bf16 = settings_of_engine.memory * 2**20, settings_of_engine.precision == "bf16"
             worker = Worker(
@@ -301,6 +304,7 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
     data = {key: value for key, value in tree["data"].items() if key not in ("name", *paths)}
     left = ("data", "partition", "engine", "attack", "defence", "privacy")
+    tree["run"] = {"seed": experiment.run.seed}  # on which device is the party's affair
     engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
     return {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
 

@@ -31,7 +31,7 @@ from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
 from fedunseen.data.episodes import for_episodes
 from fedunseen.data.partition import elsewhere
 from fedunseen.engines import Distributed, DistributedSettings, RoundResult
-from fedunseen.engines.distributed import Meeting, Party
+from fedunseen.engines.distributed import Meeting, Party, dismiss_late
 from fedunseen.engines.link import Simulate
 from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
@@ -134,6 +134,9 @@ def run(
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
+        if meeting is not None:  # it was killed before it could say goodbye
+            with meeting() as met:
+                dismiss_late(met)
         return load_run(path)
     if find("method", experiment.method.name).episodic:
         return _run_few_shot(experiment, benchmark, partition, fingerprint, directory, resume, hear, started, meeting)
@@ -382,8 +385,7 @@ def _train(
         lines.append(line)
         directory.add_metrics(line)
         if federation.partition.remote and isinstance(federation.engine, Distributed):
-            told = ({"name": p.name, "classes": p.classes, "samples": p.samples} for p in federation.engine.parties)
-            write_json(directory.parties_path, list(told))
+            directory.note_parties(federation.engine.parties)
         kept = choice.round == current + 1 or (choice.round is None and merit >= best)
         if observed:
             judge.observe(directory, current, result, kept)

@@ -8,6 +8,7 @@ simulation (:func:`simulated`) a worker process has all data and stands in for w
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -24,6 +25,7 @@ from fedunseen.core.errors import DataError, FedUnseenError, RefusedError, RunDi
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
 from fedunseen.data import Benchmark, Partition, Scaler
+from fedunseen.data.episodes import for_episodes
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.wire import (
@@ -50,7 +52,14 @@ __all__ = ["Party", "simulated"]
 
 _ROUND = "fedunseen/round"  # in a file of a client's state, beside it
 _RUN = re.compile("[0-9a-f]{16}")  # names the folder of a run's states
-_KEPT = 3  # states that a client keeps: a coordinator may go back to its checkpoint before the last
+_TAKEN = (
+    "features",
+    "semantics",
+    "size",
+    "text_encoder",
+    "prompt",
+)  # of the coordinator's [data]; everything else is the party's own affair
+_KEPT = 4  # states that a client keeps: a coordinator may go back to its checkpoint before the last
 
 
 class Party:
@@ -58,6 +67,7 @@ class Party:
 
     Args:
         data: the party's folder, in the layout of the benchmark ``folder`` or ``images``.
+        own: settings of the experiment that this party has its own way, such as ``encoder.model``, a file here.
         state: folder in which the client keeps what it remembers between rounds.
         say: hears what happens, a line at a time.
 
@@ -66,11 +76,12 @@ class Party:
         error: why it cannot; None if it can.
     """
 
-    def __init__(self, data: Path, state: Path, say: Callable[[str], None]) -> None:
-        self.data, self.state, self.say = data, state, say
+    def __init__(
+        self, data: Path, state: Path, say: Callable[[str], None], own: Mapping[str, Any] | None = None
+    ) -> None:
+        self.data, self.state, self.say, self.own = data, state, say, dict(own or {})
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
-        self.rounds = 0
         self._told: dict[str, Any] = {}
         self._federation: Federation | None = None
         self.kind = "folder" if (data / "features.npz").exists() else "images"
@@ -85,7 +96,7 @@ class Party:
         if not self.data.is_dir():
             raise DataError(f"the folder {self.data} is missing: mend --data")
         loader = find("data", self.kind)
-        fields = {key: value for key, value in told.items() if key in loader.Settings.model_fields}
+        fields = {key: value for key, value in told.items() if key in _TAKEN and key in loader.Settings.model_fields}
         self.settings = loader.Settings(**{**fields, "name": self.kind, "root": self.data, "part": True})
         benchmark: Benchmark = loader.load(self.settings, 0)
         if not len(benchmark.train):
@@ -136,7 +147,6 @@ class Party:
                 )
             if not _RUN.fullmatch(str(header["run"])):
                 raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
-            self._compare(header["space"])
             self._federation = self._make(header, statistics)
             self._told = told
         samples = _worker(self._federation).samples[header["client"]]
@@ -144,8 +154,8 @@ class Party:
         self.say(f"joined with {len(samples)} samples of {classes} classes")
         return pack({"classes": classes, "samples": len(samples)})
 
-    def _compare(self, space: Mapping[str, str]) -> None:
-        own = self.benchmark.space.hashes()
+    def _compare(self, benchmark: Benchmark, space: Mapping[str, str]) -> None:
+        own = benchmark.space.hashes()
         if different := [what for what, value in own.items() if space.get(what) != value]:
             raise RefusedError(
                 f"{self.data / 'classes.csv'} is not the coordinator's class space: they differ in the "
@@ -155,12 +165,17 @@ class Party:
     def _make(self, header: Mapping[str, Any], statistics: Params) -> Federation:
         client, clients = int(header["client"]), int(header["clients"])
         tree = dict(header["experiment"])
-        self.benchmark = self._read(tree.pop("data"))
+        places = {section: tree.get(section, {}) for section in ("data", "encoder", "method")}
+        _check_places(places, self.own)
+        self.benchmark = self._read({**tree.pop("data"), **within("data.", self.own)})
         tree["data"] = self.settings.model_dump(mode="json", exclude_none=True)
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
-        experiment = Experiment.from_dict(tree)
+        experiment = Experiment.from_dict(tree, {k: v for k, v in self.own.items() if not k.startswith("data.")})
         benchmark = encode(experiment, self.benchmark)
+        if find("method", experiment.method.name).episodic:
+            benchmark = for_episodes(benchmark)
+        self._compare(benchmark, header["space"])
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
                 f"{self.data}: a sample has the shape {benchmark.features.shape[1:]}, but the coordinator's model "
@@ -176,24 +191,25 @@ class Party:
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
         told = read_instruction(tensors, federation.device)
         before = self._remembered(after, federation.device)
+        forgot = before is None
+        before = before or {}
         began = time.monotonic()
         reply, now = _local(federation, client, told, before, round)
         seconds = time.monotonic() - began
         folder = self._folder()
         # Where nothing is remembered there is the round all the same: what is missing has been lost.
         write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
-        # Later ones are of rounds that the coordinator has not merged; much earlier ones nobody asks for.
-        known = {int(path.stem.partition("-")[2]): path for path in folder.glob("after-*.safetensors")}
-        kept = {after, *sorted(of for of in known if of <= round)[-_KEPT:]}
-        for of in known.keys() - kept:
-            known[of].unlink()
-        self.rounds += 1
+        # The newest by time, whatever their rounds: a message that was late may ask for a round that is long over.
+        known = sorted(folder.glob("after-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        for path in known[:-_KEPT]:
+            if int(path.stem.partition("-")[2]) != after:
+                path.unlink()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
         self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
-        return reply_message(reply, None, round, round_seconds(seconds))
+        return reply_message(reply, None, round, round_seconds(seconds), forgot)
 
-    def _remembered(self, after: int, device: torch.device) -> Params:
-        """Return what this client knew after the last of its rounds that was merged."""
+    def _remembered(self, after: int, device: torch.device) -> Params | None:
+        """Return what this client knew after the last of its rounds that was merged; None if that is lost."""
         if after < 0:
             return {}
         path = self._folder() / f"after-{after:06d}.safetensors"
@@ -201,12 +217,29 @@ class Party:
             state = load_params(path, device)
         except RunDirectoryError:
             self.say(f"warning: {path} is missing or damaged, so this party has forgotten what it knew and begins anew")
-            return {}
+            return None
         return {name: value for name, value in state.items() if name != _ROUND}
 
     def _folder(self) -> Path:
         """Return where the state of this run's client is kept."""
         return self.state / str(self._told["header"]["run"])
+
+
+def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse to open files that the coordinator names: it could read them by what is said of them.
+
+    Raises:
+        RefusedError: says how the party names them itself.
+    """
+    for section, content in told.items():
+        for key, value in content.items() if isinstance(content, Mapping) else ():
+            place = isinstance(value, str) and (os.sep in value[:2] or ".." in value or ":" in value or "\\" in value)
+            named = key == "model" or (place and key in ("weights", "text", "text_encoder"))
+            if named and f"{section}.{key}" not in own:
+                raise RefusedError(
+                    f"the coordinator names the file {plain(value, 80)!r} for {section}.{key}, and a party opens its "
+                    f"own files only: give --set {section}.{key}=FILE"
+                )
 
 
 def round_seconds(seconds: float) -> float:

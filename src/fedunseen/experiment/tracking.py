@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -158,7 +159,11 @@ def tracked(
             if hear is not None:
                 hear(stage, round, rounds, line)
             if line is not None:
-                for tracker in trackers:
-                    tracker.log(stage, round, scalars(line))
+                for tracker in list(trackers):
+                    try:
+                        tracker.log(stage, round, scalars(line))
+                    except Exception as error:  # a library's, or its server's: no reason to end a run
+                        trackers.remove(tracker)
+                        warnings.warn(f"--track stops writing ({type(error).__name__}: {error})", stacklevel=2)
 
         yield tell if trackers else hear

@@ -96,6 +96,7 @@ class Strategy:
     Attributes:
         merges: replies become one model; otherwise every client keeps its own.
         pools: all data are put together at one client before the run (no federation at all).
+        needs_lengths: divides what replies say by their step lengths.
         needs_sgd: divides changes of parameters by the steps taken, which only SGD allows.
         merges_by_mean: what the server takes from a round's replies is the weighted mean of their updates, nothing
             else of any client: what private merging can stand in for.
@@ -105,6 +106,7 @@ class Strategy:
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
     merges: bool = True
     pools: bool = False
+    needs_lengths: bool = False
     needs_sgd: bool = False
     merges_by_mean: bool = False
     merges_nobody: bool = False

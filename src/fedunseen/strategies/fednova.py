@@ -29,6 +29,7 @@ class FedNova(Strategy):
     """
 
     Settings = FedNovaSettings
+    needs_lengths = True
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge normalised updates; what no phase updates stays as it is."""

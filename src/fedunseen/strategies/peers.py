@@ -37,7 +37,8 @@ class Peers(Strategy):
     def __init__(self, inner: Strategy, exclusive: bool) -> None:
         super().__init__(inner.settings)
         self.inner, self.exclusive = inner, exclusive
-        self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+        self.merges, self.pools = inner.merges, inner.pools
+        self.needs_sgd, self.needs_lengths = inner.needs_sgd, inner.needs_lengths
         self.merges_by_mean, self.merges_nobody = inner.merges_by_mean, inner.merges_nobody
 
     def init(self, params: Params, clients: int) -> Params:

@@ -39,6 +39,7 @@ class Scaffold(Strategy):
     """
 
     Settings = ScaffoldSettings
+    needs_lengths = True
     needs_sgd = True
 
     def init(self, params: Params, clients: int) -> Params:

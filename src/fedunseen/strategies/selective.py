@@ -100,7 +100,8 @@ class Selective(Strategy):
     def __init__(self, inner: Strategy, initial: Params) -> None:
         super().__init__(inner.settings)
         self.inner, self.initial = inner, initial
-        self.merges, self.pools, self.needs_sgd = inner.merges, inner.pools, inner.needs_sgd
+        self.merges, self.pools = inner.merges, inner.pools
+        self.needs_sgd, self.needs_lengths = inner.needs_sgd, inner.needs_lengths
         self.merges_by_mean = inner.merges_by_mean
 
     def init(self, params: Params, clients: int) -> Params:

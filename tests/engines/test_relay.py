@@ -1,0 +1,164 @@
+"""Between our process and an engine's: what is given up is dropped, and nothing that goes wrong leaves a dead wire."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from fedunseen.engines import relay
+from fedunseen.engines.relay import ENDED, Port, Switchboard, dial
+
+
+def until(true, seconds=10):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def heard(wire):
+    assert wire.connection.poll(10), "nothing comes"
+    return wire.receive()
+
+
+@pytest.fixture
+def board(tmp_path):
+    """A switchboard, and the wire of a relay that has said that two parties are there."""
+    made = Switchboard()
+    with Port(tmp_path, made.serve) as port:
+        wire = dial(port.environment)
+        wire.send({"parties": {"a": "1", "b": "2"}})
+        until(made.parties)
+        yield made, wire
+
+
+def test_the_relay_hears_of_messages_that_are_given_up(board):
+    board, wire = board
+    assert dict(board.exchange({"a": b"first"}, 0.05)) == {"a": None}  # too late
+    (asked, body), (dropped, _) = heard(wire), heard(wire)
+    assert (asked["to"], body, dropped) == ("a", b"first", {"id": asked["id"], "drop": True})
+    answers = board.exchange({"a": b"second", "b": b"second"}, 10)
+    numbers: dict[str, int] = {}
+
+    def answer():
+        for _ in range(2):
+            head, _ = heard(wire)
+            numbers[head["to"]] = head["id"]
+        wire.send({"id": numbers["a"]}, b"yes")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert next(answers) == ("a", b"yes")
+    thread.join()
+    answers.close()  # without waiting for the other one
+    assert heard(wire)[0] == {"id": numbers["b"], "drop": True}
+    assert not board.open
+
+
+def test_a_frame_is_sent_whole_or_not_at_all(board):
+    board, wire = board
+    with pytest.raises(TypeError):
+        wire.send({"id": 0}, "not bytes")
+    wire.send({"parties": {"c": "3"}})
+    until(lambda: board.parties() == {"c": "3"})
+
+
+def test_a_wire_ends_with_what_serves_it(board, monkeypatch):
+    board, wire = board
+    failed = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda error: failed.set())
+    wire.connection.send_bytes(b"not JSON")
+    wire.connection.send_bytes(b"")
+    with pytest.raises(ENDED):
+        heard(wire)
+    until(lambda: not board.parties())
+    assert failed.wait(5)
+
+
+def test_open_messages_are_taken_away_under_the_lock(board):
+    """Another thread may be going through them."""
+    board, wire = board
+
+    class Open(dict):
+        def pop(self, *key):
+            assert board.lock.locked()
+            return super().pop(*key)
+
+    board.open = Open()
+    assert dict(board.exchange({"a": b"late"}, 0.0)) == {"a": None}
+    answers = board.exchange({"a": b"", "b": b""}, 10)
+    threading.Timer(0.1, wire.send, ({"parties": {"a": "1"}},)).start()
+    assert next(answers) == ("b", None)
+    answers.close()
+    assert not board.open
+
+
+class Engine:
+    """What the coordinator's relay needs of NVFlare: here a party that never says that it has a question."""
+
+    def __init__(self):
+        self.asked = []
+
+    def new_context(self):
+        return contextlib.nullcontext()
+
+    def send_aux_request(self, targets, topic, message, patience, context, optional):
+        from nvflare.apis.fl_constant import ReturnCode
+        from nvflare.apis.shareable import make_reply
+
+        if message["do"] == "ask":
+            self.asked.append(message["id"])
+        return {targets[0]: make_reply(ReturnCode.OK)}
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
+    from fedunseen.engines.nvflare_relay import CoordinatorRelay
+
+    board = Switchboard()
+    with Port(tmp_path, board.serve) as port:
+        made = CoordinatorRelay(["a"])
+        made.engine, made.wire, made.ended = Engine(), dial(port.environment), relay.ENDED
+        made._now("a", ("token", "process"))
+        until(board.parties)
+
+        def listen():
+            with contextlib.suppress(*ENDED):
+                made.listen()
+
+        threading.Thread(target=listen, daemon=True).start()
+        yield board, made
+
+
+def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
+    board, made = coordinator
+    assert dict(board.exchange({"a": b"message"}, 0.5)) == {"a": None}
+    until(lambda: not made.open)
+    time.sleep(0.3)
+    asked = len(made.engine.asked)
+    assert asked > 0
+    time.sleep(0.5)
+    assert len(made.engine.asked) == asked
+
+
+@pytest.mark.parametrize("body", ["text", 7, None, b"too large"])
+def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatch, body):
+    from fedunseen.engines import nvflare_relay
+
+    monkeypatch.setattr(nvflare_relay, "ALLOWED", 4)
+    monkeypatch.setattr(nvflare_relay, "TIMES", 2)
+    board, made = coordinator
+
+    def answer(content):
+        until(lambda: made.engine.asked and made.engine.asked[-1] in made.open)
+        made.hear("", {"do": "answer", "id": made.engine.asked[-1], "body": content}, None)
+
+    for content, expected in ((body, None), (b"12345678", b"12345678")):
+        thread = threading.Thread(target=answer, args=(content,))
+        thread.start()
+        begun = time.monotonic()
+        assert dict(board.exchange({"a": b"1234"}, 10)) == {"a": expected}
+        assert time.monotonic() - begun < 5
+        thread.join()
