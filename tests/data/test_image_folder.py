@@ -216,7 +216,7 @@ def test_a_party_needs_no_folder_of_every_class(root):
     assert refusal(root).startswith("the seen class 'cat' of ")
     made = load(root, part=True)
     assert made.part
-    assert np.bincount(made.labels[made.train]).tolist() == [8]
+    assert np.bincount(made.labels[made.train]).tolist() == [10]
     assert len(made.space.validation) == 0
 
 

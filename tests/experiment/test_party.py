@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
@@ -241,6 +242,36 @@ def test_a_missing_folder_and_a_folder_of_tests_are_refused(folders, tmp_path):
         Party(tmp_path / "nowhere", tmp_path, lambda line: None)
     with pytest.raises(DataError, match="holds no sample to train on"):
         Party(folders / "coordinator", tmp_path, lambda line: None)
+
+
+def test_parties_with_folders_of_images(tmp_path):
+    """Each has folders of its own classes, and trains a small network; the coordinator has images to test with."""
+    rng = np.random.default_rng(0)
+    table = "name,split,dark,light,top\nnight,seen,1,0,0\nday,seen,0,1,0\nroof,seen,1,0,1\nnoon,unseen,0,1,1\n"
+    held = {"north": ["night"], "south": ["day"], "west": ["roof"]}
+    for name, classes in {**held, "coordinator": ["night", "day", "roof", "noon"]}.items():
+        for kind in classes:
+            folder = tmp_path / name / ("test" if name == "coordinator" else "") / kind
+            folder.mkdir(parents=True)
+            light, top = {"night": (0, 0), "day": (1, 0), "roof": (0, 1), "noon": (1, 1)}[kind]
+            for i in range(10):
+                picture = rng.integers(0, 60, (16, 16), dtype=np.uint8) + np.uint8(120 * light)
+                picture[:5] += np.uint8(70 * top)
+                Image.fromarray(picture).save(folder / f"{i}.png")
+        (tmp_path / name / "classes.csv").write_text(table)
+    tree = {
+        "data": {"name": "images", "root": str(tmp_path / "coordinator"), "part": True, "size": 16},
+        "encoder": {"name": "conv", "widths": [8]},
+        "partition": {"clients": 3},
+        "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0},
+        "strategy": {"name": "fedavg", "rounds": 3},
+        "evaluation": {"selection": "last", "theory": False, "embedding": False},
+    }
+    link = Inline(members(tmp_path, tmp_path))
+    done = hosted(Experiment.from_dict(tree, name="skies"), link, tmp_path / "run")
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 2]] * 3
+    told = json.loads((tmp_path / "run" / "parties.json").read_text())
+    assert [(one["name"], one["classes"], one["samples"]) for one in told] == [(n, 1, 10) for n in NAMES]
 
 
 def test_few_shot_parties_train_on_no_validation_class(tmp_path):

@@ -53,7 +53,8 @@ class ImageFolder(ImageBenchmark):
         """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
         part: bool = False
         """The images are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
-        train on, or none for tests; the validation classes are those that the class table marks."""
+        train on, or none for tests; without the folders `train` and `test` those of seen classes are to train on; the
+        validation classes are those that the class table marks."""
 
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
@@ -96,7 +97,8 @@ class ImageFolder(ImageBenchmark):
                     "or mark the class as unseen"
                 )
         if not halves:
-            test = draw_test(classes, space.seen, settings.test_share, seed)
+            unseen = ~np.isin(classes, space.seen)
+            test = unseen if settings.part else draw_test(classes, space.seen, settings.test_share, seed)
         return Listing(f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part)
 
 
