@@ -201,7 +201,12 @@ def test_an_experiment_that_nobody_knows_is_refused(folders, tmp_path):
 
 @pytest.mark.parametrize(
     ("section", "key", "value"),
-    [("encoder", "model", "/etc/passwd"), ("method", "text", "/etc"), ("data", "text_encoder", "vectors:/etc/passwd")],
+    [
+        ("encoder", "model", "/etc/passwd"),
+        ("encoder", "weights", "src/fedunseen"),  # there, seen from where the tests run
+        ("method", "text", "/etc"),
+        ("data", "text_encoder", "vectors:/etc/passwd"),
+    ],
 )
 def test_a_party_opens_no_file_that_the_coordinator_names(section, key, value, folders, tmp_path):
     def change(header):

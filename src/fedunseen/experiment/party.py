@@ -233,7 +233,12 @@ def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """
     for section, content in told.items():
         for key, value in content.items() if isinstance(content, Mapping) else ():
-            place = isinstance(value, str) and (os.sep in value[:2] or ".." in value or ":" in value or "\\" in value)
+            # A name in a model hub has a slash too; what exists here under that name is a file of the party's.
+            place = (
+                isinstance(value, str)
+                and value != ""
+                and (os.sep in value[:2] or ".." in value or ":" in value or "\\" in value or Path(value).exists())
+            )
             named = key == "model" or (place and key in ("weights", "text", "text_encoder"))
             if named and f"{section}.{key}" not in own:
                 raise RefusedError(
