@@ -17,6 +17,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
+from fedunseen.encoders.pooling import halve
 
 __all__ = ["Conv", "Conv4", "Conv4Settings", "ConvBackbone", "ConvSettings", "Norm", "normalise"]
 
@@ -124,11 +125,11 @@ class ConvBackbone(Backbone):
         """Return maps (n, channels, height, width) or vectors (n, d) of images, flattened or not."""
         assert self.image_shape is not None
         maps = as_images(inputs, self.image_shape) - 0.5
-        for i, halve in enumerate(self.halves):
+        for i, pooled in enumerate(self.halves):
             maps = F.conv2d(maps, params[f"f.conv{i}.weight"], params.get(f"f.conv{i}.bias"), padding=1)
             maps = normalise(params, f"f.norm{i}", maps, self.settings.norm, training)
             # The largest of some numbers, or zero: in which order makes no difference, but a quarter of the work.
-            maps = torch.relu(F.max_pool2d(maps, 2) if halve else maps)
+            maps = torch.relu(halve(maps) if pooled else maps)
         maps = as_floats(maps)
         if self.output == "maps":
             return maps

@@ -20,6 +20,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.conv import Norm, normalise
 from fedunseen.encoders.images import as_floats, as_images
+from fedunseen.encoders.pooling import halve
 
 __all__ = ["ResNet12", "ResNet12Backbone", "ResNet12Settings"]
 
@@ -103,7 +104,7 @@ class ResNet12Backbone(Backbone):
         """Return maps (n, channels, height, width) or vectors (n, d) of images, flattened or not."""
         assert self.image_shape is not None
         maps = as_images(inputs, self.image_shape) - 0.5
-        for i, halve in enumerate(self.halves):
+        for i, pooled in enumerate(self.halves):
             name, through = f"f.block{i}", maps
             for j in range(3):
                 through = F.conv2d(through, params[f"{name}.conv{j}.weight"], padding=1)
@@ -111,7 +112,7 @@ class ResNet12Backbone(Backbone):
                 through = F.leaky_relu(through, _SLOPE) if j < 2 else through
             shortcut = F.conv2d(maps, params[f"{name}.shortcut.weight"])
             through = through + normalise(params, f"{name}.norm3", shortcut, self.settings.norm, training)
-            maps = F.leaky_relu(F.max_pool2d(through, 2) if halve else through, _SLOPE)  # it grows: order is free
+            maps = F.leaky_relu(halve(through) if pooled else through, _SLOPE)  # it grows: order is free
         maps = as_floats(maps)
         if self.output == "maps":
             return maps
