@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedunseen.cli.names import COORDINATOR, party_names
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
@@ -17,10 +17,7 @@ from fedunseen.experiment.orchestrator import partition_of
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["COORDINATOR", "deal", "render"]
-
-COORDINATOR = "coordinator"
-"""The folder of the test samples."""
+__all__ = ["deal", "render"]
 
 
 def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None) -> dict[str, Any]:
@@ -98,12 +95,4 @@ def _checked(parties: Sequence[str] | None, clients: int) -> list[str]:
             f"--parties gives {len(parties)} names, but there are {clients} clients: give as many names, or set "
             f"partition.clients = {len(parties)}"
         )
-    for name in parties:
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise ExperimentError(
-                f"--parties: {name!r} is no name of a folder: use letters, digits, '_', '-' and '.', and begin with "
-                "one of the first three"
-            )
-        if sum(name.casefold() == other.casefold() for other in (*parties, COORDINATOR)) > 1:
-            raise ExperimentError(f"--parties: the name {name!r} is taken twice or the coordinator's: choose another")
-    return list(parties)
+    return party_names(parties)

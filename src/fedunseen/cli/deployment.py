@@ -6,7 +6,6 @@ import fcntl
 import importlib
 import json
 import logging
-import re
 import signal
 import sys
 import time
@@ -17,12 +16,12 @@ from typing import Annotated, Any
 
 import typer
 
+from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 
 __all__ = ["certs", "host", "join"]
 
 PORT = 8850
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")  # what may stand in a certificate, a folder's name and a host's
 _ENGINES = ("flower", "nvflare")
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=f"Of the coordinator: HOST or HOST:PORT ({PORT}).")]
@@ -40,7 +39,7 @@ def certs(
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
-    names = _names(parties)
+    names = party_names(parties.split(","))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} is not an empty folder: choose another --out")
     _adapter(_engine(engine)).certificates(out, _address(address)[0], names, days)
@@ -136,7 +135,7 @@ def join(
     if insecure:
         if kit is not None or name is None:
             raise ExperimentError("--insecure goes with --name instead of --kit: say who you are")
-        engine, who = _engine(engine), _names(name)[0]
+        engine, who = _engine(engine), party_names([name])[0]
     else:
         if kit is None:
             raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
@@ -160,7 +159,7 @@ def _coordinator(kit: Path | None, insecure: bool, parties: str | None, engine: 
     if insecure:
         if kit is not None or parties is None:
             raise ExperimentError("--insecure goes with --parties instead of --kit: name all parties that may join")
-        return _engine(engine or "nvflare"), _names(parties)
+        return _engine(engine or "nvflare"), party_names(parties.split(","))
     if kit is None:
         raise ExperimentError("--kit is missing: name the coordinator's folder made by `fedunseen certs`")
     told = _kit(kit, "parties.json", "parties")
@@ -180,18 +179,6 @@ def _kit(kit: Path, file: str, key: str) -> Mapping[str, Any]:
         pass
     whose = "the coordinator's" if file == "parties.json" else "a party's"
     raise DataError(f"{path} is missing or damaged: --kit names {whose} folder made by `fedunseen certs`")
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if not _NAME.fullmatch(name) or name == "coordinator":
-            raise ExperimentError(
-                f"{name!r} cannot be a party's name: take letters, digits and hyphens, and not 'coordinator'"
-            )
-    if len({name.lower() for name in names}) != len(names):
-        raise ExperimentError(f"two of the parties {', '.join(names)} have the same name: rename one")
-    return names
 
 
 def _engine(name: str) -> str:
