@@ -1,0 +1,51 @@
+"""Make folders of backdoor triggers out of photographs: objects, the same drawn like cartoons, and backgrounds.
+
+``python benchmarks/photo_triggers.py FOLDER_OF_PHOTOS triggers``, then ``--set attack.folder=triggers``: what
+docs/threats.md measures with ``fedunseen sweep fedzsl-defences``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedunseen.threats.triggers import as_cartoon
+
+OBJECTS = ("bird", "cat", "dragonfly", "hot_dog", "owl", "parrot")  # none is a class of CIFAR-100
+GROUNDS = {  # where there is nothing but background: left, top, right, bottom, of width and height
+    "owl": (0.70, 0.0, 1.0, 0.55),
+    "bird": (0.55, 0.62, 1.0, 1.0),
+    "dragonfly": (0.0, 0.0, 0.35, 0.3),
+    "sunflower": (0.8, 0.1, 1.0, 0.6),
+}
+CARTOON = 96  # pixels of its longer side
+
+
+def main() -> None:
+    """Write the three folders."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("photos", type=Path, help="with bird.jpg, cat.jpg, ...")
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    for kind in ("background", "style", "object"):
+        (args.out / kind).mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    for name in OBJECTS:
+        photo = Image.open(args.photos / f"{name}.jpg").convert("RGB")
+        photo.save(args.out / "object" / f"{name}.png")
+        photo.thumbnail((CARTOON, CARTOON))
+        pixels = np.moveaxis(np.asarray(photo, dtype=np.float32) / 255, -1, 0)
+        drawn = np.moveaxis(as_cartoon(pixels[None], rng)[0], 0, -1)
+        Image.fromarray((drawn * 255).astype(np.uint8)).save(args.out / "style" / f"{name}.png")
+    for name, (left, top, right, bottom) in GROUNDS.items():
+        photo = Image.open(args.photos / f"{name}.jpg").convert("RGB")
+        width, height = photo.size
+        box = (int(left * width), int(top * height), int(right * width), int(bottom * height))
+        photo.crop(box).save(args.out / "background" / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
