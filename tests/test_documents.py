@@ -113,3 +113,16 @@ def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_clas
 def test_what_other_packages_add_is_listed_with_its_settings():
     assert '### name = "devise"' in reference()
     assert "By how much the right class has to lead." in reference()
+
+
+def test_every_link_to_a_heading_leads_to_one():
+    def headings(page):
+        found = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+        return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
+    links = [
+        (page, *link) for page in pages for link in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
+    ]
+    assert links
+    assert [link for link in links if link[2] not in headings(link[0].parent / link[1] if link[1] else link[0])] == []
