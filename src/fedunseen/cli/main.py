@@ -1,8 +1,9 @@
-"""``fedunseen``: run, report, predict, sweep, presets, settings, data, attack, certs, host, join, doctor."""
+"""``fedunseen``: run, report, predict, compare, sweep, presets, settings, data, attack, certs, host, join, doctor."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -133,6 +134,39 @@ def predict(
 
 
 @app.command()
+def compare(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory that the others are compared with.")],
+    others: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of the same seeds.")],
+    as_json: Json = False,
+) -> None:
+    """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode or sample."""
+    from fedunseen.experiment import load_run
+    from fedunseen.experiment.compare import compare as compare_runs
+
+    found = [compare_runs(load_run(other), load_run(path)) for other in others]
+    if as_json:
+        told = [
+            {
+                "run": str(one.run.path),
+                "other": str(one.other.path),
+                "over": one.over,
+                "count": one.count,
+                "differences": {
+                    name: {"difference": mean, "ci95": half if math.isfinite(half) else None}
+                    for name, (mean, half) in one.differences.items()
+                },
+            }
+            for one in found
+        ]
+        print(json.dumps(told), flush=True)
+        return
+    for one in found:
+        print(f"{one.run.path} against {one.other.path}, 95 % intervals over {one.count} {one.over}:")
+        for name, (mean, half) in one.differences.items():
+            print(f"  {_WORDS[name]:<9}{mean:+.1f} ± {half:.1f}")
+
+
+@app.command()
 def presets() -> None:
     """List the experiments that come with the package."""
     from fedunseen.experiment import preset_names
@@ -247,6 +281,7 @@ def _headline(done: Run) -> str:
     return f"{unseen}  harmonic {number('gzsl_harmonic')} %{triggers}"
 
 
+_WORDS = {"few_shot": "few-shot", "zsl": "ZSL", "gzsl_unseen": "U", "gzsl_seen": "S", "gzsl_harmonic": "H"}
 _WARNED: set[str] = set()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class FewShot:
         of: what they are of: ``validation`` or ``test``.
         tests: the test episodes.
         base: test episodes of the training classes, if the benchmark has such samples.
+        final: the chosen model's (E, N, Q) answers to the test episodes, of several models each one's; once measured.
     """
 
     federation: Federation
@@ -72,6 +73,7 @@ class FewShot:
     of: str
     tests: Pool
     base: Pool | None
+    final: list[NDArray[np.int64]] = field(default_factory=list)
 
     @staticmethod
     def make(federation: Federation, benchmark: Benchmark) -> FewShot:
@@ -120,10 +122,8 @@ class FewShot:
         with torch.no_grad():
             return episode_answers(classify, self.federation.inputs, pool.rows, pool.episodes, _BLOCK)
 
-    def _mean_accuracies(self, models: Sequence[Params], pool: Pool) -> NDArray[np.float64]:
-        """Return (E,) the accuracy in each episode, the mean over models."""
-        each = np.stack([episode_accuracies(self.answers(model, pool)) for model in models])
-        return np.asarray(each.mean(axis=0))
+    def _every_answer(self, models: Sequence[Params], pool: Pool) -> list[NDArray[np.int64]]:
+        return [self.answers(model, pool) for model in models]
 
     def measure(
         self, round: int, result: RoundResult, models: Sequence[Params], client_states: dict[int, Params]
@@ -167,11 +167,13 @@ class FewShot:
             where there are some; ``few_shot_pixels`` of the nearest support sample as the samples are;
             ``few_shot_random`` of the nearest class mean of the features before training; what was watched.
         """
-        model = load_params(model_path, self.federation.device)
-        accuracy, half = confidence(self._mean_accuracies(self.models_of(model), self.tests))
+        models = self.models_of(load_params(model_path, self.federation.device))
+        self.final[:] = self._every_answer(models, self.tests)
+        accuracy, half = confidence(_mean_accuracies(self.final))
         found: dict[str, Any] = {"few_shot": accuracy, "few_shot_ci95": half}
         if self.base is not None:
-            found["few_shot_base"] = confidence(self._mean_accuracies(self.models_of(model), self.base))[0]
+            base = _mean_accuracies(self._every_answer(models, self.base))
+            found["few_shot_base"], found["few_shot_base_ci95"] = confidence(base)
         ways = self.method.config.ways
         pixels = self._answers(nearest_support(ways), self.tests)
         found["few_shot_pixels"], found["few_shot_pixels_ci95"] = confidence(episode_accuracies(pixels))
@@ -196,23 +198,24 @@ class FewShot:
         ]
         return torch.stack(each)
 
-    def summary(self, params: Params) -> dict[str, NDArray[Any]]:
-        """Return what the report draws.
+    def summary(self) -> dict[str, NDArray[Any]]:
+        """Return what the report draws, once :meth:`numbers` has measured the chosen model.
 
         Returns:
-            ``client_counts`` (K, C); ``labels`` and ``answers`` (m,): of every query of the test episodes its class and
-            the class that was answered; for images the first test episode: ``support_images`` (N, P, h, w[, 3]) and
+            ``client_counts`` (K, C); ``episode_accuracies`` (E,) in percent, in each test episode, the mean over models
+            if there are several; of one ``labels`` and ``answers`` (m,): of every query of the test episodes its class
+            and the class that was answered; for images the first test episode: ``support_images`` (N, P, h, w[, 3]) and
             ``query_images`` (N, q, h, w[, 3]) in [0, 1], ``query_answers`` (N, q), ``episode_classes`` (N,).
         """
         federation, e = self.federation, self.tests.episodes
         classes = len(federation.benchmark.space.names)
         tensors: dict[str, NDArray[Any]] = {
-            "client_counts": federation.partition.counts(federation.benchmark.labels, classes)
+            "client_counts": federation.partition.counts(federation.benchmark.labels, classes),
+            "episode_accuracies": _mean_accuracies(self.final),
         }
-        models = self.models_of(params)
-        if len(models) > 1:
+        if len(self.final) > 1:
             return tensors
-        answers = self.answers(models[0], self.tests)
+        (answers,) = self.final
         episode = np.arange(len(e))[:, None, None]
         tensors["labels"] = np.broadcast_to(e.classes[:, :, None], answers.shape).ravel()
         tensors["answers"] = e.classes[episode, answers].ravel()
@@ -267,3 +270,8 @@ class FewShot:
             "high": high.cpu().numpy(),
             "accuracy": np.array(100 * right.mean()),
         }
+
+
+def _mean_accuracies(answers: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+    """Return (E,) the accuracy in each episode, the mean over some models' answers (E, N, Q)."""
+    return np.asarray(np.mean([episode_accuracies(one) for one in answers], axis=0))

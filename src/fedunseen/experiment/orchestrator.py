@@ -468,8 +468,7 @@ def _run_few_shot(
             result = _train(federation, directory, choice, judge, "training", hear, observed=True, met=met)
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(directory.path)}
             _write_inputs(federation, benchmark, directory)
-            params = load_params(directory.model_path, federation.device)
-            write_tensors(directory.path / "evaluation.safetensors", judge.summary(params))
+            write_tensors(directory.path / "evaluation.safetensors", judge.summary())
             write_json(directory.result_path, result)
             _say_goodbye(federation)
     return load_run(directory.path)

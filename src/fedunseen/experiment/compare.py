@@ -1,0 +1,106 @@
+"""One run against another: the difference of their numbers, with its 95 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.evaluation.paired import class_difference, harmonic_difference, paired_difference
+from fedunseen.experiment.directory import load_params
+from fedunseen.experiment.run import Run
+
+__all__ = ["Comparison", "compare"]
+
+_NAMES = ("few_shot", "zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+_EPISODES = ("ways", "shots", "queries", "permute_labels")  # of two such runs, the episodes of a seed are the same
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better a run is than another.
+
+    Attributes:
+        run: which.
+        other: than which.
+        over: what the intervals are over: ``seeds``, test ``episodes``, or test ``samples`` (within their classes).
+        count: how many of them.
+        differences: metric -> difference in percentage points, and half of its 95 % interval.
+    """
+
+    run: Run
+    other: Run
+    over: str
+    count: int
+    differences: Mapping[str, tuple[float, float]]
+
+
+def compare(run: Run, other: Run) -> Comparison:
+    """Compare two runs seed by seed or, of one seed, question by question.
+
+    Over seeds the intervals say what other trainings may bring; over test episodes or samples only what other questions
+    to these two models may.
+
+    Raises:
+        ExperimentError: they were not asked the same questions, or one has not kept its answers.
+        RunDirectoryError: what a run left behind is damaged.
+    """
+    names = [name for name in _NAMES if name in run.result and name in other.result]
+    if not names or run.manifest["benchmark"] != other.manifest["benchmark"] or run.space.names != other.space.names:
+        raise _apart(run, other, "their data or classes are not the same")
+    if _seeds(run) != _seeds(other):
+        raise _apart(run, other, "their seeds are not the same")
+    if names == ["few_shot"] and _episodes(run) != _episodes(other):
+        raise _apart(run, other, f"their episodes are not the same (method.{', '.join(_EPISODES)}, or how many)")
+    if run.seeds:
+        each = {name: [[one.result[name] for one in both.seeds] for both in (run, other)] for name in names}
+        found = {name: paired_difference(*np.array(values)) for name, values in each.items()}
+        return Comparison(run, other, "seeds", len(run.seeds), found)
+    if names == ["few_shot"]:
+        ours, theirs = (_kept(one, "episode_accuracies") for one in (run, other))
+        return Comparison(run, other, "episodes", len(ours), {"few_shot": paired_difference(ours, theirs)})
+    labels = _kept(run, "labels")
+    if not np.array_equal(labels, _kept(other, "labels")):
+        raise _apart(run, other, "their test samples are not the same")
+    zsl, gzsl = ([_kept(one, name) == labels for one in (run, other)] for name in ("zsl_answers", "gzsl_answers"))
+    unseen = np.isin(labels, run.space.unseen)
+    found = {
+        "zsl": class_difference(labels[unseen], *(right[unseen] for right in zsl)),
+        "gzsl_unseen": class_difference(labels[unseen], *(right[unseen] for right in gzsl)),
+        "gzsl_seen": class_difference(labels[~unseen], *(right[~unseen] for right in gzsl)),
+        "gzsl_harmonic": harmonic_difference(labels, ~unseen, *gzsl),
+    }
+    return Comparison(run, other, "samples", len(labels), {name: found[name] for name in names})
+
+
+def _seeds(run: Run) -> list[int]:
+    return [one.manifest["seed"] for one in run.seeds or [run]]
+
+
+def _episodes(run: Run) -> list[object]:
+    method, count = run.manifest["experiment"]["method"], (run.seeds or [run])[0].result["test_episodes"]
+    return [count, *(method[name] for name in _EPISODES)]
+
+
+def _kept(run: Run, name: str) -> NDArray[Any]:
+    """Return what a run wrote down of its answers.
+
+    Raises:
+        ExperimentError: it has not.
+    """
+    stored = load_params(run.path / "evaluation.safetensors")
+    if name not in stored:
+        raise ExperimentError(
+            f"{run.path} keeps no answers (every client's model has its own, or an older version wrote it): compare "
+            "runs of several seeds"
+        )
+    kept: NDArray[Any] = stored[name].numpy()
+    return kept
+
+
+def _apart(run: Run, other: Run, why: str) -> ExperimentError:
+    return ExperimentError(f"{run.path} and {other.path} cannot be compared: {why}")

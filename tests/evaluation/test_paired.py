@@ -1,0 +1,93 @@
+"""Intervals of differences against closed forms, a bootstrap, and their own promise: to cover 95 times in a hundred."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fedunseen.evaluation.paired import class_difference, harmonic_difference, paired_difference
+
+
+def test_the_interval_over_seeds_is_student_s():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(60, 5, 12), rng.normal(58, 5, 12)
+    mean, half = paired_difference(ours, theirs)
+    interval = scipy.stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert (mean - half, mean + half) == pytest.approx((interval.low, interval.high))
+
+
+def test_of_one_seed_there_is_no_interval():
+    mean, half = paired_difference(np.array([3.0]), np.array([1.0]))
+    assert mean == 2
+    assert np.isnan(half)
+
+
+def test_what_both_find_hard_does_not_widen_the_interval():
+    hard = np.random.default_rng(1).normal(50, 20, 200)
+    assert paired_difference(hard + 1, hard) == (pytest.approx(1), pytest.approx(0, abs=1e-9))
+
+
+def answered(rng, labels, chance):
+    """Draw two models' answers that agree more often than chance would have it; theirs is 0.1 worse everywhere."""
+    luck = rng.random(len(labels))
+    mine = np.where(rng.random(len(labels)) < 0.5, luck, rng.random(len(labels)))
+    return luck < chance[labels], mine < chance[labels] - 0.1
+
+
+def samples(rng, classes=5):
+    labels = np.repeat(np.arange(classes), rng.integers(40, 90, classes))
+    return labels, np.linspace(0.4, 0.9, classes)
+
+
+def test_the_difference_is_that_of_per_class_accuracies():
+    rng = np.random.default_rng(2)
+    labels, chance = samples(rng)
+    ours, theirs = answered(rng, labels, chance)
+
+    def slow(right):
+        return 100 * sum(right[labels == c].mean() for c in range(5)) / 5
+
+    assert class_difference(labels, ours, theirs)[0] == pytest.approx(slow(ours) - slow(theirs))
+
+
+@pytest.mark.parametrize("harmonic", [False, True])
+def test_the_interval_covers_the_truth_as_often_as_it_says(harmonic):
+    rng = np.random.default_rng(3)
+    labels, chance = samples(rng)
+    seen = labels < 2
+    s, u = (100 * np.array([chance[k].mean(), chance[k].mean() - 0.1]) for k in (slice(0, 2), slice(2, 5)))
+    h = 2 * s * u / (s + u)
+    truth = h[0] - h[1] if harmonic else 10.0
+    covered = []
+    for _ in range(1500):
+        ours, theirs = answered(rng, labels, chance)
+        found = harmonic_difference(labels, seen, ours, theirs) if harmonic else class_difference(labels, ours, theirs)
+        covered.append(abs(found[0] - truth) <= found[1])
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+
+
+def test_the_harmonic_interval_agrees_with_a_bootstrap():
+    rng = np.random.default_rng(4)
+    labels, chance = samples(rng)
+    ours, theirs = answered(rng, labels, chance)
+    seen = labels < 2
+
+    def h(right, rows):
+        s, u = (np.mean([100 * right[rows[labels[rows] == c]].mean() for c in group]) for group in ((0, 1), (2, 3, 4)))
+        return 2 * s * u / (s + u)
+
+    each = [np.flatnonzero(labels == c) for c in range(5)]
+    drawn = [np.concatenate([rng.choice(rows, len(rows)) for rows in each]) for _ in range(800)]
+    spread = np.std([h(ours, rows) - h(theirs, rows) for rows in drawn])
+    mean, half = harmonic_difference(labels, seen, ours, theirs)
+    assert mean == pytest.approx(h(ours, np.arange(len(labels))) - h(theirs, np.arange(len(labels))))
+    assert half == pytest.approx(1.96 * spread, rel=0.1)
+
+
+def test_a_model_that_recognises_nothing_has_the_harmonic_mean_0():
+    labels, seen = np.array([0, 0, 1, 1]), np.array([True, True, False, False])
+    right = np.array([True, False, True, False])
+    mean, half = harmonic_difference(labels, seen, right, np.zeros(4, dtype=bool))
+    assert mean == 50
+    assert half > 0
