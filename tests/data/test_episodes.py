@@ -76,6 +76,11 @@ def test_the_same_stream_gives_the_same_episodes():
             "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but of 4 classes 1 "
             "has so many",
         ),
+        (
+            {"ways": 5, "queries": 20, "rotations": True},
+            "5-way episodes need 2 classes, four turns of each, with at least 22 samples each (2 shots and 20 "
+            "queries), but of 4 classes 1 has so many",
+        ),
     ],
 )
 def test_too_few_classes_are_refused(told, message):

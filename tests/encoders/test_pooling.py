@@ -73,6 +73,29 @@ def test_mapped_over_it_is_one_at_a_time(in_dim):
         assert torch.equal(result, second(by_torch, one))
 
 
+@pytest.mark.parametrize("in_dim", [0, 2])
+def test_gradients_are_taken_of_what_was_mapped_over(in_dim):
+    """As a step over tasks does: the tasks are one more dimension, and the gradient is that of their mean."""
+    maps = drawn((5, 3, 2, 6, 7)).movedim(0, in_dim)
+
+    def mapped(pool):
+        return lambda given: torch.func.vmap(pool, in_dims=in_dim)(given)
+
+    for ours, theirs in zip(gradients(mapped(halve), maps), gradients(mapped(by_torch), maps), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_maps_of_maps_and_gradients_in_between():
+    """As batched clients with batched tasks do."""
+    maps = drawn((4, 5, 3, 2, 6, 6))
+
+    def client(pool, given):
+        return torch.func.grad(lambda tasks: torch.func.vmap(pool)(tasks).pow(3).sum())(given)
+
+    ours, theirs = (torch.func.vmap(lambda one, pool=pool: client(pool, one))(maps) for pool in (halve, by_torch))
+    assert torch.equal(ours, theirs)
+
+
 def test_what_was_pooled_can_be_changed_by_nobody_before_the_backward_pass():
     maps = drawn((1, 1, 4, 4)).requires_grad_()
     scaled = 2 * maps

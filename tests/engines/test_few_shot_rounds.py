@@ -29,14 +29,14 @@ def find(registry, name):
     return getattr(importlib.import_module(module), attribute)
 
 
-def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one-at-a-time"):
+def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one-at-a-time", norm=None):
     """Return an engine of three clients, and the first parameters, in double precision."""
     rng = np.random.default_rng(2)
     kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
     space = ClassSpace(tuple("abcdefg"), np.zeros((7, 0)), (), range(6), [], [6])
     backbone = Backbone((WIDTH,))
-    if method == "maml-mi-adv":  # the only one that has nothing to do on frozen features
-        backbone = ConvBackbone(Conv4Settings(widths=(8,)), (1, 2, 3), "vectors")
+    if norm or method == "maml-mi-adv":  # the only one that has nothing to do on frozen features
+        backbone = ConvBackbone(Conv4Settings(widths=(8,), norm=norm or "group"), (1, 2, 3), "vectors")
     made = kind(kind.Settings(**(EPISODE | (settings or {}))), space, torch.zeros(7, 0), backbone)
     labels = np.array([c for held in CLASSES for c in held for _ in range(5)])
     owner = np.array([k for k, held in enumerate(CLASSES) for c in held for _ in range(5)])
@@ -88,6 +88,17 @@ def test_batched_clients_train_as_they_do_one_at_a_time(method, settings, strate
     for result, other in zip(results, others, strict=True):
         for reply, twin in zip(result.replies, other.replies, strict=True):
             assert reply.terms.keys() == twin.terms.keys()
+
+
+@pytest.mark.parametrize("batch_tasks", ["loop", "vmap"])
+@pytest.mark.parametrize("method", ["maml", "maml-mi-adv", "protonet"])
+def test_batched_clients_with_the_statistics_of_their_batches_do_too(method, batch_tasks):
+    one, first = engine(method, {"batch_tasks": "loop"}, norm="batch-statistics")
+    together, _ = engine(method, {"batch_tasks": batch_tasks}, norm="batch-statistics", mode="batched")
+    _, alone, _, _ = rounds(one, first)
+    _, batched, _, _ = rounds(together, first)
+    for name, value in alone.items():
+        torch.testing.assert_close(batched[name], value, rtol=1e-7, atol=1e-9)
 
 
 def test_every_few_shot_method_is_tried_above():

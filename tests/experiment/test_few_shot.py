@@ -282,6 +282,32 @@ def test_new_classes_are_learnt_from_a_folder_of_examples(done, examples):
     assert [one.name for one in fewer] in (["a"], ["b"])
 
 
+def test_at_least_one_class_is_asked_for(done, examples):
+    support, picture = examples
+    for top in (0, -1):
+        with pytest.raises(ExperimentError, match=f"^--top {top}: ask for at least 1 class$"):
+            done.recognise(picture, support, top)
+
+
+def test_the_nearest_example_is_that_of_the_pictures_under_a_frozen_encoder_too(done, tmp_path):
+    from transformers import ResNetConfig, ResNetModel
+
+    torch.manual_seed(0)
+    ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")).save_pretrained(
+        tmp_path / "resnet"
+    )
+    told = {
+        "encoder.name": "resnet",
+        "encoder.size": 16,
+        "encoder.weights": str(tmp_path / "resnet"),
+        "method.rotations": False,
+    }
+    told |= {key: value for key, value in SMALL.items() if key != "encoder.widths"} | {"method.hidden": [8]}
+    result = run(Experiment.load("digits-maml", told), tmp_path / "run").result
+    assert result["few_shot_pixels"] == done.result["few_shot_pixels"]
+    assert result["few_shot"] != done.result["few_shot"]
+
+
 def test_wrong_examples_are_one_sentence(done, examples, tmp_path):
     support, picture = examples
     for c in "xyz":
@@ -366,6 +392,9 @@ def test_fixed_answers_go_by_their_names(tmp_path):
         done.recognise(tmp_path / "negative.txt", dict(order)) for order in (support.items(), reversed(support.items()))
     )
     assert one == other
+    (tmp_path / "three.txt").write_text("bad day\n \ngood day\n\n")
+    with pytest.raises(DataError, match=r"three.txt: line 2 is empty: leave it out, so that every line is a tweet$"):
+        done.recognise(tmp_path / "three.txt", support)
     with pytest.raises(DataError) as caught:
         done.recognise(tmp_path / "negative.txt", {"sad": support["negative"], "happy": support["positive"]})
     assert str(caught.value) == (

@@ -464,6 +464,30 @@ def test_what_travels_is_read_from_runs_that_say_it(write, tmp_path):
     assert [line["bytes_down"] for line in lines] == ["1.5", "10.5", "", ""]
 
 
+def test_few_shot_results_have_their_interval(write, tmp_path):
+    text = """
+    title = "few"
+    base = "digits-maml"
+    [experiment.evaluation]
+    episodes = 10
+    [experiment.method]
+    episodes = 4
+    [experiment.strategy]
+    rounds = 1
+    [axes.row]
+    "one" = {}
+    [table]
+    metrics = ["few_shot"]
+    """
+    sweep, out = read_sweep(write(text)), tmp_path / "out"
+    done = run(sweep.cells[0].experiment, out / "cells" / sweep.cells[0].folder)
+    write_csv(sweep, rows(sweep, out), out / "results.csv")
+    with open(out / "results.csv", newline="", encoding="utf-8") as file:
+        (line,) = csv.DictReader(file)
+    assert float(line["few_shot_ci95"]) == done.result["few_shot_ci95"] > 0
+    assert line["few_shot_sd"] == ""
+
+
 def test_shipped_files_are_in_the_package():
     package = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
     assert {"sweeps/*.toml", "sweeps/data/*.toml"} <= set(package["tool"]["setuptools"]["package-data"]["fedunseen"])

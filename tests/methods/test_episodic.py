@@ -77,6 +77,24 @@ def test_gradients_through_convolutions_agree_with_finite_differences() -> None:
         assert float(grads[name].view(-1)[place]) == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
+@pytest.mark.parametrize("norm", ["group", "batch-statistics", "none"])
+@pytest.mark.parametrize("adapt", ["all", "head"])
+@pytest.mark.parametrize("kind", [MAML, MAMLMIAdv, ProtoNet])
+def test_tasks_of_convolutions_may_be_batched(kind: type[Episodic], adapt: str, norm: str) -> None:
+    """``batch_tasks = "vmap"``: second derivatives of what was mapped over, pooling and normalisation included."""
+    found = []
+    for batch_tasks in ("loop", "vmap"):
+        backbone = ConvBackbone(Conv4Settings(widths=(4, 4), norm=norm), (1, 6, 6), "vectors")
+        told = {} if kind is ProtoNet else {"adapt": adapt, "inner_steps": 2}
+        method, params = make(kind, backbone, batch_tasks=batch_tasks, **told)
+        context = under("peers/", {name: value + 0.1 for name, value in params.items()})
+        batch = batch_of((1, 6, 6))
+        found.append([by_tape(phase.loss, params, batch, context) for phase in method.phases()])
+    for loop, batched in zip(*found, strict=True):
+        for name, grad in loop.items():
+            torch.testing.assert_close(batched[name], grad)
+
+
 def test_gradients_through_the_gru_agree_with_finite_differences() -> None:
     method, params = make(MAML, GRUBackbone(GRUSettings(hidden=4), (3, 5)), inner_steps=1, hidden=())
     batch = batch_of((3, 5))

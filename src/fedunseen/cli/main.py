@@ -15,7 +15,7 @@ import typer
 from fedunseen.cli.attack import attack_app
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.sweep import sweep, sweeps
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError
 
 if TYPE_CHECKING:
     from fedunseen.experiment import Run
@@ -115,6 +115,10 @@ def predict(
     """Rank classes for new inputs, also classes that the model was never trained on."""
     from fedunseen.experiment import load_run
 
+    if support is not None and (classes is not None or among != "all"):
+        raise ExperimentError(
+            "--support learns classes from examples alone: leave out --classes and --among, or --support"
+        )
     done = load_run(path)
     reader = done.seeds[0] if done.seeds else done
     ranked: list[dict[str, Any]] = []

@@ -21,6 +21,7 @@ __all__ = [
     "size_in_bytes",
     "stack",
     "to_device",
+    "transformed",
     "under",
     "unstack",
     "within",
@@ -114,6 +115,16 @@ def is_statistic(name: str) -> bool:
         (True, False)
     """
     return name.endswith((".running_mean", ".running_var"))
+
+
+def transformed(*values: Tensor) -> bool:
+    """Say whether any of these is within a transform of ``torch.func``: mapped over, or differentiated there.
+
+    Example:
+        >>> transformed(torch.ones(2)), torch.func.vmap(lambda x: x * transformed(x))(torch.ones(2)).tolist()
+        (False, [1.0, 1.0])
+    """
+    return any(torch.func.debug_unwrap(value) is not value for value in values)
 
 
 def stack(many: Sequence[Mapping[str, Tensor]]) -> Params:

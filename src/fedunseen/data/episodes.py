@@ -96,7 +96,7 @@ def draw_episodes(
     fixed = answers if answers is not None and not permuted else None
     groups = [[k for k in kinds if fixed is None or fixed[k[0]] == a] for a in range(ways if fixed is not None else 1)]
     if len(kinds) < ways or not all(groups):
-        raise DataError(_lacking(found, counts, ways, shots, queries))
+        raise DataError(_lacking(found, counts, ways, shots, queries, rotations))
     index = np.empty((count, ways, shots + queries), dtype=np.int64)
     chosen = np.empty((count, ways, 2), dtype=np.int64)
     for e in range(count):
@@ -126,13 +126,15 @@ def too_few(labels: Ids, ways: int, shots: int, queries: int, rotations: bool = 
     """
     found, counts = np.unique(labels, return_counts=True)
     left = (counts >= shots + queries).sum() * (QUARTERS if rotations else 1)
-    return found[counts < shots + queries], None if left >= ways else _lacking(found, counts, ways, shots, queries)
+    few = found[counts < shots + queries]
+    return few, None if left >= ways else _lacking(found, counts, ways, shots, queries, rotations)
 
 
-def _lacking(found: Ids, counts: Ids, ways: int, shots: int, queries: int) -> str:
+def _lacking(found: Ids, counts: Ids, ways: int, shots: int, queries: int, rotations: bool) -> str:
     enough = int((counts >= shots + queries).sum())
+    need = f"{-(-ways // QUARTERS)} classes, four turns of each," if rotations else f"{ways} classes"
     return (
-        f"{ways}-way episodes need {ways} classes with at least {shots + queries} samples each ({shots} shots and "
+        f"{ways}-way episodes need {need} with at least {shots + queries} samples each ({shots} shots and "
         f"{queries} queries), but of {len(found)} {'class' if len(found) == 1 else 'classes'} {enough} "
         f"{'has' if enough == 1 else 'have'} so many"
     )

@@ -289,7 +289,12 @@ def _from_file(path: Path, vectors: str, words: int) -> NDArray[np.float16]:
         raise DataError(f"{path} is missing") from None
     except (OSError, UnicodeDecodeError):
         raise DataError(f"{path} cannot be read as text: save it in UTF-8, a tweet a line") from None
-    return _samples([line for line in lines if line], vectors, words)
+    there = [i for i, line in enumerate(lines) if line]
+    inner = lines[there[0] : there[-1] + 1] if there else []
+    if "" in inner:
+        number = there[0] + inner.index("") + 1
+        raise DataError(f"{path}: line {number} is empty: leave it out, so that every line is a tweet")
+    return _samples(inner, vectors, words)
 
 
 def _samples(texts: Sequence[str], vectors: str, words: int) -> NDArray[np.float16]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.core.parameters import Params, linear_layer, transformed
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
 from fedunseen.encoders.pooling import halve
@@ -33,9 +33,9 @@ class ConvSettings(EncoderSettings):
     smallest: PositiveInt = 2
     """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter than this."""
     norm: Norm = "group"
-    """Normalisation: `group` (of eight channels, within a sample), `batch` (BatchNorm with running statistics; clients
-    then train one at a time), `batch-statistics` (those of the samples at hand, in tests too: what published MAML does,
-    and transductive, since queries then help one another) or `none`."""
+    """Normalisation: `group` (of four to eight channels, within a sample), `batch` (BatchNorm with running statistics;
+    clients then train one at a time), `batch-statistics` (those of the samples at hand, in tests too: what published
+    MAML does, and transductive, since queries then help one another) or `none`."""
     pool: Literal["flatten", "average"] = "flatten"
     """How a method that takes vectors gets the map: `flatten` keeps where things are (the left and the right digit),
     `average` forgets it."""
@@ -141,17 +141,29 @@ class ConvBackbone(Backbone):
         return self._multiply_adds
 
 
+def groups(channels: int) -> int:
+    """Return how many groups of four to eight channels there are, as large as they can be; one if there are none such.
+
+    Example:
+        >>> [groups(channels) for channels in (64, 50, 100, 6, 13)]
+        [8, 10, 20, 1, 1]
+    """
+    return next((channels // size for size in range(8, 3, -1) if channels % size == 0), 1)
+
+
 def normalise(params: Params, name: str, maps: Tensor, norm: Norm, training: bool) -> Tensor:
     """Normalise maps (n, channels, height, width) by the layer ``name``, as ``ConvSettings.norm`` says."""
     if norm == "none":
         return maps
     weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
     if norm == "group":
-        channels = maps.shape[1]
-        return F.group_norm(maps, channels // 8 if channels % 8 == 0 else 1, weight, bias)
+        return F.group_norm(maps, groups(maps.shape[1]), weight, bias)
     if norm == "batch-statistics":
         if maps[:, 0].numel() == 1:  # a single number a channel is its own mean
             return bias[:, None, None] + 0 * maps
+        if transformed(maps, weight):
+            # Under vmap, PyTorch 2.13's second derivatives by the maps are wrong where a step changes the weight.
+            return F.batch_norm(maps, None, None, training=True) * weight[:, None, None] + bias[:, None, None]
         return F.batch_norm(maps, None, None, weight, bias, training=True)
     mean, var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
     # One sample is no batch: it has a mean, but says nothing of the spread between samples.

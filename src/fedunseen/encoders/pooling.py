@@ -72,4 +72,5 @@ class _Halve(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], maps: Tensor) -> tuple[Tensor, int]:
-        return _Halve.apply(maps.movedim(in_dims[0], 0)), 0  # type: ignore[no-untyped-call]
+        mapped = maps.movedim(in_dims[0], 0)  # PyTorch's backward pass takes four dimensions
+        return _Halve.apply(mapped.flatten(0, 1)).unflatten(0, mapped.shape[:2]), 0  # type: ignore[no-untyped-call]

@@ -118,9 +118,17 @@ class FewShot:
         """Return (E, N, Q) a model's answers to the queries of a pool's episodes."""
         return self._answers(lambda tasks: self.method.classify(params, tasks), pool)
 
-    def _answers(self, classify: Callable[[Tasks], Tensor], pool: Pool) -> NDArray[np.int64]:
+    def _answers(
+        self, classify: Callable[[Tasks], Tensor], pool: Pool, inputs: Tensor | None = None
+    ) -> NDArray[np.int64]:
+        inputs = self.federation.inputs if inputs is None else inputs
         with torch.no_grad():
-            return episode_answers(classify, self.federation.inputs, pool.rows, pool.episodes, _BLOCK)
+            return episode_answers(classify, inputs, pool.rows, pool.episodes, _BLOCK)
+
+    def _raw(self) -> Tensor:
+        """Return the samples as they were before a frozen encoder made features of them."""
+        pictures = self.federation.benchmark.pictures
+        return self.federation.inputs if pictures is None else torch.from_numpy(pictures)
 
     def _every_answer(self, models: Sequence[Params], pool: Pool) -> list[NDArray[np.int64]]:
         return [self.answers(model, pool) for model in models]
@@ -175,7 +183,7 @@ class FewShot:
             base = _mean_accuracies(self._every_answer(models, self.base))
             found["few_shot_base"], found["few_shot_base_ci95"] = confidence(base)
         ways = self.method.config.ways
-        pixels = self._answers(nearest_support(ways), self.tests)
+        pixels = self._answers(nearest_support(ways), self.tests, self._raw())
         found["few_shot_pixels"], found["few_shot_pixels_ci95"] = confidence(episode_accuracies(pixels))
         random = self._answers(self._untrained, self.tests)
         found["few_shot_random"], found["few_shot_random_ci95"] = confidence(episode_accuracies(random))

@@ -216,6 +216,8 @@ class Run:
                 f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
                 "model, so there is none to predict with: run with a strategy that merges"
             )
+        if top is not None and top < 1:
+            raise ExperimentError(f"--top {top}: ask for at least 1 class")
         method = self._method
         assert isinstance(method, Episodic)
         examples = dict(_folders(Path(support)) if isinstance(support, (str, Path)) else support)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, is_statistic, linear_layer
+from fedunseen.core.parameters import Params, is_statistic, linear_layer, transformed
 from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
@@ -179,7 +179,7 @@ def _gradient(
     loss: Callable[[Params], Tensor], values: Mapping[str, Tensor], inputs: Tensor, order: Order
 ) -> dict[str, Tensor]:
     """Differentiate by ``values``: on the ordinary tape, which costs least, or within a transform by a transform."""
-    if any(torch.func.debug_unwrap(value) is not value for value in (inputs, *values.values())):
+    if transformed(inputs, *values.values()):
         grads = torch.func.grad(loss)(dict(values))
         return grads if order == "second" else {name: grad.detach() for name, grad in grads.items()}
     with torch.enable_grad():

@@ -29,7 +29,7 @@ class Row:
         problem: the sentence that says why it failed or is refused.
         mean, sd: metric -> percent, over the seeds; ``sd`` (n - 1 in the denominator) is empty for one seed. In
             ``mean`` also, where the run says it: the parameters that travel, and bytes of a client in a round; of a
-            few-shot run half of its 95 % interval.
+            few-shot run half of its 95 % interval (of several seeds, over the seeds).
         seeds: how many.
         selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
         run: the run directory, relative to the sweep's.
@@ -105,12 +105,14 @@ def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
     last = ["paper_data", "seeds", "selection", "run", "problem", "command", "seconds"]
     attacked = any(cell.experiment and cell.experiment.attack.name != "none" for cell in sweep.cells)
     triggers = [column for name in BACKDOOR for column in (name, f"{name}_sd")] if attacked else []
-    header = [*sweep.axes, "status", *names, *triggers, *MEASURES, *last]
+    interval = ["few_shot_ci95"] if "few_shot" in sweep.metrics else []
+    header = [*sweep.axes, "status", *names, *interval, *triggers, *MEASURES, *last]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     for one in rows:
         numbers = [values.get(name, "") for name in sweep.metrics for values in (one.mean, one.sd, one.cell.paper)]
+        numbers += [one.mean.get(name, "") for name in interval]
         if attacked:
             numbers += [values.get(name, "") for name in BACKDOOR for values in (one.mean, one.sd)]
         numbers += [one.mean.get(name, "") for name in MEASURES]
