@@ -15,6 +15,7 @@ from fedunseen.data.episodes import split
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.encoders.gru import GRUBackbone, GRUSettings
+from fedunseen.encoders.resnet12 import ResNet12Backbone, ResNet12Settings
 from fedunseen.methods.episodic import Episodic, turn
 from fedunseen.methods.maml import MAML, MAMLSettings
 from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
@@ -80,11 +81,12 @@ def test_gradients_through_convolutions_agree_with_finite_differences() -> None:
 @pytest.mark.parametrize("norm", ["group", "batch-statistics", "none"])
 @pytest.mark.parametrize("adapt", ["all", "head"])
 @pytest.mark.parametrize("kind", [MAML, MAMLMIAdv, ProtoNet])
-def test_tasks_of_convolutions_may_be_batched(kind: type[Episodic], adapt: str, norm: str) -> None:
+@pytest.mark.parametrize(("network", "settings"), [(ConvBackbone, Conv4Settings), (ResNet12Backbone, ResNet12Settings)])
+def test_tasks_of_convolutions_may_be_batched(network, settings, kind: type[Episodic], adapt: str, norm: str) -> None:
     """``batch_tasks = "vmap"``: second derivatives of what was mapped over, pooling and normalisation included."""
     found = []
     for batch_tasks in ("loop", "vmap"):
-        backbone = ConvBackbone(Conv4Settings(widths=(4, 4), norm=norm), (1, 6, 6), "vectors")
+        backbone = network(settings(widths=(4, 4), norm=norm), (1, 6, 6), "vectors")
         told = {} if kind is ProtoNet else {"adapt": adapt, "inner_steps": 2}
         method, params = make(kind, backbone, batch_tasks=batch_tasks, **told)
         context = under("peers/", {name: value + 0.1 for name, value in params.items()})
@@ -143,6 +145,17 @@ def test_first_order_is_the_gradient_at_the_adapted_parameters() -> None:
     grads = by_tape(method.loss, params, batch, {})
     for name, grad in expected.items():
         torch.testing.assert_close(grads[name], grad)
+
+
+def test_what_the_answers_do_not_depend_on_stays_as_it_is() -> None:
+    class Idle(Backbone):
+        def init(self, rng: np.random.Generator) -> Params:
+            return {"f.idle": torch.ones(2)}
+
+    method, params = make(MAML, Idle((5,)), batch_tasks="loop")
+    adapted = method.adapted(params, method.tasks_of(batch_of()).support[0])
+    assert adapted["f.idle"].tolist() == [1.0, 1.0]
+    assert not torch.equal(adapted["head.out.bias"], params["head.out.bias"])
 
 
 def network(params: Params, inputs: Tensor) -> Tensor:

@@ -84,8 +84,12 @@ class ResNet12Backbone(Backbone):
         def convolution(name: str, before: int, after: int, side: int) -> None:
             weight = rng.normal(0.0, math.sqrt(2 / (after * side * side)), (after, before, side, side))
             params[f"{name}.weight"] = torch.from_numpy(weight.astype(np.float32))
+            if self.settings.norm == "none":
+                params[f"{name}.bias"] = torch.zeros(after)
 
         def norm(name: str, width: int) -> None:
+            if self.settings.norm == "none":
+                return
             params[f"{name}.weight"], params[f"{name}.bias"] = torch.ones(width), torch.zeros(width)
             if self.settings.norm == "batch":
                 params[f"{name}.running_mean"], params[f"{name}.running_var"] = torch.zeros(width), torch.ones(width)
@@ -107,10 +111,11 @@ class ResNet12Backbone(Backbone):
         for i, pooled in enumerate(self.halves):
             name, through = f"f.block{i}", maps
             for j in range(3):
-                through = F.conv2d(through, params[f"{name}.conv{j}.weight"], padding=1)
+                conv = f"{name}.conv{j}"
+                through = F.conv2d(through, params[f"{conv}.weight"], params.get(f"{conv}.bias"), padding=1)
                 through = normalise(params, f"{name}.norm{j}", through, self.settings.norm, training)
                 through = F.leaky_relu(through, _SLOPE) if j < 2 else through
-            shortcut = F.conv2d(maps, params[f"{name}.shortcut.weight"])
+            shortcut = F.conv2d(maps, params[f"{name}.shortcut.weight"], params.get(f"{name}.shortcut.bias"))
             through = through + normalise(params, f"{name}.norm3", shortcut, self.settings.norm, training)
             maps = F.leaky_relu(halve(through) if pooled else through, _SLOPE)  # it grows: order is free
         maps = as_floats(maps)

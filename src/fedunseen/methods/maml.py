@@ -184,5 +184,7 @@ def _gradient(
         return grads if order == "second" else {name: grad.detach() for name, grad in grads.items()}
     with torch.enable_grad():
         leaves = {n: v if v.requires_grad else v.detach().requires_grad_() for n, v in values.items()}
-        found = torch.autograd.grad(loss(leaves), list(leaves.values()), create_graph=order == "second")
+        found = torch.autograd.grad(
+            loss(leaves), list(leaves.values()), create_graph=order == "second", materialize_grads=True
+        )
     return dict(zip(leaves, found, strict=True))
