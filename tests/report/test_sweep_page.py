@@ -8,7 +8,7 @@ import pytest
 
 from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.sweep import Row, read_sweep
-from fedunseen.report.sweep_page import sweep_tables, write_sweep_report
+from fedunseen.report.sweep_page import _named, sweep_tables, write_sweep_report
 
 METRICS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
@@ -419,3 +419,7 @@ def test_a_metric_that_no_cell_has_gets_no_column(few):
     (table,) = sweep_tables(sweep, none)
     assert [head for head, _ in table.heads] == ["few-shot", "raw samples", "up"]
     write_sweep_report(sweep, none, out)
+
+
+def test_a_bare_number_in_a_head_says_what_it_counts():
+    assert [_named("shots", "5"), _named("alpha", "0.1"), _named("partition", "IID")] == ["shots 5", "alpha 0.1", "IID"]

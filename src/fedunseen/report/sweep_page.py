@@ -215,9 +215,9 @@ def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
             lines.append((labels, tuple(numbers), ", ".join(dict.fromkeys(said))))
         found.append(
             SweepTable(
-                " · ".join(title),
+                " · ".join(map(_named, apart, title)),
                 tuple(down),
-                tuple(" · ".join(group) for group in beside),
+                tuple(" · ".join(map(_named, across, group)) for group in beside),
                 tuple((SHORT[name], name in known) for name in metrics),
                 _paper_head(sweep, mine),
                 tuple(lines),
@@ -238,6 +238,11 @@ def _grouped(rows: Iterable[Row], axes: Sequence[str]) -> dict[tuple[str, ...], 
     for row in rows:
         found.setdefault(_at(row, axes), []).append(row)
     return found
+
+
+def _named(axis: str, value: str) -> str:
+    """Write an axis' value for the head of a column: of a bare number it must be said what it counts."""
+    return f"{axis} {value}" if value.replace(".", "", 1).isdigit() else value
 
 
 def _number(row: Row | None, name: str) -> Number:
@@ -378,7 +383,7 @@ def _charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
         legend = [(" · ".join(line), _colour(i)) for i, line in enumerate(lines)] if figure.lines else []
         found.append(
             {
-                "title": " · ".join(part for part in (figure.title, *title) if part),
+                "title": " · ".join(part for part in (figure.title, *map(_named, others, title)) if part),
                 "charts": charts,
                 "axes": " · ".join(figure.lines),
                 "legend": legend,
