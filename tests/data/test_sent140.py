@@ -239,7 +239,19 @@ def test_bad_texts_are_one_sentence(file, vectors, tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     assert said(Sent140.read_image, path) == f"{path} cannot be read as text: save it in UTF-8, a tweet a line"
     path.write_text("\n \n")
-    assert said(Sent140.read_image, path) == "there is no text to read: give at least one"
+    assert said(Sent140.read_image, path) == f"{path} is empty: write a tweet a line"
+
+
+def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, vectors):
+    lines = file.read_text("latin-1").splitlines()
+    lines.insert(3, '"4","99","now","none","somebody","an open quote')
+    file.write_text("\n".join(lines) + "\n", "latin-1")
+    with pytest.raises(DataError) as error:
+        load(file, vectors)
+    assert re.fullmatch(
+        rf"{re.escape(str(file))}, line \d+: a quote before it was left open: close it, or get the file again",
+        str(error.value),
+    )
 
 
 def test_default_settings_read_a_text_file_with_minilm(tmp_path):

@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     known = {}
 
     def make(preset, **more):
-        key = (preset, *sorted(more.items()))
+        key = (preset, repr(sorted(more.items())))
         if key not in known:
             settings = (FEW if preset == "digits-maml" else ZERO) | {k.replace("__", "."): v for k, v in more.items()}
             known[key] = run(Experiment.load(preset, settings), tmp_path_factory.mktemp("compare") / "run")
@@ -90,6 +90,13 @@ def test_several_seeds_are_compared_seed_by_seed(made):
         (("digit-pairs", {}), ("digit-pairs", {"data__test_per_class": 5}), "test samples are not the same"),
         (("digits-maml", {}), ("digits-maml", {"method__shots": 2}), "episodes are not the same"),
         (("digits-maml", {}), ("digits-maml", {"evaluation__episodes": 21}), "episodes are not the same"),
+        (("digits-maml", {}), ("digits-maml", {"data__novel": [0, 1, 2, 3, 4]}), "data or classes are not the same"),
+        (("digits-maml", {}), ("digits-maml", {"evaluation__selection": "best-on-test"}), "one chose its round on the"),
+        (
+            ("digit-pairs", {"run__seeds": 2}),
+            ("digit-pairs", {"run__seeds": 2, "data__test_per_class": 5}),
+            "test samples are not the same",
+        ),
         (("digit-pairs", {}), ("digit-pairs", {"strategy__name": "local"}), "compare runs of several seeds"),
     ],
 )

@@ -156,8 +156,8 @@ def test_the_plane_of_two_features_is_kept(tmp_path):
         ),
         (
             {"strategy__name": "scaffold"},
-            "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'maml' does not: choose another "
-            "strategy, for example fedavg",
+            "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'maml' does not: set "
+            "method.optimiser = 'sgd'",
         ),
     ],
 )

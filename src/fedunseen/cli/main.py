@@ -274,11 +274,12 @@ def _headline(done: Run) -> str:
         spread = f" ± {result[f'{name}_sd']:.1f}" if f"{name}_sd" in result else ""
         return f"{result[name]:.1f}{spread}"
 
-    if "few_shot" in result:
-        interval = "" if "few_shot_sd" in result else f" ± {result['few_shot_ci95']:.1f}"
+    if "few_shot" in result:  # its interval is over episodes, or over seeds, as in the report
+        worse = "   (worse than raw samples)" if result["few_shot"] < result["few_shot_pixels"] else ""
         return (
-            f"few-shot {number('few_shot')}{interval} %   nearest support in raw samples "
-            f"{number('few_shot_pixels')} %   untrained features {number('few_shot_random')} %"
+            f"few-shot {result['few_shot']:.1f} ± {result['few_shot_ci95']:.1f} % (95 % interval)   "
+            f"nearest support in raw samples {result['few_shot_pixels']:.1f} %   "
+            f"untrained features {result['few_shot_random']:.1f} %{worse}"
         )
     unseen = f"ZSL {number('zsl')} %   GZSL unseen {number('gzsl_unseen')} %  seen {number('gzsl_seen')} %"
     triggers = f"   backdoor {number('backdoor')} %" if "backdoor" in result else ""

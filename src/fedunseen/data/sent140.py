@@ -237,6 +237,8 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
                 where = f"{path}, line {reader.line_num}"
                 if not row:
                     continue
+                if any("\n" in cell.rstrip() for cell in row):  # the published files have a line a tweet
+                    raise DataError(f"{where}: a quote before it was left open: close it, or get the file again")
                 if len(row) != COLUMNS:
                     raise DataError(
                         f"{where}: {len(row)} columns, not Sentiment140's six (polarity, id, date, query, user, text): "
@@ -290,7 +292,9 @@ def _from_file(path: Path, vectors: str, words: int) -> NDArray[np.float16]:
     except (OSError, UnicodeDecodeError):
         raise DataError(f"{path} cannot be read as text: save it in UTF-8, a tweet a line") from None
     there = [i for i, line in enumerate(lines) if line]
-    inner = lines[there[0] : there[-1] + 1] if there else []
+    if not there:
+        raise DataError(f"{path} is empty: write a tweet a line")
+    inner = lines[there[0] : there[-1] + 1]
     if "" in inner:
         number = there[0] + inner.index("") + 1
         raise DataError(f"{path}: line {number} is empty: leave it out, so that every line is a tweet")

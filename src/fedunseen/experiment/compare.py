@@ -18,6 +18,13 @@ __all__ = ["Comparison", "compare"]
 
 _NAMES = ("few_shot", "zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 _EPISODES = ("ways", "shots", "queries", "permute_labels")  # of two such runs, the episodes of a seed are the same
+_NOT_TESTED = {
+    "root",
+    "features",
+    "semantics",
+    "vectors",
+    "train_per_class",
+}  # settings of [data] that leave tests alone
 
 
 @dataclass(frozen=True)
@@ -50,23 +57,30 @@ def compare(run: Run, other: Run) -> Comparison:
         RunDirectoryError: what a run left behind is damaged.
     """
     names = [name for name in _NAMES if name in run.result and name in other.result]
-    if not names or run.manifest["benchmark"] != other.manifest["benchmark"] or run.space.names != other.space.names:
+    if not names or run.manifest["benchmark"] != other.manifest["benchmark"] or _classes(run) != _classes(other):
         raise _apart(run, other, "their data or classes are not the same")
     if _seeds(run) != _seeds(other):
         raise _apart(run, other, "their seeds are not the same")
-    if names == ["few_shot"] and _episodes(run) != _episodes(other):
-        raise _apart(run, other, f"their episodes are not the same (method.{', '.join(_EPISODES)}, or how many)")
+    if (run.result["selection"] == "best-on-test") != (other.result["selection"] == "best-on-test"):
+        raise _apart(run, other, "one chose its round on the test samples (evaluation.selection = 'best-on-test')")
+    few = names == ["few_shot"]
+    if few and _episodes(run) != _episodes(other):
+        raise _apart(
+            run, other, f"their episodes are not the same (method.{', '.join(_EPISODES)}, how many, or [data])"
+        )
+    for pair in zip(run.seeds or [run], other.seeds or [other], strict=True):
+        first, second = (_kept(one, "labels") for one in pair)
+        if first is not None and second is not None and not np.array_equal(first, second):
+            raise _apart(run, other, "their test samples are not the same")
     if run.seeds:
         each = {name: [[one.result[name] for one in both.seeds] for both in (run, other)] for name in names}
         found = {name: paired_difference(*np.array(values)) for name, values in each.items()}
         return Comparison(run, other, "seeds", len(run.seeds), found)
-    if names == ["few_shot"]:
-        ours, theirs = (_kept(one, "episode_accuracies") for one in (run, other))
+    if few:
+        ours, theirs = (_needed(one, "episode_accuracies") for one in (run, other))
         return Comparison(run, other, "episodes", len(ours), {"few_shot": paired_difference(ours, theirs)})
-    labels = _kept(run, "labels")
-    if not np.array_equal(labels, _kept(other, "labels")):
-        raise _apart(run, other, "their test samples are not the same")
-    zsl, gzsl = ([_kept(one, name) == labels for one in (run, other)] for name in ("zsl_answers", "gzsl_answers"))
+    labels, _ = (_needed(one, "labels") for one in (run, other))
+    zsl, gzsl = ([_needed(one, name) == labels for one in (run, other)] for name in ("zsl_answers", "gzsl_answers"))
     unseen = np.isin(labels, run.space.unseen)
     found = {
         "zsl": class_difference(labels[unseen], *(right[unseen] for right in zsl)),
@@ -77,29 +91,39 @@ def compare(run: Run, other: Run) -> Comparison:
     return Comparison(run, other, "samples", len(labels), {name: found[name] for name in names})
 
 
+def _classes(run: Run) -> tuple[object, ...]:
+    return run.space.names, run.space.unseen.tolist()
+
+
 def _seeds(run: Run) -> list[int]:
     return [one.manifest["seed"] for one in run.seeds or [run]]
 
 
-def _episodes(run: Run) -> list[object]:
-    method, count = run.manifest["experiment"]["method"], (run.seeds or [run])[0].result["test_episodes"]
-    return [count, *(method[name] for name in _EPISODES)]
+def _episodes(run: Run) -> tuple[object, ...]:
+    experiment, count = run.manifest["experiment"], (run.seeds or [run])[0].result["test_episodes"]
+    data = {name: value for name, value in experiment["data"].items() if name not in _NOT_TESTED}
+    return count, data, *(experiment["method"][name] for name in _EPISODES)
 
 
-def _kept(run: Run, name: str) -> NDArray[Any]:
+def _kept(run: Run, name: str) -> NDArray[Any] | None:
+    """Return what a run wrote down of its answers, if it did."""
+    stored = load_params(run.path / "evaluation.safetensors")
+    return stored[name].numpy() if name in stored else None
+
+
+def _needed(run: Run, name: str) -> NDArray[Any]:
     """Return what a run wrote down of its answers.
 
     Raises:
-        ExperimentError: it has not.
+        ExperimentError: it did not.
     """
-    stored = load_params(run.path / "evaluation.safetensors")
-    if name not in stored:
+    found = _kept(run, name)
+    if found is None:
         raise ExperimentError(
             f"{run.path} keeps no answers (every client's model has its own, or an older version wrote it): compare "
             "runs of several seeds"
         )
-    kept: NDArray[Any] = stored[name].numpy()
-    return kept
+    return found
 
 
 def _apart(run: Run, other: Run, why: str) -> ExperimentError:

@@ -143,7 +143,10 @@ class RunDirectory:
             RunDirectoryError: this is no run directory, or its manifest is damaged.
         """
         if not self.manifest_path.exists():
-            raise RunDirectoryError(f"{self.path} is not a run directory: name one that `fedunseen run` has made")
+            remedy = "name one that `fedunseen run` has made"
+            if (self.path / "cells").is_dir():
+                remedy = f"it is a sweep's, whose runs are in {self.path / 'cells'}"
+            raise RunDirectoryError(f"{self.path} is not a run directory: {remedy}")
         problem = f"{self.manifest_path} is damaged: restore it, or run the experiment again in another --out"
         manifest = _json(self.manifest_path, problem, ("experiment", "data_fingerprint", "input_shape"))
         if not isinstance(manifest["experiment"], dict):

@@ -178,9 +178,11 @@ class Federation:
                 "as one batch: set engine.mode to 'auto'"
             )
         if strategy.needs_sgd and not all(isinstance(phase.optimiser, SGD) for phase in method.phases()):
+            other = "choose another strategy, for example fedavg"
+            remedy = "set method.optimiser = 'sgd'" if hasattr(settings, "optimiser") else other
             raise ExperimentError(
                 f"strategy.name = {experiment.strategy.name!r} needs clients that use SGD, and method.name = "
-                f"{settings.name!r} does not: choose another strategy, for example fedavg"
+                f"{settings.name!r} does not: {remedy}"
             )
         initial = to_device(method.init(stream(experiment.run.seed, "initialisation")), device)
         sizes = {name: value.numel() for name, value in initial.items()}

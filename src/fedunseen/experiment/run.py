@@ -352,8 +352,10 @@ def _folders(path: Path) -> dict[str, list[Path]]:
     found = {
         p.name: sorted(f for f in p.iterdir() if not f.name.startswith("."))
         for p in sorted(path.iterdir())
-        if p.is_dir()
+        if p.is_dir() and not p.name.startswith(".")
     }
+    if not found:
+        raise DataError(f"{path} holds no folders: put the examples of each class in a folder with its name")
     empty = [name for name, some in found.items() if not some]
     if empty:
         raise DataError(f"{path / empty[0]} is empty: put at least one example of the class there")
