@@ -123,6 +123,8 @@ def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(small, two, tmp_path, o
         [sys.executable, "-m", "fedunseen", "sweep", str(two), "--out", str(out), "--jobs", "1"],
         env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(own_cache)}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # What runs in the background of a shell is started with interrupts ignored, and so are its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     metrics = out / "cells" / "0.05" / "metrics.jsonl"
     limit = time.monotonic() + 300
