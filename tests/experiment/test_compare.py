@@ -11,16 +11,7 @@ from fedunseen.experiment import load_run, run
 from fedunseen.experiment.compare import compare
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-FEW = {
-    "strategy.rounds": 1,
-    "partition.clients": 2,
-    "encoder.widths": [4],
-    "method.episodes": 4,
-    "method.inner_steps": 1,
-    "method.test_steps": 2,
-    "evaluation.episodes": 20,
-    "evaluation.validation_episodes": 6,
-}
+FEW = {"strategy.rounds": 1, "encoder.widths": [4], "method.episodes": 4, "evaluation.episodes": 20}
 ZERO = {
     "strategy.rounds": 2,
     "data.train_per_class": 10,

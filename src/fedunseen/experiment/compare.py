@@ -18,13 +18,8 @@ __all__ = ["Comparison", "compare"]
 
 _NAMES = ("few_shot", "zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 _EPISODES = ("ways", "shots", "queries", "permute_labels")  # of two such runs, the episodes of a seed are the same
-_NOT_TESTED = {
-    "root",
-    "features",
-    "semantics",
-    "vectors",
-    "train_per_class",
-}  # settings of [data] that leave tests alone
+# Settings of [data] that leave the test episodes as they are.
+_NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
 
 
 @dataclass(frozen=True)
