@@ -58,6 +58,8 @@ class Method:
     as they are, or those of a trained encoder.
 
     Attributes:
+        task: what a model of it is for, by the name of a task: ``zero-shot`` (classes are told by descriptions) or
+            ``few-shot`` (by a handful of examples).
         takes: the features that it works on: ``vectors`` (n, d) or ``maps`` (n, channels, height, width).
         zero_shot: can score classes that it was never trained on, from their semantics alone.
         trained: has phases; otherwise :meth:`solve` gives its parameters in closed form.
@@ -78,6 +80,7 @@ class Method:
     """
 
     Settings: ClassVar[type[NamedSettings]] = MethodSettings
+    task: ClassVar[str] = "zero-shot"
     takes: ClassVar[Output] = "vectors"
     zero_shot: ClassVar[bool] = True
     trained: ClassVar[bool] = True

@@ -64,6 +64,7 @@ class Episodic(Method):
     """
 
     Settings: ClassVar[type[NamedSettings]] = EpisodicSettings
+    task = "few-shot"
     limited: ClassVar[bool] = False
     episodic = True
     zero_shot = False
