@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.scaling import Scaling, blocks
+from fedunseen.data.tables import did_you_mean
 
 __all__ = ["Benchmark", "DataSettings"]
 
@@ -70,6 +71,93 @@ class Benchmark:
     users: NDArray[np.int64] | None = None
     answers: NDArray[np.int64] | None = None
     part: bool = False
+
+    @classmethod
+    def from_arrays(
+        cls,
+        inputs: Any,
+        labels: Any,
+        classes: Any,
+        *,
+        test: tuple[Any, Any] | None = None,
+        groups: Any = None,
+        validation: Sequence[Any] | int = (),
+        seed: int = 0,
+        image_shape: tuple[int, ...] | None = None,
+        name: str = "arrays",
+    ) -> Benchmark:
+        """Make a benchmark of arrays in memory.
+
+        A class that ``labels`` name is seen; every other class of ``classes`` is unseen.
+
+        Args:
+            inputs: shape (n, d), or sequences, maps or images as in ``features`` above: the training samples.
+            labels: shape (n,), the class name of each training sample, as ``classes`` has it.
+            classes: what describes each class: a mapping of name -> attributes, which are numbers or a mapping of
+                attribute name -> number, or a data frame with a class a row and an attribute a column. It may have
+                more classes than ``labels``.
+            test: the inputs and labels of test samples, of seen and unseen classes. Without them the benchmark can
+                be trained on but not evaluated (``part``).
+            groups: shape (n,), who holds each training sample, by any name. They become ``users``, counted from 0 in
+                sorted order; all test samples belong to one more.
+            validation: names of seen classes that are set aside when something is chosen, or how many to draw.
+            seed: draws the validation classes, if ``validation`` is a number.
+            image_shape: see above.
+            name: for people.
+
+        Raises:
+            DataError: if the arrays do not fit each other, a label is no class, or as :class:`Benchmark`.
+
+        Example:
+            >>> animals = {"horse": [1, 0], "tiger": [0, 1], "zebra": [1, 1]}
+            >>> made = Benchmark.from_arrays([[0.0, 1], [1, 0]], ["horse", "tiger"], animals, groups=["me", "you"])
+            >>> [made.space.names[c] for c in made.space.unseen], made.users.tolist(), made.train.tolist()
+            (['zebra'], [0, 1], [0, 1])
+        """
+        ids, attribute_names, semantics = _described(classes)
+        parts = [(inputs, labels)] if test is None else [(inputs, labels), test]
+        rows = [_rows(samples) for samples, _ in parts]
+        if len({one.shape[1:] for one in rows}) > 1:
+            raise DataError(
+                f"the test samples have the shape {rows[1].shape[1:]}, the training samples {rows[0].shape[1:]}"
+            )
+        of = [_class_ids(names, ids) for _, names in parts]
+        for one, label in zip(rows, of, strict=True):
+            if len(one) != len(label):
+                raise DataError(f"there are {len(one)} samples, but {len(label)} labels: give one a sample")
+        seen = np.unique(of[0])
+        if isinstance(validation, int):
+            chosen = draw_validation(seen, validation, seed)
+        else:
+            chosen = _class_ids(list(validation), ids)
+        label = np.concatenate(of)
+        in_test = np.arange(len(label)) >= len(of[0])
+        users = None
+        if groups is not None:
+            held, holder = np.unique(np.asarray(groups), return_inverse=True)
+            if holder.shape != of[0].shape:
+                raise DataError(f"groups have the shape {holder.shape}, but there are {len(of[0])} training samples")
+            users = np.full(len(label), len(held), dtype=np.int64)
+            users[: len(holder)] = holder
+        return cls(
+            name=name,
+            space=ClassSpace(
+                names=tuple(str(key) for key in ids),
+                semantics=semantics,
+                attribute_names=attribute_names,
+                seen=seen,
+                validation=chosen,
+                unseen=np.setdiff1d(np.arange(len(ids)), seen),
+            ),
+            features=rows[0] if test is None else np.concatenate(rows),
+            labels=label,
+            train=np.flatnonzero(~in_test),
+            test_seen=np.flatnonzero(in_test & np.isin(label, seen)),
+            test_unseen=np.flatnonzero(in_test & ~np.isin(label, seen)),
+            image_shape=image_shape,
+            users=users,
+            part=test is None,
+        )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
@@ -220,3 +308,57 @@ class Benchmark:
             test_seen=test_seen,
             test_unseen=self.train[np.isin(labels, space.validation)],
         )
+
+
+def _described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:
+    """Return the id of each class's name, the attributes' names, and the semantics of shape (classes, attributes)."""
+    if hasattr(classes, "index") and hasattr(classes, "columns"):  # a data frame, of whatever library
+        keys, columns, values = list(classes.index), [str(column) for column in classes.columns], classes.to_numpy()
+    elif isinstance(classes, Mapping) and classes:
+        keys, rows = list(classes), list(classes.values())
+        if isinstance(rows[0], Mapping):
+            columns = [str(column) for column in rows[0]]
+            for key, row in classes.items():
+                if not isinstance(row, Mapping) or set(row) != set(rows[0]):
+                    raise DataError(
+                        f"the class {key!r} has other attributes than {keys[0]!r}: give all classes the same"
+                    )
+            values = [[row[column] for column in rows[0]] for row in rows]
+        else:
+            for key, row in classes.items():
+                if np.shape(row) != np.shape(rows[0]) or np.ndim(row) != 1:
+                    raise DataError(
+                        f"the class {key!r} has attributes of the shape {np.shape(row)}, but {keys[0]!r} of the shape "
+                        f"{np.shape(rows[0])}: give every class as many numbers"
+                    )
+            columns, values = [f"attribute {i}" for i in range(len(rows[0]))], rows
+    else:
+        raise DataError("there is no class: give a mapping of name -> attributes, or a data frame with a class a row")
+    try:
+        semantics = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("the attributes of the classes must be numbers") from None
+    ids = {key: i for i, key in enumerate(keys)}
+    if len(ids) < len(keys):
+        raise DataError("two classes have the same name: rename one")
+    return ids, tuple(columns), semantics.reshape(len(keys), len(columns))
+
+
+def _rows(samples: Any) -> NDArray[Any]:
+    """Return samples as an array; numbers become float32, which models are trained in, bytes stay bytes."""
+    try:
+        rows: NDArray[Any] = np.asarray(samples)
+    except ValueError:
+        raise DataError("the samples must be an array: each needs as many numbers as the others") from None
+    if not rows.ndim:
+        raise DataError("there is no sample: give an array of shape (samples, numbers)")
+    return rows.astype(np.float32, copy=False) if rows.dtype.kind in "fib" else rows
+
+
+def _class_ids(names: Any, ids: Mapping[Any, int]) -> NDArray[np.int64]:
+    """Return the ids of classes by name."""
+    given = np.ravel(names).tolist() if isinstance(names, np.ndarray) else list(names)
+    for name in given:
+        if name not in ids:
+            raise DataError(f"the label {name!r} is no class of `classes`{did_you_mean(str(name), map(str, ids))}")
+    return np.array([ids[name] for name in given], dtype=np.int64)

@@ -1,0 +1,109 @@
+"""A benchmark of arrays in memory: what becomes seen, unseen and of whom, and what is refused."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import Benchmark
+
+ANIMALS = {"horse": [1.0, 0.0], "tiger": [0.0, 1.0], "zebra": [1.0, 1.0], "ox": [2.0, 0.0]}
+X = np.arange(8.0).reshape(4, 2)
+Y = ["tiger", "horse", "tiger", "ox"]
+
+
+def test_classes_that_no_sample_has_are_unseen_and_groups_become_users():
+    made = Benchmark.from_arrays(X, Y, ANIMALS, groups=["south", "north", "south", "east"], validation=["ox"])
+    assert made.features.dtype == np.float32
+    assert np.array_equal(made.features, X)
+    assert made.space.names == ("horse", "tiger", "zebra", "ox")
+    assert made.labels.tolist() == [1, 0, 1, 3]
+    assert made.space.seen.tolist() == [0, 1, 3]
+    assert made.space.unseen.tolist() == [2]
+    assert made.space.validation.tolist() == [3]
+    assert np.array_equal(made.space.semantics, list(ANIMALS.values()))
+    assert made.users.tolist() == [2, 1, 2, 0]
+    assert made.train.tolist() == [0, 1, 2, 3]
+    assert made.part
+
+
+def test_test_samples_are_split_by_their_classes_and_are_nobodys():
+    made = Benchmark.from_arrays(X, np.array(Y), ANIMALS, test=(X[:3] + 100, ["zebra", "ox", "zebra"]), groups=range(4))
+    assert made.train.tolist() == [0, 1, 2, 3]
+    assert not made.part
+    assert made.test_seen.tolist() == [5]
+    assert made.test_unseen.tolist() == [4, 6]
+    assert np.array_equal(made.features[4:], X[:3] + 100)
+    assert made.users.tolist() == [0, 1, 2, 3, 4, 4, 4]
+
+
+def test_attributes_have_names_in_a_mapping_of_mappings_and_in_a_data_frame():
+    named = {"a": {"size": 1, "tail": 0}, "b": {"tail": 3, "size": 2}}  # in another order
+    frame = SimpleNamespace(index=["a", "b"], columns=["size", "tail"], to_numpy=lambda: np.array([[1, 0], [2, 3]]))
+    for classes in (named, frame):
+        space = Benchmark.from_arrays([[1.0], [2.0]], ["a", "a"], classes).space
+        assert space.attribute_names == ("size", "tail")
+        assert space.semantics.tolist() == [[1.0, 0.0], [2.0, 3.0]]
+
+
+def test_classes_may_be_numbers_and_pictures_stay_bytes():
+    pictures = np.zeros((2, 1, 4, 4), dtype=np.uint8)
+    pictures[1] = 255
+    made = Benchmark.from_arrays(pictures, np.array([7, 9]), {7: [1.0], 8: [2.0], 9: [3.0]}, image_shape=(1, 4, 4))
+    assert made.space.names == ("7", "8", "9")
+    assert made.labels.tolist() == [0, 2]
+    assert made.kind == "images"
+    assert made.features.dtype == np.uint8
+
+
+def test_validation_classes_are_drawn_by_the_seed():
+    drawn = {
+        tuple(Benchmark.from_arrays(X, Y, ANIMALS, validation=1, seed=seed).space.validation.tolist())
+        for seed in range(20)
+    }
+    assert drawn == {(0,), (1,), (3,)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((X[:3], Y, ANIMALS), "there are 3 samples, but 4 labels: give one a sample"),
+        ((X, [*Y[:3], "tigr"], ANIMALS), "the label 'tigr' is no class of `classes`: did you mean 'tiger'?"),
+        ((X, Y, {}), "there is no class: give a mapping of name -> attributes, or a data frame with a class a row"),
+        ((X, Y, 3), "there is no class: give a mapping of name -> attributes, or a data frame with a class a row"),
+        (
+            (X, Y, ANIMALS | {"ox": [1.0]}),
+            "the class 'ox' has attributes of the shape (1,), but 'horse' of the shape (2,): give every class as many "
+            "numbers",
+        ),
+        ((X, Y, ANIMALS | {"ox": ["big", "no"]}), "the attributes of the classes must be numbers"),
+        (
+            (X, ["a"] * 4, {"a": {"size": 1}, "b": {"sise": 1}}),
+            "the class 'b' has other attributes than 'a': give all classes the same",
+        ),
+        (
+            ([[1.0], [1.0, 2.0]], Y[:2], ANIMALS),
+            "the samples must be an array: each needs as many numbers as the others",
+        ),
+        ((1.0, Y, ANIMALS), "there is no sample: give an array of shape (samples, numbers)"),
+        ((X * np.nan, Y, ANIMALS), "arrays: the features of 4 of 4 samples hold NaN or infinity"),
+        (
+            (X, Y, ANIMALS | {"ox": [0.0, 0.0]}),
+            "the class 'ox' has only zeros as attributes: describe it, or leave it out",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(given, message):
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        Benchmark.from_arrays(*given)
+
+
+def test_tests_and_groups_that_do_not_fit_are_refused():
+    with pytest.raises(DataError, match=r"^the test samples have the shape \(1,\), the training samples \(2,\)$"):
+        Benchmark.from_arrays(X, Y, ANIMALS, test=(X[:, :1], Y))
+    with pytest.raises(DataError, match=r"^groups have the shape \(3,\), but there are 4 training samples$"):
+        Benchmark.from_arrays(X, Y, ANIMALS, groups=[1, 2, 3])
+    with pytest.raises(DataError, match=r"^arrays: the split test_unseen has no sample$"):
+        Benchmark.from_arrays(X, Y, ANIMALS, test=(X, Y))
