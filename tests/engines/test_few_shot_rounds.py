@@ -117,6 +117,17 @@ def test_the_second_classifier_never_leaves_its_client_nor_outlives_a_round(mode
     assert not any("second" in name for state in states.values() for name in state)
 
 
+def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round():
+    made, first = engine("maml-mi-adv")
+    begun = [
+        made.worker._task(Work(client, told(made, made.strategy.init(first, 3), first, {}, round), {}), round).params
+        for client in (0, 1)
+        for round in (0, 1, 2)
+    ]
+    for name in (name for name in begun[0] if name.startswith("second.")):
+        assert len({tuple(params[name].flatten().tolist()) for params in begun}) == 6
+
+
 def test_naive_weights_without_pulls_are_maml():
     """gamma = eta = lambda = 0 and one classifier: what is left of each method is the one before it."""
     plain, first = engine("maml")

@@ -1,0 +1,232 @@
+"""Losses of the few-shot methods, calculated from the papers' equations in NumPy, derivatives written out by hand.
+
+The network is f(x) = F x and a linear classifier H f + b, whose gradients fit in one line each. And each method is
+trained for a moment: on classes that it has not seen, it has to beat itself as it was before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, under
+from fedunseen.core.trainer import Task, Trainer
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.episodic import Episodic
+from fedunseen.methods.maml import MAML
+from fedunseen.methods.maml_mi import MAMLMI
+from fedunseen.methods.maml_mi_adv import MAMLMIAdv
+from fedunseen.methods.protonet import ProtoNet
+
+INPUTS, FEATURES, WAYS, SHOTS, QUERIES, TASKS = 5, 4, 3, 2, 4, 2
+ALPHA, STEPS = 0.3, 2
+
+
+class Linear(Backbone):
+    """The trained features f(x) = F x."""
+
+    trained = True
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__((width_out,))
+        self.width_in = width_in
+
+    def init(self, rng: np.random.Generator) -> Params:
+        drawn = rng.normal(size=(self.shape[0], self.width_in)) / self.width_in**0.5
+        return {"f.weight": torch.from_numpy(drawn).float()}
+
+    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        return inputs @ params["f.weight"].T
+
+
+def make(kind: type[Episodic], **settings: object) -> tuple[Episodic, Params, dict[str, Tensor]]:
+    """Return a method, its parameters (those of one round too) and a batch, in double precision."""
+    told = {"ways": WAYS, "shots": SHOTS, "queries": QUERIES, "tasks": TASKS, **settings}
+    if issubclass(kind, MAML):
+        told |= {"inner_lr": ALPHA, "inner_steps": STEPS}
+    space = ClassSpace(("a", "b", "c", "d"), np.zeros((4, 0)), (), [0, 1, 2], [], [3])
+    method = kind(kind.Settings(**told), space, torch.zeros(4, 0), Linear(INPUTS, FEATURES))
+    rng = np.random.default_rng(3)
+    params = {name: value.double() for name, value in (method.init(rng) | method.fresh(rng)).items()}
+    inputs = torch.from_numpy(rng.normal(size=(TASKS * WAYS * (SHOTS + QUERIES), INPUTS)))
+    return method, params, {"inputs": inputs, "weights": torch.ones(len(inputs))}
+
+
+# What the equations say, in NumPy
+
+Model = tuple[np.ndarray, np.ndarray, np.ndarray]  # F, H, b
+
+
+def model_of(params: Params, head: str = "head") -> Model:
+    return tuple(params[name].numpy() for name in ("f.weight", f"{head}.out.weight", f"{head}.out.bias"))
+
+
+def episodes(batch: dict[str, Tensor]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Cut a batch into tasks: (WAYS * SHOTS, d) support and (WAYS * QUERIES, d) queries, class after class."""
+    tasks = batch["inputs"].numpy().reshape(TASKS, WAYS, SHOTS + QUERIES, INPUTS)
+    return [(t[:, :SHOTS].reshape(-1, INPUTS), t[:, SHOTS:].reshape(-1, INPUTS)) for t in tasks]
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits)
+    return powers / powers.sum(1, keepdims=True)
+
+
+def answer(model: Model, inputs: np.ndarray) -> np.ndarray:
+    f, h, b = model
+    return probabilities(inputs @ f.T @ h.T + b)
+
+
+def adapt(model: Model, support: np.ndarray, adapts: str) -> Model:
+    """FedFSL Eq. 4, STEPS times: w' = w - alpha * gradient of the support set's cross-entropy."""
+    right = np.repeat(np.eye(WAYS), SHOTS, axis=0)
+    for _ in range(STEPS):
+        f, h, b = model
+        off = (answer(model, support) - right) / len(support)  # by the logits
+        by_f = h.T @ off.T @ support if adapts == "all" else 0
+        model = f - ALPHA * by_f, h - ALPHA * off.T @ support @ f.T, b - ALPHA * off.sum(0)
+    return model
+
+
+def cross_entropy(p: np.ndarray) -> float:
+    """The loss of one task's queries, Eq. 5, from their answers' probabilities."""
+    return float(np.mean([-np.log(row[i // QUERIES]) for i, row in enumerate(p)]))
+
+
+def kl(p: np.ndarray, q: np.ndarray) -> float:
+    """D_KL(p || q) of Eqs. 12 and 14, the mean over queries."""
+    return float(np.mean(np.sum(p * np.log(p) - p * np.log(q), axis=1)))
+
+
+def right(p: np.ndarray) -> float:
+    return 100 * np.mean(p.argmax(1) == np.arange(len(p)) // QUERIES)
+
+
+def mean(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def values(terms: dict[str, Tensor], prefix: str = "") -> dict[str, float]:
+    return {name.removeprefix(prefix): float(value) for name, value in terms.items()}
+
+
+@pytest.mark.parametrize("adapts", ["all", "head"])
+def test_maml_is_the_queries_loss_after_the_inner_steps(adapts: str) -> None:
+    """FedFSL Eq. 7 is the mean over tasks of Eq. 5."""
+    method, params, batch = make(MAML, adapt=adapts)
+    loss, terms = method.loss(params, batch, {})
+    rows = []
+    for support, queries in episodes(batch):
+        p = answer(adapt(model_of(params), support, adapts), queries)
+        rows.append({"loss": cross_entropy(p), "accuracy": right(p)})
+    expected = mean(rows)
+    assert float(loss) == pytest.approx(expected["loss"], rel=1e-9)
+    assert values(terms) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("adapts", ["all", "head"])
+def test_the_mutual_information_pulls_towards_the_peers_answers(adapts: str) -> None:
+    """FedFSL Eqs. 12 and 13: L + gamma D_KL(p(peer) || p(client))."""
+    method, params, batch = make(MAMLMI, adapt=adapts, mi=0.7)
+    peer = {name: value + 0.2 * (1 + value) for name, value in params.items()}
+    loss, terms = method.loss(params, batch, under("peers/", peer))
+    rows = []
+    for support, queries in episodes(batch):
+        p = answer(adapt(model_of(params), support, adapts), queries)
+        mutual = kl(answer(adapt(model_of(peer), support, adapts), queries), p)
+        task = cross_entropy(p)
+        rows.append({"loss": task + 0.7 * mutual, "task": task, "mi": mutual, "accuracy": right(p)})
+    expected = mean(rows)
+    assert expected["mi"] > 1e-4
+    assert float(loss) == pytest.approx(expected["loss"], rel=1e-9)
+    assert values(terms) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("mutual", [True, False])
+@pytest.mark.parametrize("adapts", ["all", "head"])
+@pytest.mark.parametrize(("stage", "weight"), [("stage-1", -0.6), ("stage-2", 0.4)])
+def test_the_adversarial_stages(stage: str, weight: float, adapts: str, mutual: bool) -> None:
+    """FedFSL Eqs. 15 and 16: the tasks' losses of both classifiers, less eta or plus lambda times Eq. 14."""
+    told = {"disagree": 0.6, "agree": 0.4, "mi": 0.7, "mi_in_stages": mutual}
+    method, params, batch = make(MAMLMIAdv, adapt=adapts, **told)
+    peer = {name: value + 0.2 * (1 + value) for name, value in params.items() if not name.startswith("second.")}
+    (phase,) = (phase for phase in method.phases() if phase.name == stage)
+    loss, terms = phase.loss(params, batch, under("peers/", peer))
+    rows = []
+    for support, queries in episodes(batch):
+        p, q = (answer(adapt(model_of(params, head), support, adapts), queries) for head in ("head", "second"))
+        of_peer = answer(adapt(model_of(peer), support, adapts), queries)
+        row = {"task": cross_entropy(p), "second": cross_entropy(q), "adversarial": kl(p, q)}
+        row["loss"] = row["task"] + row["second"] + weight * row["adversarial"]
+        if mutual:
+            row["mi"] = kl(of_peer, p)
+            row["loss"] += 0.7 * row["mi"]
+        rows.append(row | {"accuracy": right(p)})
+    expected = mean(rows)
+    assert expected["adversarial"] > 1e-4
+    assert float(loss) == pytest.approx(expected["loss"], rel=1e-9)
+    assert values(terms, "stage1_") == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_query_of_protonet_is_answered_by_its_distance_from_the_prototypes() -> None:
+    """Snell et al. 2017, Eqs. 1 and 2: p(n | x) is proportional to exp(-|f(x) - c_n|^2), c_n a mean of features."""
+    method, params, batch = make(ProtoNet)
+    loss, terms = method.loss(params, batch, {})
+    f, rows = params["f.weight"].numpy(), []
+    for support, queries in episodes(batch):
+        centres = [np.mean([f @ x for x in support[n * SHOTS : (n + 1) * SHOTS]], axis=0) for n in range(WAYS)]
+        far = np.array([[np.sum((f @ x - centre) ** 2) for centre in centres] for x in queries])
+        p = probabilities(-far)
+        rows.append({"loss": cross_entropy(p), "accuracy": right(p)})
+    expected = mean(rows)
+    assert float(loss) == pytest.approx(expected["loss"], rel=1e-9)
+    assert values(terms) == pytest.approx(expected, rel=1e-6)
+
+
+# Learning
+
+TELLING, NOISE = 4, 12  # inputs that tell classes apart, and larger ones that say nothing
+
+
+def samples(classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw twenty samples of each of some new classes."""
+    labels = np.repeat(np.arange(classes), 20)
+    telling = rng.normal(size=(classes, TELLING))[labels] + 0.3 * rng.normal(size=(len(labels), TELLING))
+    noise = 2.0 * rng.normal(size=(len(labels), NOISE))
+    return np.concatenate([telling, noise], axis=1).astype(np.float32), labels
+
+
+def accuracy(method: Episodic, params: Params, inputs: np.ndarray, labels: np.ndarray) -> float:
+    """Return the share of right answers, in percent, in 60 episodes; the same ones for every model."""
+    drawn = method.draw(labels, 60, np.random.default_rng(1), training=False)
+    given = torch.from_numpy(inputs[drawn.index.reshape(-1)])
+    logits = method.classify(params, method.tasks_of({"inputs": given}))
+    answers = torch.arange(WAYS).repeat_interleave(QUERIES)
+    return float(100 * (logits.argmax(-1) == answers).float().mean())
+
+
+@pytest.mark.parametrize("kind", [MAML, MAMLMI, MAMLMIAdv, ProtoNet])
+def test_a_short_training_helps_with_classes_that_it_has_not_seen(kind: type[Episodic]) -> None:
+    told = {"ways": WAYS, "shots": SHOTS, "queries": QUERIES, "tasks": TASKS, "episodes": 40, "lr": 0.02}
+    if issubclass(kind, MAML):
+        told |= {"inner_lr": 0.2, "inner_steps": 3}
+    space = ClassSpace(tuple("abcdefghijkl"), np.zeros((12, 0)), (), range(11), [], [11])
+    method = kind(kind.Settings(**told), space, torch.zeros(12, 0), Linear(TELLING + NOISE, 8))
+    rng = np.random.default_rng(0)
+    inputs, labels = samples(10, rng)
+    unknown, of_unknown = samples(8, rng)
+    first = method.init(rng)
+    plans = {
+        name: method.plan(name, labels, 1, np.random.default_rng(2))
+        for name in ("", *(phase.name for phase in method.phases() if phase.before_round))
+    }
+    trainer = Trainer(
+        method.phases(), torch.from_numpy(inputs), torch.from_numpy(labels), method.context(), lambda gradient: gradient
+    )
+    task = Task(first | method.fresh(rng), np.arange(len(labels)), plans, {}, under("peers/", first))
+    learnt = trainer.one(task).params
+    before, after = (accuracy(method, params, unknown, of_unknown) for params in (first, learnt))
+    assert after > before + 10, (before, after)
