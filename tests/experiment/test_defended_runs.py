@@ -152,8 +152,7 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
          "2 * 4 + 3 = 11 clients a round, but round 1 has 3: choose another defence, or let more clients take part"),
         ({"defence.name": "norm-clip", "defence.bound": 0}, "defence.bound: input should be greater than 0, not 0"),
         ({"defence.name": "norm-clap"}, "defence.name: unknown defence 'norm-clap': did you mean 'norm-clip'? (known: "
-         "bulyan, class-probes, clip-noise, flame, krum, median, multi-krum, none, norm-clip, robust-learning-rate, "
-         "trimmed-mean)"),
+         f"{', '.join(sorted(DEFENCES))})"),
         ({"defence.malicious": 2}, "defence: unknown key 'malicious' (known: name)"),
         ({"defence.name": "median", "strategy.name": "local"}, "defence.name = 'median' has no effect with "
          "strategy.name = 'local', which merges no clients' updates: leave it out, or choose a strategy that does"),

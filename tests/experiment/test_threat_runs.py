@@ -13,6 +13,7 @@ from fedunseen.data import make_partition
 from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.federation import Federation
 from fedunseen.experiment.registry import find
+from fedunseen.threats import ATTACKS, SCREENINGS
 
 LAST = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
 BACKDOOR = {**LAST, "attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
@@ -337,8 +338,7 @@ def test_triggers_of_features_from_a_folder(make, tmp_path):
         ({"attack.scale": float("inf")}, "attack.scale: input should be a finite number, not inf"),
         (
             {"attack.name": "backdor"},
-            "attack.name: unknown attack 'backdor': did you mean 'backdoor'? (known: backdoor, gaussian, label-flip, "
-            "nan, none, sign-flip)",
+            f"attack.name: unknown attack 'backdor': did you mean 'backdoor'? (known: {', '.join(sorted(ATTACKS))})",
         ),
         (
             {"strategy.name": "local"},
@@ -365,7 +365,8 @@ def test_attacks_that_make_no_sense_are_refused(make, tmp_path, settings, senten
         ({"screening.percentile": 100}, "screening.percentile: input should be less than 100, not 100"),
         (
             {"screening.name": "magnitud"},
-            "screening.name: unknown screening 'magnitud': did you mean 'magnitude'? (known: magnitude, none)",
+            "screening.name: unknown screening 'magnitud': did you mean 'magnitude'? (known: "
+            f"{', '.join(sorted(SCREENINGS))})",
         ),
     ],
 )

@@ -75,6 +75,22 @@ def test_it_predicts_attributes_and_features_if_it_says_so(method):
         assert represented.ndim == 2
 
 
+def test_what_a_strategy_contrasts_is_what_the_loss_has_computed(method):
+    """A loss may give its features as the term ``representation``, so that MOON need not compute them again."""
+    params, rng = method.init(np.random.default_rng(0)), np.random.default_rng(1)
+    labels = np.array([0, 1, 2, 3, 0, 1])
+    context = {**method.context(), **method.client_context(np.arange(4))}
+    for phase in method.phases():
+        plan = method.plan(phase.name if phase.before_round else "", labels, 1, rng)
+        rows = plan.index[0][plan.weight[0] > 0]
+        drawn = {name: torch.from_numpy(v[: len(rows)]) for name, v in (plan.draws(0) if plan.draws else {}).items()}
+        inputs = torch.from_numpy(rng.random((len(rows), *method.backbone.shape), dtype=np.float32))
+        batch = {"inputs": inputs, "labels": torch.from_numpy(labels[rows]), "weights": torch.ones(len(rows)), **drawn}
+        _, terms = phase.loss(params, batch, context)
+        if "representation" in terms:
+            torch.testing.assert_close(terms["representation"], method.contrast(params, batch, context))
+
+
 def test_it_is_trained_or_solved(method):
     assert bool(method.phases()) is method.trained
     names = list(method.init(np.random.default_rng(0)))
