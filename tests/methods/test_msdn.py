@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from map_problem import check_batched, make, problem, train, unseen_accuracy
 
-from fedunseen.core import losses
+from fedunseen import losses
 from fedunseen.encoders import Backbone
 from fedunseen.methods.msdn import MSDN, MSDNSettings, attribute_to_visual, visual_to_attribute
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "ArgumentError",
     "ConnectionLost",
     "DataError",
     "ExperimentError",
@@ -24,6 +25,10 @@ class FedUnseenError(Exception):
 
 class ExperimentError(FedUnseenError):
     """The experiment file or an override is wrong: mend the named key."""
+
+
+class ArgumentError(FedUnseenError, ValueError):
+    """An argument of a function of the library is wrong: mend the one that the message names."""
 
 
 class DataError(FedUnseenError):

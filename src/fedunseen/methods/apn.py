@@ -15,17 +15,17 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedunseen.core.losses import (
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import (
     attribute_error,
     compactness,
     group_norms,
     restrict,
     semantic_cross_entropy,
 )
-from fedunseen.core.parameters import Params
-from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
 
 __all__ = ["APN", "APNSettings"]

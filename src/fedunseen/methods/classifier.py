@@ -13,11 +13,11 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from fedunseen.core.losses import semantic_cross_entropy
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import semantic_cross_entropy
 from fedunseen.methods.base import Method, MethodSettings
 from fedunseen.methods.networks import linear, mlp, mlp_init
 

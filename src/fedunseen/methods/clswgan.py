@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.losses import semantic_cross_entropy
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
 from fedunseen.core.settings import NamedSettings
+from fedunseen.losses import semantic_cross_entropy
 from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init, wasserstein
 from fedunseen.methods.networks import linear
 

@@ -15,11 +15,11 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from fedunseen.core.losses import consistency, decorrelation, relation_distillation, semantic_cross_entropy
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import consistency, decorrelation, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.base import MethodSettings
 from fedunseen.methods.fedzsl import Classes, FedZSL, FedZSLSettings
 from fedunseen.methods.maps import group_matrix, weighted_sum

@@ -18,11 +18,11 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
-from fedunseen.core.losses import consistency, relation_distillation, semantic_cross_entropy
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.base import Method, MethodSettings, class_mask
 from fedunseen.methods.networks import linear, mlp, mlp_init
 

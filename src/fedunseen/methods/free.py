@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.losses import weighted_l1
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, weighted_mean
+from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms
 from fedunseen.core.settings import NamedSettings
+from fedunseen.losses import margin_loss, weighted_l1
 from fedunseen.methods.generative import normal_layer
 from fedunseen.methods.networks import linear
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
 
-__all__ = ["FREE", "FREESettings", "margin_loss"]
+__all__ = ["FREE", "FREESettings"]
 
 
 class FREESettings(VAEGANSettings):
@@ -141,8 +141,9 @@ class FREE(VAEGAN):
             place = (batch["refine.other"] * context["peer_count"]).long()
             other = context["peers"][place.clamp_max(len(self.space.names) - 1)]
         s = self.options
-        samc = margin_loss(mean, params["centres.all"], labels, context["held"], s.margin, s.balance, other)
-        samc = weighted_mean(samc, batch["weights"])
+        samc = margin_loss(
+            mean, params["centres.all"], labels, context["held"], s.margin, s.balance, other, batch["weights"]
+        )
         cycle = self.cycle(params, features, batch, context, "refine.noise")
         loss = s.center * samc + s.cycle * cycle
         return loss, {"refine": loss, "samc": samc, "real cycle": cycle}
@@ -152,44 +153,3 @@ class FREE(VAEGAN):
         hidden, mean, _ = self.predict(params, features)
         refined: Tensor = torch.cat([features, hidden, torch.sigmoid(mean)], dim=-1)
         return refined
-
-
-def margin_loss(
-    means: Tensor,
-    centres: Tensor,
-    labels: Tensor,
-    held: Tensor,
-    margin: float,
-    balance: float,
-    other: Tensor | None = None,
-) -> Tensor:
-    r"""SAMC: :math:`\max(0, \Delta + g\,\|\mu - c_y\|^2 - (1 - g)\,\|\mu - c_{y'}\|^2)`.
-
-    Args:
-        means: (B, a) mu.
-        centres: (C, a).
-        labels: (B,) y.
-        held: (C,) bool, the classes among which y' is sought.
-        margin: Delta.
-        balance: g in [0, 1].
-        other: (B,) y'; by default the nearest wrong centre. A client with one class has none, and its term is left out.
-
-    Returns:
-        (B,).
-
-    Example:
-        >>> centres = torch.tensor([[0.0], [1.0], [5.0]])
-        >>> margin_loss(torch.tensor([[0.5]]), centres, torch.tensor([0]), torch.tensor([True, False, True]), 20.0, 0.5)
-        tensor([10.])
-    """
-    # Multiplied out: differences of all samples and centres would be (B, C, a) numbers.
-    squared = (means**2).sum(-1, keepdim=True) - 2 * means @ centres.T + (centres**2).sum(-1)
-    own = squared.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    if other is not None:
-        wrong = squared.gather(-1, other.unsqueeze(-1)).squeeze(-1)
-        return F.relu(margin + balance * own - (1 - balance) * wrong)
-    classes = torch.arange(len(centres), device=centres.device)
-    open_ = held & (classes != labels.unsqueeze(-1))
-    wrong = squared.masked_fill(~open_, torch.inf).amin(-1)
-    wrong = torch.where(open_.any(-1), wrong, torch.zeros_like(wrong))
-    return F.relu(margin + balance * own - (1 - balance) * wrong)

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum, word_vectors
 
 __all__ = ["GEM", "GEMSettings"]

@@ -25,7 +25,6 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.losses import precise
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of, weighted_mean
 from fedunseen.core.random import stream
@@ -33,6 +32,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_classes
+from fedunseen.losses import precise
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.networks import linear
 

@@ -22,10 +22,11 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
 from fedunseen.methods.maml import MAML, MAMLSettings
 
-__all__ = ["MAMLMI", "MAMLMISettings", "divergence"]
+__all__ = ["MAMLMI", "MAMLMISettings"]
 
 
 class MAMLMISettings(MAMLSettings):
@@ -56,7 +57,7 @@ class MAMLMI(MAML):
             answers = answers_of(task.queries, self.config.ways)
             (logits,) = self.answer(params, task)
             of_task = F.cross_entropy(logits, answers)
-            mi = divergence(self.peer_logits(peer, task), logits)
+            mi = kl_divergence(self.peer_logits(peer, task), logits)
             loss = of_task + self.mi * mi
             return {"loss": loss, "task": of_task, "mi": mi, "accuracy": accuracy(logits, answers)}
 
@@ -73,16 +74,3 @@ class MAMLMI(MAML):
         """Return the peer's answers after its own adaptation, as constants."""
         with torch.no_grad():
             return self.answer(peer, task, "none")[0].detach()
-
-
-def divergence(of: Tensor, from_: Tensor) -> Tensor:
-    """Return KL(p || q) in nats, averaged over samples, of logits (n, N): p of the first, q of the second.
-
-    Example:
-        >>> import torch
-        >>> p = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
-        >>> float(divergence(p, p)), round(float(divergence(p[:1], p[1:])), 4)  # log 0.5/0.9 / 2 + log 0.5/0.1 / 2
-        (0.0, 0.5108)
-    """
-    log_p, log_q = of.log_softmax(-1), from_.log_softmax(-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1).mean()

@@ -26,8 +26,9 @@ from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
-from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings, divergence
+from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
 
 __all__ = ["MAMLMIAdv", "MAMLMIAdvSettings"]
 
@@ -89,11 +90,11 @@ class MAMLMIAdv(MAMLMI):
             first, second = self.answer(params, task, heads=("head", "second"))
             of_task = F.cross_entropy(first, answers)
             of_second = F.cross_entropy(second, answers)
-            adversarial = divergence(first, second)  # Eq. 14
+            adversarial = kl_divergence(first, second)  # Eq. 14
             loss = of_task + of_second + weight * adversarial
             terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
             if self.adv.mi_in_stages:
-                terms["mi"] = divergence(self.peer_logits(peer, task), first)
+                terms["mi"] = kl_divergence(self.peer_logits(peer, task), first)
                 loss = loss + self.mi * terms["mi"]
             return {"loss": loss, **terms, "accuracy": accuracy(first, answers)}
 

@@ -15,17 +15,17 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.losses import (
+from fedunseen.core.parameters import Params
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import (
     jensen_shannon,
     probability_distance,
     self_calibration,
     semantic_cross_entropy,
     weighted_l1,
 )
-from fedunseen.core.parameters import Params
-from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
 
 __all__ = ["MSDN", "MSDNSettings"]
@@ -105,7 +105,7 @@ class MSDN(MapMethod):
         both = (first @ semantics.T, second @ semantics.T)
         terms = {"sce": torch.stack([semantic_cross_entropy(z, labels, weights, mask) for z in both]).sum()}
         if self.calibrates:
-            parts = [self_calibration(z, weights, mask, context["unseen"]) for z in both]
+            parts = [self_calibration(z, context["unseen"], weights, mask) for z in both]
             terms["calibration"] = torch.stack(parts).sum()
         if s.distillation:
             distance = weighted_l1 if s.distance == "weighted-l1" else probability_distance

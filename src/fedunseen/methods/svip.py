@@ -24,16 +24,16 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.losses import (
+from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.losses import (
     decorrelation,
     patch_cross_entropy,
     relation_distillation,
     semantic_cross_entropy,
 )
-from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, weighted_sum, word_vectors
 from fedunseen.methods.networks import linear
 from fedunseen.methods.transformer import rollout, transformer, transformer_init

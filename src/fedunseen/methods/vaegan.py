@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.losses import precise
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Batch, Context, Phase, Terms, weighted_mean
 from fedunseen.core.settings import NamedSettings
+from fedunseen.losses import posterior_divergence, precise, reconstruction
 from fedunseen.methods.generative import (
     Generative,
     GenerativeSettings,
@@ -31,7 +31,7 @@ from fedunseen.methods.generative import (
 )
 from fedunseen.methods.networks import linear
 
-__all__ = ["VAEGAN", "VAEGANSettings", "reconstruction"]
+__all__ = ["VAEGAN", "VAEGANSettings"]
 
 
 class VAEGANSettings(GenerativeSettings):
@@ -98,7 +98,7 @@ class VAEGAN(Generative):
         mean, logvar = self.encode(params, real, attributes)
         noise = mean + torch.exp(0.5 * logvar) * batch[f"{phase}.noise"]
         decoded = self.generate(params, self.told(batch, context, phase, noise))
-        divergence = 0.5 * (mean**2 + torch.exp(logvar) - 1.0 - logvar).sum(-1)
+        divergence = posterior_divergence(mean, logvar, batch["weights"])
         if self.options.encoded_noise:
             return decoded, decoded, divergence
         return self.generate(params, self.told(batch, context, phase)), decoded, divergence
@@ -138,27 +138,8 @@ class VAEGAN(Generative):
         fake, decoded, divergence = self.fake(params, batch, context, "generator")
         assert decoded is not None  # only the critic's phase goes without
         real, weights = self.features(params, batch["inputs"]), batch["weights"]
-        error = weighted_mean(reconstruction(decoded, real, self.options.output), weights)
-        divergence = weighted_mean(divergence, weights)
+        error = reconstruction(decoded, real, weights, self.options.output)
         value = weighted_mean(critic(params, fake, self.described(batch, context)), weights)
         loss = error + divergence - self.options.gamma * value
         terms = {"generator": loss, "reconstruction": error, "divergence": divergence}
         return loss, terms, fake
-
-
-def reconstruction(made: Tensor, real: Tensor, output: str) -> Tensor:
-    """Return (B,) the negative log-likelihood of features, but for a constant.
-
-    Binary cross-entropy, summed over features, where a sigmoid made them; otherwise half the squared error.
-
-    Example:
-        >>> reconstruction(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]), "sigmoid")  # 2 log 2
-        tensor([1.3863])
-        >>> reconstruction(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 0.0]]), "linear")
-        tensor([2.5000])
-    """
-    made = precise(made)
-    if output == "sigmoid":
-        eps = 1e-12  # as in TF-VAEGAN's code: a saturated sigmoid would give an infinite loss
-        return -(real * torch.log(made + eps) + (1 - real) * torch.log(1 - made + eps)).sum(-1)
-    return 0.5 * ((made - real) ** 2).sum(-1)

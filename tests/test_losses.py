@@ -4,7 +4,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.core.losses import consistency, relation_distillation, restrict, semantic_cross_entropy
+from fedunseen.core.errors import ArgumentError
+from fedunseen.losses import (
+    consistency,
+    posterior_divergence,
+    relation_distillation,
+    restrict,
+    semantic_cross_entropy,
+)
 
 KEPT = [0, 2, 3, 6]  # the classes of the denominator, of 7
 
@@ -175,3 +182,35 @@ def test_enormous_logits_give_finite_gradients():
     (gradient,) = torch.autograd.grad(loss, logits)
     assert torch.isfinite(loss)
     assert torch.isfinite(gradient).all()
+
+
+# The library's face: defaults, and arguments that do not fit
+
+
+def test_without_weights_and_mask_every_sample_and_every_class_counts():
+    logits, rows, every = draw(5, 7), draw(5, 7, seed=1), torch.ones(7, dtype=torch.bool)
+    torch.testing.assert_close(semantic_cross_entropy(logits, LABELS), F.cross_entropy(logits, LABELS))
+    expected = relation_distillation(logits, rows, ONES, every, 10.0)  # the paper's temperature
+    torch.testing.assert_close(relation_distillation(logits, rows), expected)
+    generated, features = draw(5, 3), draw(5, 3, seed=1)
+    torch.testing.assert_close(consistency(generated, features), (generated - features).norm(dim=1).mean())
+
+
+def test_samples_that_broadcasting_would_combine_are_refused():
+    with pytest.raises(ArgumentError) as caught:
+        semantic_cross_entropy(torch.zeros(4, 3), torch.zeros(2, dtype=torch.int64))
+    assert str(caught.value) == (
+        "logits has the shape (4, 3) and labels (2,), which do not fit together: see the shapes that the documentation "
+        "of this loss asks for"
+    )
+    with pytest.raises(ArgumentError, match=r"generated has the shape \(4, 3\) and features \(1, 3\), which"):
+        consistency(torch.zeros(4, 3), torch.zeros(1, 3))
+    with pytest.raises(ArgumentError, match=r"^temperature = 0: give a number above 0$"):
+        relation_distillation(torch.zeros(1, 2), torch.zeros(1, 2), temperature=0)
+
+
+def test_the_divergence_of_the_posterior_is_torchs():
+    mean, logvar = draw(5, 4), draw(5, 4, seed=1)
+    posterior = torch.distributions.Normal(mean, torch.exp(logvar / 2))
+    expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1)
+    torch.testing.assert_close(posterior_divergence(mean, logvar, SOME), expected[SOME.bool()].mean())

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.core import losses
+from fedunseen import losses
 
 KEPT = [0, 2, 3, 6]  # the classes of the softmax, of 7
 UNSEEN = [3, 6]
@@ -89,13 +89,13 @@ def test_compactness_of_one_cell_and_of_a_single_peak_is_zero():
 def test_self_calibration_is_the_log_of_the_mean_unseen_mass():
     logits = draw(5, 7)
     masses = [softmax(row[KEPT])[[2, 3]].sum() for row in logits.numpy()[ROWS]]
-    loss = losses.self_calibration(logits, SOME, mask(), mask(UNSEEN))
+    loss = losses.self_calibration(logits, mask(UNSEEN), SOME, mask())
     assert loss.item() == pytest.approx(-math.log(np.mean(masses)))
 
 
 def test_self_calibration_stays_finite_without_samples():
     logits = draw(5, 7).requires_grad_()
-    losses.self_calibration(logits, torch.zeros(5), mask(), mask(UNSEEN)).backward()
+    losses.self_calibration(logits, mask(UNSEEN), torch.zeros(5), mask()).backward()
     assert logits.grad.abs().sum() == 0
 
 
@@ -157,7 +157,7 @@ DIFFERENTIATED = {
     "group norms of a matrix": (lambda w: losses.group_norms(w.square().T, GROUPS).mean(), [(5, 3)]),
     "attribute error": (lambda a, b: losses.attribute_error(a, b, SOME), [(5, 3), (5, 3)]),
     "compactness": (lambda m: losses.compactness(m.sigmoid(), SOME), [(5, 2, 2, 3)]),
-    "self-calibration": (lambda z: losses.self_calibration(z, SOME, mask(), mask(UNSEEN)), [(5, 7)]),
+    "self-calibration": (lambda z: losses.self_calibration(z, mask(UNSEEN), SOME, mask()), [(5, 7)]),
     "jensen-shannon": (lambda z, w: losses.jensen_shannon(z, w, SOME, mask()), [(5, 7), (5, 7)]),
     "weighted l1": (lambda z, w: losses.weighted_l1(z, w, SOME, mask()), [(5, 7), (5, 7)]),
     "probability distance": (lambda z, w: losses.probability_distance(z, w, SOME, mask()), [(5, 7), (5, 7)]),
