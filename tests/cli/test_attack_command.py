@@ -93,3 +93,11 @@ def test_images_that_are_too_small_are_refused(refused, tmp_path, monkeypatch):
     monkeypatch.setattr(DigitPairs, "load", lambda *arguments: replace(load(*arguments), image_shape=(4, 32)))
     said = refused("attack", "leakage", *TINY, "--images", 1, "--out", tmp_path / "out")
     assert said.startswith("the images have 4 x 32 pixels, too few for the classifier that is attacked")
+
+
+def test_gradients_of_episodes_are_refused_in_one_sentence(refused, tmp_path):
+    assert refused("attack", "leakage", "digits-maml", "--out", tmp_path / "out") == (
+        "method.name = 'maml' learns from episodes, whose gradients no attack here inverts: choose a zero-shot method "
+        "or a classifier, for example fedzsl"
+    )
+    assert not (tmp_path / "out").exists()

@@ -115,25 +115,37 @@ def test_a_report_that_cannot_be_written_is_one_sentence(refused, command, small
     assert message.endswith(" cannot be read or written (Is a directory): mend that and try again")
 
 
-def test_progress_is_drawn_on_a_terminal_only(monkeypatch, capsys):
-    with progress.live_progress() as hear:
-        assert hear is None
-    line = {"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5}
+LINE = {"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5}
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("TERM", "xterm")
     with progress.live_progress() as hear:
         hear("training", 0, 2, None)
-        hear("training", 1, 2, line)
-        hear("training", 2, 2, {**line, "losses": {}})
+        hear("training", 1, 2, LINE)
+        hear("training", 2, 2, {**LINE, "losses": {}})
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "training" in shown.err
     assert "2/2" in shown.err
     assert "ZSL 33.3  H 12.5" in shown.err
-    assert progress.state(line) == "loss 1.250  ZSL 33.3  H 12.5"
     more = {"privacy": {"epsilon": 3.14159}, "dropped": {"4": "x"}, "defence": {"dropped": {"1": "y", "4": "z"}}}
-    assert progress.state({**line, **more}) == "loss 1.250  ZSL 33.3  H 12.5  epsilon 3.14  2 left out"
+    assert progress.state({**LINE, **more}) == "loss 1.250  ZSL 33.3  H 12.5  epsilon 3.14  2 left out"
+
+
+def test_progress_in_a_pipe_is_a_line_every_so_often(capsys):
+    seconds = iter([0.0, 1.0, 19.0, 20.5, 20.5, 39.0, 41.0, 41.0])
+    with progress.live_progress(lambda: next(seconds)) as hear:
+        hear("training", 0, 5, None)
+        for round in range(1, 6):
+            hear("training", round, 5, LINE)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (
+        "",
+        "training: round 3 of 5  loss 1.250  ZSL 33.3  H 12.5\ntraining: round 5 of 5  loss 1.250  ZSL 33.3  H 12.5\n",
+    )
 
 
 BAD = [

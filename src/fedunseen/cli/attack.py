@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedunseen.cli.console import ExperimentName, Json, Overrides, overrides_of, say
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ METHODS = ("dlg", "cosine", "both")
 
 @attack_app.command()
 def leakage(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: method.name=clswgan")
-    ] = None,
+    experiment: ExperimentName,
+    overrides: Overrides = None,
     images: Annotated[int, typer.Option(help="How many training samples are attacked.")] = 4,
     method: Annotated[str, typer.Option(help="Which search: dlg, cosine or both.")] = "both",
     steps: Annotated[
@@ -39,18 +37,15 @@ def leakage(
     out: Annotated[
         Path | None, typer.Option(help="The directory of the results (default: runs/leakage-NAME-seedN, or a new one).")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Recover samples from their gradients: from a classifier that sees images, and from the experiment's method."""
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.registry import find
-    from fedunseen.experiment.schema import parse_override
     from fedunseen.strategies import Strategy
 
-    chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
+    chosen = Experiment.load(experiment, overrides_of(overrides))
     attacks = _attacks(method, steps)
     if images < 1:
         raise ExperimentError(f"--images {images}: attack at least one sample")
@@ -59,22 +54,20 @@ def leakage(
         raise RunDirectoryError(f"{out} holds something already: name another directory with --out")
     strategy = find("strategy", chosen.strategy.name)
     if any(getattr(strategy, part) is not getattr(Strategy, part) for part in ("correct", "objective")):
-        _say(f"note: what {chosen.strategy.name} adds to gradients is not played: they are those of fedavg")
-    facts, tensors = examine(chosen, images, attacks, _say)
+        say(f"note: what {chosen.strategy.name} adds to gradients is not played: they are those of fedavg")
+    facts, tensors = examine(chosen, images, attacks, say)
     _write(out, facts, tensors)
     from fedunseen.report.leakage_page import conclusions
 
-    _say(*conclusions(facts), f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
+    say(*conclusions(facts), f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
     if as_json:
         print(json.dumps(_summary(facts, out)), flush=True)
 
 
 @attack_app.command()
 def backdoor(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help='A setting: attack.triggers=["style"]')
-    ] = None,
+    experiment: ExperimentName,
+    overrides: Overrides = None,
     defences: Annotated[
         str, typer.Option(help="Which defences, with commas: magnitude,norm-clip (default: all there are).")
     ] = "",
@@ -85,9 +78,7 @@ def backdoor(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the runs that --out holds; its defences stay in the table.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run an experiment honestly and attacked, without and with each defence."""
     from fedunseen.cli.progress import live_progress
@@ -104,10 +95,10 @@ def backdoor(
         raise RunDirectoryError(f"{out} holds something already: add --resume, or name another directory with --out")
     against = guards([*wanted, *_tried(out)] if wanted else [])
     with live_progress() as progress:
-        facts = study(chosen, against, out / "runs", _say, progress)
+        facts = study(chosen, against, out / "runs", say, progress)
     write_json(out / "backdoor.json", facts)
     write_backdoor_report(facts, out / "backdoor.html", out / "runs")
-    _say(*conclusions(facts), f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}")
+    say(*conclusions(facts), f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}")
     if as_json:
         told = {
             name: {key: value for key, value in one.items() if key != "curves"}
@@ -139,9 +130,8 @@ def attacked(source: str, overrides: list[str]) -> Experiment:
         ExperimentError: a setting is wrong, or the experiment has another attack.
     """
     from fedunseen.experiment import Experiment
-    from fedunseen.experiment.schema import parse_override
 
-    told = dict(parse_override(text) for text in overrides)
+    told = overrides_of(overrides)
     plain = Experiment.load(
         source,
         {k: v for k, v in told.items() if not k.startswith(("attack.", "evaluation."))}
@@ -208,6 +198,11 @@ def examine(
     from fedunseen.threats import Subject, measure_classifier, measure_method
 
     kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    if kind.episodic:
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} learns from episodes, whose gradients no attack here inverts: "
+            "choose a zero-shot method or a classifier, for example fedzsl"
+        )
     if not kind.trained:
         raise ExperimentError(
             f"method.name = {experiment.method.name!r} is solved in closed form and sends no gradient that could be "
@@ -318,9 +313,3 @@ def _summary(facts: dict[str, Any], out: Path) -> dict[str, Any]:
             for name, phase in facts["method"]["phases"].items()
         },
     }
-
-
-def _say(*lines: str) -> None:
-    """Print for people: to standard error, so that standard output carries results alone."""
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
+from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
+from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, RunPath, Track, overrides_of, say
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
@@ -22,37 +24,60 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+# Help without boxes: rich takes longer to import than everything else that --help needs.
+typer.core.HAS_RICH = False
 app = typer.Typer(
     name="fedunseen",
     help="Federated learning that recognises classes which nobody holds.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
-
 data_app = typer.Typer(
     help="Which benchmarks there are, what a folder holds or lacks, folders for parties.", no_args_is_help=True
 )
 app.add_typer(data_app, name="data")
 app.add_typer(attack_app, name="attack")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+BEGIN = """\
+FedUnseen: federated learning that recognises classes which nobody holds.
+
+Where to begin:
+  fedunseen run digit-pairs      train a first model; needs no download and takes about a minute
+  fedunseen presets              list the experiments that come with the package
+  fedunseen data check FOLDER    see what your own data lack, and how to use them
+  fedunseen predict RUN IMAGE    let a trained model name what is in a picture
+  fedunseen doctor               see what is installed, and how to get what is missing
+  fedunseen --help               list all commands; fedunseen COMMAND --help explains one
+"""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"fedunseen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def begin(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Train, evaluate, attack and deploy federated zero-shot and few-shot models."""
+    if context.invoked_subcommand is None:
+        print(BEGIN, end="")
 
 
 @app.command()
 def run(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: strategy.rounds=10")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    track: Annotated[
-        list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")
-    ] = None,
+    experiment: ExperimentName,
+    overrides: Overrides = None,
+    out: Out = None,
+    resume: Resume = False,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Run an experiment."""
@@ -60,14 +85,13 @@ def run(
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
-    from fedunseen.experiment.schema import parse_override
     from fedunseen.experiment.tracking import tracked
 
-    chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
+    chosen = Experiment.load(experiment, overrides_of(overrides))
     if out is None and not resume:
         out = free_directory(chosen)
     if resume and out is not None and not (out / "manifest.json").exists():
-        _say(f"note: {out} holds no run yet: starting a new one")
+        say(f"note: {out} holds no run yet: starting a new one")
     try:
         with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as hear:
             done = run_experiment(chosen, out, resume, hear)
@@ -76,7 +100,7 @@ def run(
     from fedunseen.report import write_report  # figures take a second to import: not before they are needed
 
     report = write_report(done)
-    _say(_headline(done), f"run:    {done.path}", f"report: {report}")
+    say(_headline(done), f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 
@@ -88,7 +112,7 @@ def report(path: RunPath, as_json: Json = False) -> None:
     from fedunseen.report import write_report
 
     written = write_report(load_run(path))
-    _say(f"report: {written}")
+    say(f"report: {written}")
     if as_json:
         print(json.dumps({"run": str(path), "report": str(written)}), flush=True)
 
@@ -223,9 +247,8 @@ def data_check(
 ) -> None:
     """Say what a folder holds, what is missing, and how to use it; exit code 2 if a run could not start."""
     from fedunseen.cli.data import check, render_check
-    from fedunseen.experiment.schema import parse_override
 
-    told = check(folder, dict(parse_override(text) for text in overrides or []), images)
+    told = check(folder, overrides_of(overrides), images)
     print(json.dumps(told) if as_json else render_check(told), flush=True)
     if told["missing"] or told["problems"]:
         raise typer.Exit(2)
@@ -233,7 +256,7 @@ def data_check(
 
 @data_app.command("deal")
 def data_deal(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    experiment: ExperimentName,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders are made: a new or an empty folder.")],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: partition.clients=3")
@@ -246,9 +269,8 @@ def data_deal(
     """Write an experiment's samples in folders: each client's training samples, the coordinator's test samples."""
     from fedunseen.cli.deal import deal, render
     from fedunseen.experiment import Experiment
-    from fedunseen.experiment.schema import parse_override
 
-    chosen = Experiment.load(experiment, dict(parse_override(text) for text in overrides or []))
+    chosen = Experiment.load(experiment, overrides_of(overrides))
     named = [name.strip() for name in parties.split(",")] if parties is not None else None
     told = deal(chosen, out, named)
     print(json.dumps(told) if as_json else render(told), flush=True)
@@ -290,21 +312,15 @@ _WORDS = {"few_shot": "few-shot", "zsl": "ZSL", "gzsl_unseen": "U", "gzsl_seen":
 _WARNED: set[str] = set()
 
 
-def _say(*lines: str) -> None:
-    """Print for people: to standard error, so that standard output carries results alone."""
-    for line in lines:
-        print(line, file=sys.stderr)
-
-
 def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
     """Show a warning as one line, and once; where in the code it arose is of no use to the user."""
     if str(message) not in _WARNED:
         _WARNED.add(str(message))
-        _say(f"warning: {message}")
+        say(f"warning: {message}")
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    _say(message)
+    say(message)
     raise SystemExit(code)
 
 

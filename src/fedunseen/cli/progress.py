@@ -1,9 +1,10 @@
-"""The progress bar of a run: round, losses, current accuracy; silent when nobody watches."""
+"""How far a run is: a bar on a terminal, elsewhere a line every so often."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,20 +12,39 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from fedunseen.cli.console import say
 from fedunseen.experiment import Progress
 
 __all__ = ["live_progress", "state"]
 
+EVERY = 20.0  # seconds between two lines
+
 
 @contextmanager
-def live_progress() -> Iterator[Progress | None]:
-    """Yield what hears of every round and draws it on standard error, or None if that is not a terminal."""
+def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
+    """Yield what hears of every round and shows it on standard error.
+
+    On a terminal that is a bar for each stage. Elsewhere (a file, a pipe, a batch system) it is a line, at most one
+    every 20 seconds: a short run says nothing there.
+
+    Args:
+        clock: returns seconds.
+    """
     if not sys.stderr.isatty():
-        yield None
+        last = clock()
+
+        def tell(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+            nonlocal last
+            if line is not None and clock() - last >= EVERY:
+                last = clock()
+                say(f"{stage}: round {round} of {rounds}  {state(line)}")
+
+        yield tell
         return
-    shown = TextColumn("{task.fields[state]}")
     bar, counter = BarColumn(bar_width=24), MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), bar, counter, shown, TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"), bar, counter, TextColumn("{task.fields[state]}"), TimeRemainingColumn(),
+    )  # fmt: skip
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
@@ -37,15 +57,20 @@ def live_progress() -> Iterator[Progress | None]:
 
 
 def state(line: Mapping[str, Any] | None) -> str:
-    """Say a round's numbers in few words."""
+    """Say a round's numbers in few words.
+
+    Example:
+        >>> state({"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5})
+        'loss 1.250  ZSL 33.3  H 12.5'
+    """
     if line is None:
         return ""
     loss = line["losses"].get("loss")
-    losses = "" if loss is None else f"loss {loss:.3f}  "
-    spent = f"  epsilon {line['privacy']['epsilon']:.2f}" if "privacy" in line else ""
+    told = [] if loss is None else [f"loss {loss:.3f}"]
+    for name, short in (("few_shot", "few-shot"), ("zsl", "ZSL"), ("gzsl_harmonic", "H"), ("backdoor", "backdoor")):
+        if name in line:
+            told.append(f"{short} {line[name]:.1f}")
+    if "privacy" in line:
+        told.append(f"epsilon {line['privacy']['epsilon']:.2f}")
     out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
-    left_out = f"  {out} left out" if out else ""
-    taken = f"  backdoor {line['backdoor']:.1f}" if "backdoor" in line else ""
-    if "few_shot" in line:
-        return f"{losses}few-shot {line['few_shot']:.1f}{spent}{left_out}"
-    return f"{losses}ZSL {line['zsl']:.1f}  H {line['gzsl_harmonic']:.1f}{taken}{spent}{left_out}"
+    return "  ".join([*told, f"{out} left out"] if out else told)

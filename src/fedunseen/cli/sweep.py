@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedunseen.cli.console import Json, Overrides, overrides_of, say
 from fedunseen.core.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def sweep(
         list[str] | None,
         typer.Option("--data", metavar="NAME", help="Take this data set of the file; may be repeated."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting in every cell.")
-    ] = None,
+    overrides: Overrides = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),
@@ -39,16 +37,13 @@ def sweep(
         int | None, typer.Option(min=1, help="Runs at once (default: as cores and free memory allow).")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and run nothing.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a grid of experiments, and show the results beside the paper's."""
-    from fedunseen.experiment.schema import parse_override
     from fedunseen.experiment.sweep import read_sweep
     from fedunseen.experiment.sweep.schema import select
 
-    read = read_sweep(source, data or [], dict(parse_override(text) for text in overrides or []))
+    read = read_sweep(source, data or [], overrides_of(overrides))
     cells = select(read, _parts(only or []))
     if dry_run:
         _list(read, cells, as_json)
@@ -57,13 +52,13 @@ def sweep(
         raise ExperimentError("--resume needs --out: say which sweep's directory to go on with")
     out = out if out is not None else _free(read, data or [])
     if resume and not (out / "sweep.json").exists():
-        _say(f"note: {out} holds no sweep yet: starting a new one")
+        say(f"note: {out} holds no sweep yet: starting a new one")
     done = _run(read, cells, out, resume, jobs)
-    _say(f"sweep:  {out}", f"table:  {out / 'results.csv'}", f"report: {out / 'results.html'}")
+    say(f"sweep:  {out}", f"table:  {out / 'results.csv'}", f"report: {out / 'results.html'}")
     chosen = {cell.folder for cell in cells}
     failed = [row for row in done if row.cell.folder in chosen and row.status == "failed"]
     if failed:
-        _say(*_reasons(failed), f"{len(failed)} of {len(cells)} cells failed; with --resume they are tried again")
+        say(*_reasons(failed), f"{len(failed)} of {len(cells)} cells failed; with --resume they are tried again")
     if as_json:
         print(json.dumps(_summary(read, done, out)), flush=True)
     if failed:
@@ -101,7 +96,7 @@ def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
         print(cell.key + (f"  (refused: {cell.refused})" if cell.refused else ""))
     refused = sum(cell.experiment is None for cell in cells)
     seeds = sum(cell.experiment.run.seeds for cell in cells if cell.experiment)
-    _say(f"{len(cells)} cells{f', {refused} of them refused' if refused else ''}; {seeds} runs, seeds counted")
+    say(f"{len(cells)} cells{f', {refused} of them refused' if refused else ''}; {seeds} runs, seeds counted")
 
 
 def _free(read: Sweep, data: list[str]) -> Path:
@@ -123,7 +118,7 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
 
     def warn(words: str) -> None:
         if words not in warned:
-            _say(f"warning: {words}")
+            say(f"warning: {words}")
         warned.add(words)
 
     try:
@@ -131,7 +126,7 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         if (out / "sweep.json").exists():
             write_sweep_report(read, rows(read, out), out)
-        _say(f"interrupted: go on with the same command and --out {out} --resume")
+        say(f"interrupted: go on with the same command and --out {out} --resume")
         raise SystemExit(130) from None
     write_sweep_report(read, done, out)
     return done
@@ -147,7 +142,7 @@ def _tell(row: Row, left: int) -> None:
         words = f"{numbers}  ({row.seconds:.0f} s)"
     else:
         words = f"{row.status}: {row.problem}"
-    _say(f"{row.cell.key}: {words}" + (f"  {left} left" if left else ""))
+    say(f"{row.cell.key}: {words}" + (f"  {left} left" if left else ""))
 
 
 def _reasons(failed: list[Row]) -> list[str]:
@@ -183,9 +178,3 @@ def _summary(read: Sweep, done: list[Row], out: Path) -> dict[str, object]:
             for row in done
         ],
     }
-
-
-def _say(*lines: str) -> None:
-    """Print for people: to standard error, so that standard output carries results alone."""
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)

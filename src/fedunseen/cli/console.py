@@ -1,0 +1,39 @@
+"""What the commands have in common: options that mean the same everywhere, and where words go."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["ExperimentName", "Json", "Out", "Overrides", "Resume", "RunPath", "Track", "overrides_of", "say"]
+
+ExperimentName = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name, or a TOML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, for example strategy.rounds=10; repeatable."),
+]
+Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+
+
+def say(*lines: str) -> None:
+    """Print for people: to standard error, so that standard output carries results alone."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+
+
+def overrides_of(texts: list[str] | None) -> dict[str, Any]:
+    """Return ``{"section.key": value}`` of what stands after ``--set``.
+
+    Raises:
+        ExperimentError: one is not written as section.key=value.
+    """
+    from fedunseen.experiment.schema import parse_override
+
+    return dict(parse_override(text) for text in texts or [])

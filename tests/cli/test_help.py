@@ -1,0 +1,62 @@
+"""What the command says of itself."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+import fedunseen
+from fedunseen.cli.main import app
+
+
+def commands(command, path=()):
+    """Return every command under its name."""
+    inner = getattr(command, "commands", {})
+    found = {} if inner else {" ".join(path): command}
+    for name, one in inner.items():
+        found |= commands(one, (*path, name))
+    return found
+
+
+ALL = commands(get_command(app))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_argument_and_every_option_has_a_line(name):
+    for one in ALL[name].params:
+        assert getattr(one, "help", None), f"{name}: {one.name}"
+    assert re.fullmatch(r"[A-Z].*\.", ALL[name].help.splitlines()[0])
+
+
+def test_the_plain_command_says_where_to_begin_with_commands_that_there_are(command):
+    done = command()
+    assert (done.code, done.err) == (0, "")
+    shown = re.findall(r"^  fedunseen ([a-z]+(?: check)?)", done.out, re.MULTILINE)
+    assert shown[0] == "run"
+    assert set(shown) <= ALL.keys()
+
+
+def test_the_version_is_the_package_s(command):
+    assert command("--version") == (0, f"fedunseen {fedunseen.__version__}\n", "")
+
+
+def test_help_loads_neither_pytorch_nor_what_draws_boxes():
+    """What takes long to import; no clock, so that a busy machine does not matter."""
+    heavy = {"torch", "numpy", "scipy", "sklearn", "pydantic", "jinja2", "rich"}
+    script = (
+        "import sys\nfrom fedunseen.cli.main import main\nsys.argv = ['fedunseen', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print(sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert "run an experiment" in done.stdout.lower()
+
+
+def test_every_command_answers_help(command):
+    for name in ALL:
+        done = command(*name.split(), "--help")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("Usage: ")
