@@ -53,29 +53,38 @@ class Candidates:
 class Method:
     """Base of all methods: subclass, and register the class under its name (``fedunseen.methods`` entry points).
 
-    A method never sees clients, rounds or strategies. It is made once a run, from its settings, the class space, the
-    scaled semantics (C, attributes) and the backbone, which gives the features of a batch's inputs: frozen features
-    as they are, or those of a trained encoder.
+    A method never sees clients, rounds or strategies. A run makes one from its settings, the class space, the scaled
+    semantics (C, attributes) and the backbone. The backbone turns a batch's inputs into features: it passes frozen
+    features through, or it is a trained encoder.
+
+    A subclass sets these where the default does not fit:
 
     Attributes:
-        task: what a model of it is for, by the name of a task: ``zero-shot`` (classes are told by descriptions) or
+        task: what its models are for, by the name of a task: ``zero-shot`` (classes are told by descriptions) or
             ``few-shot`` (by a handful of examples).
         takes: the features that it works on: ``vectors`` (n, d) or ``maps`` (n, channels, height, width).
-        zero_shot: can score classes that it was never trained on, from their semantics alone.
-        trained: has phases; otherwise :meth:`solve` gives its parameters in closed form.
-        predicts_attributes: has :meth:`attributes`.
-        reconstructs: has :meth:`reconstruct`.
-        generates: makes features of classes from their semantics, and recognises them by a classifier trained on those
-            (:meth:`complete`).
-        frozen: works on features that training does not change, so that no encoder can be trained with it.
-        private: patterns of parameters that never travel: a client trains them on its own classes, for itself.
-        training_only: patterns of parameters that scoring does without, so that they may stay with the clients.
-        episodic: few-shot: learns from episodes and is measured on episodes of classes that nobody trained on
-            (:class:`fedunseen.methods.episodic.Episodic`).
-        compares: its loss asks the model of all clients, or (``settings.exclusive``) of all others, which it finds
-            under ``peers/`` in its context.
-        one_draw: phases before the round take the very batches that the others take.
-        batched: its losses and its backbone are pure, so that the clients of a round can train as one batch.
+        zero_shot: it can score a class that nobody trained on, from the class's semantics alone.
+        frozen: it needs features that training does not change, so that no encoder can be trained with it.
+        private: patterns (``fnmatch``) of parameters that never leave a client.
+        training_only: patterns of parameters that scoring does not read, so that they may stay with the clients.
+        compares: its loss compares the client's model with that of all clients, or with ``settings.exclusive`` of all
+            other clients. It finds that model under ``peers/`` in its context.
+        one_draw: a phase that runs before the round takes the same batches as the phases of the round.
+        batched: its losses are pure functions, so that all clients of a round can train as one batch
+            (``torch.func.vmap``). An instance has False also where its backbone is not pure.
+
+    These follow from the functions that a subclass overrides:
+
+    Attributes:
+        trained: it has :meth:`phases`. Without, :meth:`solve` gives the parameters in closed form.
+        predicts_attributes: it has :meth:`attributes`.
+        reconstructs: it has :meth:`reconstruct`.
+        generates: it has :meth:`generated`: it makes features of a class from the class's semantics, and
+            :meth:`complete` trains classifiers on them.
+
+    An instance knows too:
+
+    Attributes:
         width: the length of a feature vector, or the channels of a map.
     """
 
@@ -83,17 +92,27 @@ class Method:
     task: ClassVar[str] = "zero-shot"
     takes: ClassVar[Output] = "vectors"
     zero_shot: ClassVar[bool] = True
-    trained: ClassVar[bool] = True
-    predicts_attributes: ClassVar[bool] = False
-    generates: ClassVar[bool] = False
     frozen: ClassVar[bool] = False
     private: ClassVar[tuple[str, ...]] = ()
     training_only: ClassVar[tuple[str, ...]] = ()
-    episodic: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     one_draw: ClassVar[bool] = False
-    reconstructs: bool = False
     batched: bool = True
+
+    trained: ClassVar[bool] = False
+    predicts_attributes: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
+    reconstructs: bool = False
+    episodic: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Note what the subclass can do."""
+        super().__init_subclass__(**options)
+        cls.trained = cls.phases is not Method.phases
+        cls.predicts_attributes = cls.attributes is not Method.attributes
+        cls.generates = cls.generated is not Method.generated
+        cls.reconstructs = cls.reconstruct is not Method.reconstruct
+        cls.episodic = cls.task == "few-shot"
 
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.settings: Any = settings  # an instance of the class's own Settings

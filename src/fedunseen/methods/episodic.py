@@ -66,7 +66,6 @@ class Episodic(Method):
     Settings: ClassVar[type[NamedSettings]] = EpisodicSettings
     task = "few-shot"
     limited: ClassVar[bool] = False
-    episodic = True
     zero_shot = False
 
     def __init__(self, settings: EpisodicSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:

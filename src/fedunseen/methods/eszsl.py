@@ -34,7 +34,6 @@ class ESZSL(Method):
     r"""Bilinear compatibility x V a with :math:`V = (X^TX + \gamma I)^{-1} X^T Y S\,(S^TS + \lambda I)^{-1}`."""
 
     Settings = ESZSLSettings
-    trained = False
 
     def __init__(self, settings: ESZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.space, self.semantics, self.backbone, self.width = space, semantics, backbone, backbone.shape[0]

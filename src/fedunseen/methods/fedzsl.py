@@ -65,7 +65,6 @@ class FedZSL(Method):
     """Attribute regression with FedZSL's three local objectives (Eq. 8)."""
 
     Settings = FedZSLSettings
-    predicts_attributes = True
 
     def __init__(self, settings: FedZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

@@ -103,7 +103,6 @@ class Generative(Method):
     """
 
     Settings: ClassVar[type[NamedSettings]] = GenerativeSettings
-    generates = True
     frozen = True
 
     def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:

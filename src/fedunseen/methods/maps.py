@@ -35,7 +35,6 @@ class MapMethod(Method):
     """Base of the methods on maps (n, channels, height, width): one phase that trains all parameters."""
 
     takes = "maps"
-    predicts_attributes = True
 
     def __init__(self, settings: MapSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
