@@ -7,9 +7,9 @@ from importlib.util import find_spec
 os.environ["FEDUNSEEN_CACHE"] = tempfile.mkdtemp(prefix="fedunseen-tests-")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch is imported
 
-# These are read by an engine's processes and import it at once.
+# A carrier's folder can be imported only where its library is installed.
 collect_ignore_glob = [
-    f"src/fedunseen/engines/{pattern}"
-    for library, pattern in (("nvflare", "nvflare_*.py"), ("flwr", "flower_*.py"))
+    f"src/fedunseen/engines/carriers/{folder}/*.py"
+    for library, folder in (("nvflare", "nvflare"), ("flwr", "flower"))
     if find_spec(library) is None
 ]

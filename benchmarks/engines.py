@@ -39,7 +39,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedunseen.engines.link import Link
+    from fedunseen.engines.remote.link import Link
     from fedunseen.experiment.federation import Federation
 
 NAMES = ("north", "south", "west")
@@ -331,8 +331,8 @@ def measure(asked: argparse.Namespace) -> None:
     import torch
 
     from fedunseen.core.parameters import size_in_bytes
-    from fedunseen.engines.distributed import Meeting, Party
-    from fedunseen.engines.link import Host, Simulate
+    from fedunseen.engines.remote.coordinator import Meeting, Member
+    from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.federation import Federation
     from fedunseen.experiment.orchestrator import partition_of, prepared
@@ -372,13 +372,13 @@ def measure(asked: argparse.Namespace) -> None:
                 link = stack.enter_context(adapter.host(place))
                 for name in NAMES:
                     machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
-                members = [Party(name) for name in NAMES]
+                members = [Member(name) for name in NAMES]
             else:
                 factory = f"{Path(__file__).stem}:simulated"
                 link = stack.enter_context(
                     adapter.simulate(Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events)))
                 )
-                members = [Party(str(client)) for client in range(len(NAMES))]
+                members = [Member(str(client)) for client in range(len(NAMES))]
             federation.engine.connect(Meeting(link, members, "benchmark"))  # type: ignore[union-attr]
             numbers = rounds_of(federation, asked.rounds, events)
             federation.engine.finish()  # type: ignore[union-attr]
@@ -618,7 +618,7 @@ class Held:
 
     def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
         """Wait if it is time to, then exchange messages."""
-        from fedunseen.engines.wire import unpack
+        from fedunseen.engines.remote.wire import unpack
 
         header = unpack(next(iter(messages.values())))[0] if messages else {}
         if header.get("kind") == "round":
@@ -634,7 +634,7 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
         words: the command.
     """
     from fedunseen.cli.main import main as command
-    from fedunseen.engines.distributed import Distributed, Meeting
+    from fedunseen.engines.remote.coordinator import Distributed, Meeting
     from fedunseen.experiment import party
     from fedunseen.experiment.directory import Checkpoint, RunDirectory
 

@@ -32,7 +32,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.engines import EngineSettings, Worker
-from fedunseen.engines.worker import Work
+from fedunseen.engines.local.worker import Work
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
 from fedunseen.strategies import Instruction
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings

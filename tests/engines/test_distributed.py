@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError
-from fedunseen.engines import distributed
-from fedunseen.engines.distributed import Meeting, NVFlare, Party, needed
-from fedunseen.engines.wire import failure, pack, unpack
+from fedunseen.engines.remote import coordinator
+from fedunseen.engines.remote.coordinator import Meeting, Member, NVFlare, needed
+from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.party import simulated
 
@@ -47,7 +47,7 @@ def adapter(monkeypatch):
     """Let the engine nvflare run over the link that is set; quick to give up."""
     made = type("Adapter", (), {"link": None})
     monkeypatch.setattr(NVFlare, "adapter", "tests_fake_adapter")
-    monkeypatch.setattr(distributed, "_PAUSE", 0.01)
+    monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
 
     @contextmanager
     def simulate(place):
@@ -176,7 +176,7 @@ def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter
         "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): mend "
         "that, or change engine.quorum, engine.timeout or engine.patience, and go on with --resume"
     )
-    assert len(adapter.link.asked) == 3 + distributed._ATTEMPTS - 1
+    assert len(adapter.link.asked) == 3 + coordinator._ATTEMPTS - 1
     done = run(experiment(engine__name="nvflare", engine__quorum=2), tmp_path / "run", resume=True)
     assert [line["participants"] for line in done.metrics] == [[1, 2], [1, 2]]
 
@@ -260,7 +260,7 @@ def test_a_party_that_never_answers_does_not_go_on_for_ever(adapter, tmp_path):
     adapter.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
     with pytest.raises(QuorumError, match="0 did not answer"):
         run(experiment(engine__name="nvflare"), tmp_path / "run")
-    assert len(adapter.link.asked) == 3 + distributed._ATTEMPTS - 1
+    assert len(adapter.link.asked) == 3 + coordinator._ATTEMPTS - 1
 
 
 @pytest.mark.parametrize(("quorum", "clients", "need"), [(1, 3, 1), (5, 3, 3), (0.34, 3, 2), (1.0, 7, 7), (0.1, 10, 1)])
@@ -284,7 +284,7 @@ def test_a_deployment_is_not_run(tmp_path):
     ],
 )
 def test_what_a_deployment_cannot_have(settings, why, tmp_path):
-    meeting = nullcontext(Meeting(Inline(3), [Party(str(k)) for k in range(3)]))
+    meeting = nullcontext(Meeting(Inline(3), [Member(str(k)) for k in range(3)]))
     with pytest.raises(ExperimentError) as refused:
         run(
             experiment(engine__name="nvflare", engine__mode="deployment", **settings),

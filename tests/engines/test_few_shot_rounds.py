@@ -13,7 +13,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.engines import InProcess, Worker
-from fedunseen.engines.worker import Work
+from fedunseen.engines.local.worker import Work
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
 from fedunseen.strategies.peers import Peers

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
-from fedunseen.engines import flower
-from fedunseen.engines.link import Host, Join, Simulate
-from fedunseen.engines.relay import _children
+from fedunseen.engines.carriers import flower
+from fedunseen.engines.remote.link import Host, Join, Simulate
+from fedunseen.engines.remote.relay import _children
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
 pytestmark = [needed, pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")]
@@ -27,8 +27,8 @@ NAMES = ("north", "south", "west")
 PARTY = """
 import sys, threading, time
 from pathlib import Path
-from fedunseen.engines import flower
-from fedunseen.engines.link import Join
+from fedunseen.engines.carriers import flower
+from fedunseen.engines.remote.link import Join
 
 folder, address, port, kit, name, patience = sys.argv[1:]
 done = threading.Event()
@@ -50,8 +50,8 @@ except Exception as error:
 COORDINATOR = """
 import sys, time
 from pathlib import Path
-from fedunseen.engines import flower
-from fedunseen.engines.link import Host
+from fedunseen.engines.carriers import flower
+from fedunseen.engines.remote.link import Host
 
 folder, port, kit, *names = sys.argv[1:]
 with flower.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), tuple(names))) as link:
@@ -312,7 +312,7 @@ def test_damaged_kits(tmp_path):
 def test_an_expired_certificate(tmp_path, monkeypatch, place):
     import datetime
 
-    from fedunseen.engines import flower_kit
+    from fedunseen.engines.carriers.flower import kit as kits
 
     today = datetime.datetime.now(datetime.UTC)
 
@@ -322,12 +322,12 @@ def test_an_expired_certificate(tmp_path, monkeypatch, place):
             return today - datetime.timedelta(days=9)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flower_kit.datetime, "datetime", Earlier)
+        patch.setattr(kits.datetime, "datetime", Earlier)
         flower.certificates(tmp_path / "old", "127.0.0.1", NAMES, days=2)
     kit = tmp_path / "old"
     with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"):
         hosted(kit / "coordinator", tmp_path)
-    monkeypatch.setattr(flower_kit, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
+    monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
     place.kit = kit
     with place.host():
         assert "is not accepted: certificate has expired; take the folder" in said(place.join("north"))
@@ -386,9 +386,9 @@ def test_a_simulation_outlives_its_workers(simulation):
 
 def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-    from fedunseen.engines import flower_simulation
+    from fedunseen.engines.carriers.flower import simulation as simulator
 
-    monkeypatch.setattr(flower_simulation, "START", 15.0)
+    monkeypatch.setattr(simulator, "START", 15.0)
     simulation = flower.simulate(Simulate(tmp_path, 2, 1, "none:none", ""))
     with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
         simulation.__enter__()

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
-from fedunseen.engines import nvflare as engine
-from fedunseen.engines.link import Host, Join, Simulate
+from fedunseen.engines.carriers import nvflare as engine
+from fedunseen.engines.remote.link import Host, Join, Simulate
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
@@ -27,8 +27,8 @@ HERE = "127.0.0.1"
 COORDINATOR = """
     import sys, time
     from pathlib import Path
-    from fedunseen.engines import nvflare as engine
-    from fedunseen.engines.link import Host
+    from fedunseen.engines.carriers import nvflare as engine
+    from fedunseen.engines.remote.link import Host
     folder, port, kit = sys.argv[1:]
     with engine.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), ("a",))) as link:
         while True:
@@ -39,8 +39,8 @@ COORDINATOR = """
 PARTY = """
     import sys, threading, time
     from pathlib import Path
-    from fedunseen.engines import nvflare as engine
-    from fedunseen.engines.link import Join
+    from fedunseen.engines.carriers import nvflare as engine
+    from fedunseen.engines.remote.link import Join
     folder, port, kit, name = sys.argv[1:]
     done = threading.Event()
     def answer(message):
@@ -291,7 +291,7 @@ def test_a_party_takes_no_commands(tmp_path):
     from nvflare.apis.event_type import EventType
     from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-    from fedunseen.engines.nvflare_relay import PartyRelay
+    from fedunseen.engines.carriers.nvflare.components import PartyRelay
 
     kept = list(ClientRequestProcessors.request_processors)
     try:

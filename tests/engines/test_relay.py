@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from fedunseen.engines import relay
-from fedunseen.engines.relay import ENDED, Port, Switchboard, dial
+from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, dial
 
 
 def until(true, seconds=10):
@@ -116,12 +115,12 @@ class Engine:
 @pytest.fixture
 def coordinator(tmp_path):
     pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
-    from fedunseen.engines.nvflare_relay import CoordinatorRelay
+    from fedunseen.engines.carriers.nvflare.components import CoordinatorRelay
 
     board = Switchboard()
     with Port(tmp_path, board.serve) as port:
         made = CoordinatorRelay(["a"])
-        made.engine, made.wire, made.ended = Engine(), dial(port.environment), relay.ENDED
+        made.engine, made.wire = Engine(), dial(port.environment)
         made._now("a", ("token", "process"))
         until(board.parties)
 
@@ -146,10 +145,10 @@ def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
 
 @pytest.mark.parametrize("body", ["text", 7, None, b"too large"])
 def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatch, body):
-    from fedunseen.engines import nvflare_relay
+    from fedunseen.engines.carriers.nvflare import components
 
-    monkeypatch.setattr(nvflare_relay, "ALLOWED", 4)
-    monkeypatch.setattr(nvflare_relay, "TIMES", 2)
+    monkeypatch.setattr(components, "ALLOWED", 4)
+    monkeypatch.setattr(components, "TIMES", 2)
     board, made = coordinator
 
     def answer(content):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from fedunseen.engines.wire import Expected, WireError, pack, read_reply, reply_message, unpack
+from fedunseen.engines.remote.wire import Expected, WireError, pack, read_reply, reply_message, unpack
 from fedunseen.strategies import Reply
 
 PARAMS = {"f.weight": torch.ones(3, 2), "f.bias": torch.zeros(3)}

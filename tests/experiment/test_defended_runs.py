@@ -7,7 +7,7 @@ import pytest
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from fedunseen.engines import in_process
+from fedunseen.engines.local import in_process
 from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.registry import find, names
 from fedunseen.threats.defences import DEFENCES

@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
 from fedunseen.core.errors import DataError, QuorumError, RefusedError
-from fedunseen.engines import distributed
-from fedunseen.engines.distributed import Meeting
-from fedunseen.engines.distributed import Party as Known
-from fedunseen.engines.wire import pack, unpack
+from fedunseen.engines.remote import coordinator
+from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.wire import pack, unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.party import Party, simulated
 
@@ -55,7 +54,7 @@ class Inline:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(distributed, "_PAUSE", 0.01)
+    monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
 
 
 def experiment(**more):
@@ -75,7 +74,7 @@ def members(folders, tmp_path):
 
 def hosted(chosen, link, out, resume=False):
     deployed = chosen.with_overrides(DEPLOYED)
-    return run(deployed, out, resume, meeting=lambda: nullcontext(Meeting(link, [Known(name) for name in NAMES])))
+    return run(deployed, out, resume, meeting=lambda: nullcontext(Meeting(link, [Member(name) for name in NAMES])))
 
 
 SETTINGS = [
@@ -286,7 +285,7 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     deal(few, tmp_path / "data", ("north", "south"))
     parties = {n: Party(tmp_path / "data" / n, tmp_path / "state" / n, lambda line: None) for n in ("north", "south")}
     deployed = few.with_overrides(DEPLOYED)
-    met = Meeting(Inline(parties), [Known(name) for name in parties])
+    met = Meeting(Inline(parties), [Member(name) for name in parties])
     done = run(deployed, tmp_path / "run", meeting=lambda: nullcontext(met))
     here = run(few.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "here"))
@@ -318,18 +317,18 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     links = {"apart": Lossy(members(folders, tmp_path)), "near": Simulated()}
     for place, (kind, link) in enumerate(links.items()):
         names = NAMES if kind == "apart" else ("0", "1", "2")
-        met = Meeting(link, [Known(name) for name in names])
+        met = Meeting(link, [Member(name) for name in names])
         one = deployed if not place else chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2})
         if not place:
             run(one, tmp_path / kind, meeting=lambda met=met: nullcontext(met))
         else:
             fake = type("Adapter", (), {"simulate": staticmethod(lambda place, link=link: nullcontext(link))})
             sys.modules["tests_lossy_adapter"] = fake
-            before, distributed.NVFlare.adapter = distributed.NVFlare.adapter, "tests_lossy_adapter"
+            before, coordinator.NVFlare.adapter = coordinator.NVFlare.adapter, "tests_lossy_adapter"
             try:
                 run(one, tmp_path / kind)
             finally:
-                distributed.NVFlare.adapter = before
+                coordinator.NVFlare.adapter = before
     one, other = (load_file(tmp_path / kind / "model.safetensors") for kind in links)
     assert all(torch.equal(one[name], other[name]) for name in other)
 

@@ -66,8 +66,8 @@ def host(
 ) -> None:
     """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
     from fedunseen.cli.roster import roster
-    from fedunseen.engines.distributed import Meeting, Party
-    from fedunseen.engines.link import Host
+    from fedunseen.engines.remote.coordinator import Meeting, Member
+    from fedunseen.engines.remote.link import Host
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
@@ -86,7 +86,7 @@ def host(
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     out = out or free_directory(chosen)
-    members = [Party(name) for name in names]
+    members = [Member(name) for name in names]
     place = Host(out / "engine", at, port, kit, tuple(names))
 
     @contextmanager
@@ -122,7 +122,7 @@ def join(
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
-    from fedunseen.engines.link import Join
+    from fedunseen.engines.remote.link import Join
     from fedunseen.experiment.party import Party
     from fedunseen.experiment.schema import parse_override
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fedunseen.cli.progress import state
-from fedunseen.engines.distributed import Party
+from fedunseen.engines.remote.coordinator import Member
 from fedunseen.experiment import Progress
 
 __all__ = ["Roster", "roster"]
@@ -24,7 +24,7 @@ _log = logging.getLogger("fedunseen.federation")
 class Roster:
     """A table of the parties, drawn anew from what is known of them whenever it is shown."""
 
-    def __init__(self, parties: Sequence[Party]) -> None:
+    def __init__(self, parties: Sequence[Member]) -> None:
         self.parties, self.title = parties, "waiting for parties"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -40,7 +40,7 @@ class Roster:
 
 
 @contextmanager
-def roster(parties: Sequence[Party]) -> Iterator[Progress]:
+def roster(parties: Sequence[Member]) -> Iterator[Progress]:
     """Yield what hears of every round: a live table on a terminal, a line a round elsewhere."""
     if not sys.stderr.isatty():
         yield _say_round

@@ -1,13 +1,23 @@
-"""Engines: where clients run. They share two functions: a client's round and the strategy's merge."""
+"""Engines: where clients run. They share two functions: a client's round and the strategy's merge.
 
-from fedunseen.engines.distributed import Distributed, DistributedSettings
-from fedunseen.engines.in_process import EngineSettings, InProcess, RoundResult
-from fedunseen.engines.worker import Worker
+``local`` runs all clients in this process, ``remote`` has them in other processes, on this machine or elsewhere, and
+``carriers`` bring the messages there and back.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedunseen.engines.local.in_process import EngineSettings, InProcess, RoundResult
+    from fedunseen.engines.local.worker import Worker
+    from fedunseen.engines.remote.coordinator import Distributed, DistributedSettings
 
 ENGINES = {
-    "in-process": "fedunseen.engines.in_process:InProcess",
-    "flower": "fedunseen.engines.distributed:Flower",
-    "nvflare": "fedunseen.engines.distributed:NVFlare",
+    "in-process": "fedunseen.engines.local.in_process:InProcess",
+    "flower": "fedunseen.engines.remote.coordinator:Flower",
+    "nvflare": "fedunseen.engines.remote.coordinator:NVFlare",
 }
 
 __all__ = [
@@ -19,3 +29,19 @@ __all__ = [
     "RoundResult",
     "Worker",
 ]
+
+_HOMES = {
+    "Distributed": "remote.coordinator",
+    "DistributedSettings": "remote.coordinator",
+    "EngineSettings": "local.in_process",
+    "InProcess": "local.in_process",
+    "RoundResult": "local.in_process",
+    "Worker": "local.worker",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for: a carrier's process needs neither PyTorch nor the other engines."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

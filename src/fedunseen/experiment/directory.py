@@ -42,7 +42,7 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
-from fedunseen.engines.distributed import Party
+from fedunseen.engines.remote.coordinator import Member
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
@@ -157,7 +157,7 @@ class RunDirectory:
         """Return what tells this run from all others: it stays when the run is resumed."""
         return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
 
-    def note_parties(self, parties: Sequence[Party]) -> None:
+    def note_parties(self, parties: Sequence[Member]) -> None:
         """Write down who the parties of a deployment are, and what each held when it was last there."""
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):

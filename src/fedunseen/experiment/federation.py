@@ -21,7 +21,7 @@ from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics
 from fedunseen.data.episodes import too_few
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import Distributed, DistributedSettings, EngineSettings, InProcess, Worker
-from fedunseen.engines.distributed import Deployment, Simulation
+from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.evaluation import Answers, answer
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find

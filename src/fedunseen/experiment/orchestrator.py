@@ -31,8 +31,8 @@ from fedunseen.data import Benchmark, Partition, fit_semantics, make_partition
 from fedunseen.data.episodes import for_episodes
 from fedunseen.data.partition import elsewhere
 from fedunseen.engines import Distributed, DistributedSettings, RoundResult
-from fedunseen.engines.distributed import Meeting, Party, dismiss_late
-from fedunseen.engines.link import Simulate
+from fedunseen.engines.remote.coordinator import Meeting, Member, dismiss_late
+from fedunseen.engines.remote.link import Simulate
 from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
@@ -207,7 +207,7 @@ def _met(
         threads = str(max(1, torch.get_num_threads() // settings.processes))
         place = Simulate(directory.path / "engine", clients, settings.processes, _WORKER, threads)
         with adapter.simulate(place) as link:
-            yield Meeting(link, [Party(str(client)) for client in range(clients)])
+            yield Meeting(link, [Member(str(client)) for client in range(clients)])
     else:
         yield None
 

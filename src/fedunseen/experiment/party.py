@@ -28,7 +28,8 @@ from fedunseen.data import Benchmark, Partition, Scaler
 from fedunseen.data.episodes import for_episodes
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess, Worker
-from fedunseen.engines.wire import (
+from fedunseen.engines.local.worker import Work
+from fedunseen.engines.remote.wire import (
     PROTOCOL,
     WireError,
     failure,
@@ -39,7 +40,6 @@ from fedunseen.engines.wire import (
     reply_message,
     unpack,
 )
-from fedunseen.engines.worker import Work
 from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.federation import Federation

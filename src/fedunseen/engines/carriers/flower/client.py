@@ -55,13 +55,13 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
-from fedunseen.engines import flower_kit
-from fedunseen.engines.flower_wire import PARTY, SILENCE, TOKEN, packed, unpacked
-from fedunseen.engines.link import Answer, Join
+from fedunseen.engines.carriers.flower import kit
+from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.remote.link import Answer, Join
 
 __all__ = ["answer_messages"]
 
-log = logging.getLogger("fedunseen.engines.flower")
+log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 BEAT = 1.0  # seconds between signs of life, at least
 KEPT = 10.0  # seconds for which Flower believes one; it takes no less
@@ -101,12 +101,12 @@ class Party:
         if place.kit is None:
             private, public = generate_key_pairs()
         else:
-            private = flower_kit.party_key(place.kit, place.name)
+            private = kit.party_key(place.kit, place.name)
             public = private.public_key()
             try:
                 verify = ssl.create_default_context(cafile=place.kit / "ca.crt")
             except (OSError, ssl.SSLError) as error:
-                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {flower_kit.MEND}") from error
+                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {kit.MEND}") from error
         self.public = public_key_to_bytes(public)
         self.client = FleetHttpClient(
             f"{'http' if place.kit is None else 'https'}://{self.where}",
@@ -288,7 +288,7 @@ class _Taken(Exception):
 
 
 def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
-    """Connect a party and answer until done; see :func:`fedunseen.engines.flower.join`."""
+    """Connect a party and answer until done; see :func:`fedunseen.engines.carriers.flower.join`."""
     party = Party(place)
     taken: float | None = None
     try:

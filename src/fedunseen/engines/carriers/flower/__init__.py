@@ -1,9 +1,8 @@
 """Engine "flower": what FedUnseen sends is carried by Flower.
 
-A deployment uses Flower's SuperLink (who is there, signatures, messages; :mod:`flower_superlink`) and its Fleet
-interface over HTTPS (:mod:`flower_party`), inside our two kinds of processes: nothing else is started, and no app, that
-is code, is shipped from the coordinator to a party. A simulation uses Flower's simulation on Ray
-(:mod:`flower_simulation`).
+A deployment uses Flower's SuperLink (``superlink.py``: who is there, signatures, messages) and its Fleet interface over
+HTTPS (``client.py``), inside our two kinds of processes: nothing else is started, and no app, that is code, is shipped
+from the coordinator to a party. A simulation uses Flower's simulation on Ray (``simulation.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedunseen.core.errors import MissingDependencyError
-from fedunseen.engines.link import Answer, Host, Join, Link, Simulate
+from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
 
 __all__ = ["certificates", "host", "join", "simulate"]
 
@@ -34,7 +33,7 @@ def host(place: Host) -> Iterator[Link]:
         RefusedError: if the kit is damaged or no longer valid.
     """
     _prepare(place.folder)
-    from fedunseen.engines.flower_superlink import serve
+    from fedunseen.engines.carriers.flower.superlink import serve
 
     with serve(place) as link:
         yield link
@@ -49,7 +48,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
             one that was there first stays.
     """
     _prepare(place.folder)
-    from fedunseen.engines.flower_party import answer_messages
+    from fedunseen.engines.carriers.flower.client import answer_messages
 
     answer_messages(place, answer, done)
 
@@ -60,16 +59,16 @@ def simulate(place: Simulate) -> Iterator[Link]:
     _prepare(place.folder)
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("Flower's simulation needs Ray: pip install 'fedunseen[flower]'")
-    from fedunseen.engines.flower_simulation import simulated
+    from fedunseen.engines.carriers.flower.simulation import simulated
 
     with simulated(place) as link:
         yield link
 
 
 def certificates(out: Path, host: str, parties: Sequence[str], days: int) -> None:
-    """Write ``out/coordinator/`` and ``out/NAME/`` for each party; see :func:`flower_kit.make`."""
+    """Write ``out/coordinator/`` and ``out/NAME/`` for each party; see :func:`make`."""
     _library()
-    from fedunseen.engines.flower_kit import make
+    from fedunseen.engines.carriers.flower.kit import make
 
     make(out, host, parties, days)
 
@@ -99,16 +98,16 @@ def _prepare(folder: Path) -> None:
 
     handler = logging.FileHandler(folder / "flower.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    for name in ("flwr", "uvicorn", "uvicorn.error", "fedunseen.engines.flower"):
+    for name in ("flwr", "uvicorn", "uvicorn.error", "fedunseen.engines.carriers.flower"):
         logger = logging.getLogger(name)
         for old in list(logger.handlers):
             logger.removeHandler(old)
             old.close()
         logger.propagate = False
-    for name in ("flwr", "uvicorn", "fedunseen.engines.flower"):
+    for name in ("flwr", "uvicorn", "fedunseen.engines.carriers.flower"):
         logging.getLogger(name).addHandler(handler)
     logging.getLogger("uvicorn.error").propagate = True
-    for name in ("flwr", "uvicorn", "fedunseen.engines.flower"):
+    for name in ("flwr", "uvicorn", "fedunseen.engines.carriers.flower"):
         logging.getLogger(name).setLevel(logging.INFO)
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
 """What a distributed engine is to the rest: something that carries bytes to parties and their answers back.
 
 A party is a client of a federation, on a machine of its own (deployment) or in a worker process (simulation). What the
-bytes mean is :mod:`fedunseen.engines.wire`'s affair; whether an answer is believed is the coordinator's.
+bytes mean is :mod:`fedunseen.engines.remote.wire`'s affair; whether an answer is believed is the coordinator's.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.link import Link, Simulate
-from fedunseen.engines.relay import ENDED, Child, Port, Switchboard, Wire, dial
+from fedunseen.engines.remote.link import Link, Simulate
+from fedunseen.engines.remote.relay import ENDED, Child, Port, Switchboard, Wire, dial
 
 __all__ = ["main", "simulated"]
 
-log = logging.getLogger("fedunseen.engines.flower")
+log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 PLACE = "FEDUNSEEN_SIMULATION"  # in the environment: what to simulate
 POLL = 0.05  # seconds between looks at Flower's answers
@@ -40,7 +40,7 @@ RAY = {
 
 @contextlib.contextmanager
 def simulated(place: Simulate) -> Iterator[Link]:
-    """Run the parties; see :func:`fedunseen.engines.flower.simulate`.
+    """Run the parties; see :func:`fedunseen.engines.carriers.flower.simulate`.
 
     Raises:
         FedUnseenError: if Flower's simulation does not start.
@@ -114,7 +114,7 @@ def _carry(wire: Wire, grid: Any, parties: int) -> None:
     """Carry messages and answers until our process ends."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    from fedunseen.engines.flower_wire import packed, unpacked
+    from fedunseen.engines.carriers.flower.content import packed, unpacked
 
     nodes: list[int] = []
     while len(nodes) < parties:
@@ -160,7 +160,7 @@ def _answer(message: Any, context: Any, factory: str, argument: str) -> Any:
     """Answer for a party, in a worker process."""
     from flwr.app import Message, RecordDict
 
-    from fedunseen.engines.flower_wire import packed, unpacked
+    from fedunseen.engines.carriers.flower.content import packed, unpacked
 
     if "to" not in message.content:
         return Message(RecordDict(), reply_to=message)

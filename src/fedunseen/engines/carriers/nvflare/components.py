@@ -1,8 +1,8 @@
 """What of ours runs inside NVFlare's processes: two components that carry messages between NVFlare and our processes.
 
-NVFlare loads this file from the folder for a site's own code, where :mod:`fedunseen.engines.nvflare` puts a copy of it
-and of ``relay.py`` (as ``fedunseen_relay.py``). It needs neither PyTorch nor this package. Messages are NVFlare's
-auxiliary messages, with one topic; ``do`` says what a message is about:
+NVFlare's configuration, which :mod:`fedunseen.engines.carriers.nvflare` writes, names these classes, and NVFlare
+imports them from this package; PyTorch is not imported. Messages are NVFlare's auxiliary messages, with one topic;
+``do`` says what a message is about:
 
 - coordinator to party: ``ping``, answered with the party's token and the number of its NVFlare process; ``ask``, a
   message for the party; ``refuse``, that it is not wanted, and why;
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import os
 import secrets
 import threading
@@ -29,6 +28,8 @@ from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
+
+from fedunseen.engines.remote.relay import ENDED, dial
 
 __all__ = ["CoordinatorRelay", "PartyRelay"]
 
@@ -64,11 +65,9 @@ class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
         super().__init__()
         self.wire: Any = None
         self.engine: Any = None
-        self.ended: tuple[type[BaseException], ...] = ()  # what a wire raises whose other end has gone
 
     def start(self, engine: Any) -> None:
-        relay = importlib.import_module("fedunseen_relay")
-        self.engine, self.wire, self.ended = engine, relay.dial(), relay.ENDED
+        self.engine, self.wire = engine, dial()
         engine.register_aux_message_handler(TOPIC, self.hear)
         for work in (self.listen, self.watch):
             threading.Thread(target=self._for_good, args=(work,), daemon=True).start()
@@ -76,7 +75,7 @@ class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
     def _for_good(self, work: Any) -> None:
         try:
             work()
-        except self.ended:
+        except ENDED:
             os._exit(0)  # our process has gone
         except BaseException:
             self.logger.exception("the relay failed")
@@ -237,7 +236,7 @@ class CoordinatorRelay(_Relay):
                 good = isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= most
                 if not good:
                     self.logger.warning(f"party {name!r}: an answer that is too large, or not bytes, is thrown away")
-                with contextlib.suppress(*self.ended):  # those who listen will see it too
+                with contextlib.suppress(*ENDED):  # those who listen will see it too
                     if good:
                         self.wire.send({"id": number}, body)
                     else:

@@ -40,13 +40,13 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.main import create_app
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
-from fedunseen.engines import flower_kit
-from fedunseen.engines.flower_wire import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
-from fedunseen.engines.link import Host, Link
+from fedunseen.engines.carriers.flower import kit
+from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.remote.link import Host, Link
 
 __all__ = ["serve"]
 
-log = logging.getLogger("fedunseen.engines.flower")
+log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 LARGEST = 16 * 2**20  # bytes of a request; Flower cuts what is larger into pieces of 5 MiB
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's
@@ -183,7 +183,7 @@ class SuperLink:
         return {name: presence.token for name, presence in self.gate.present().items()}
 
     def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-        """Send each party its message and give the answers as they come; see :class:`fedunseen.engines.link.Link`."""
+        """Send each party its message and give the answers as they come, as a ``Link`` does."""
         end = time.monotonic() + timeout
         run, task = self._begin()
         try:
@@ -310,8 +310,8 @@ class SuperLink:
 @contextlib.contextmanager
 def serve(place: Host) -> Iterator[Link]:
     """Listen for parties, and give a link to them."""
-    files = None if place.kit is None else flower_kit.server_files(place.kit)
-    public = None if place.kit is None else flower_kit.registered(place.kit, place.parties)
+    files = None if place.kit is None else kit.server_files(place.kit)
+    public = None if place.kit is None else kit.registered(place.kit, place.parties)
     app = create_app()
     app.state.enable_supernode_auth = public is not None
     state = app.state.linkstate_factory.state()
@@ -336,7 +336,7 @@ def serve(place: Host) -> Iterator[Link]:
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {flower_kit.MEND}") from error
+        raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.MEND}") from error
     server, listener = uvicorn.Server(config), _listener(place.address, place.port)
     link, ended = SuperLink(state, gate), threading.Event()
     threads = [

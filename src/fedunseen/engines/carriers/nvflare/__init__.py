@@ -4,7 +4,8 @@ NVFlare's own unit of work is a job: seconds to start and to end, lost with its 
 client process, closed to sites that come later. Its system components, on the other hand, live in the parent processes
 of server and sites, which stay connected, registered and authenticated without any job; every engine has a public
 channel for their messages (auxiliary messages, with a time-out each). So a deployment runs no jobs: a component of ours
-(:mod:`fedunseen.engines.nvflare_relay`) in the server's and in each site's process passes bytes on to our processes.
+(:mod:`~fedunseen.engines.carriers.nvflare.components`) in the server's and in each site's process passes bytes on to
+our processes.
 A side effect is that a coordinator cannot ship code: a site answers no command and accepts no job.
 
 NVFlare's processes remember nothing that matters. One that ends, or has lost its peer, is replaced.
@@ -30,12 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
-from fedunseen.engines.link import Answer, Host, Join, Link, Simulate
-from fedunseen.engines.relay import ENDED, Child, Port, Switchboard, Wire
+from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
+from fedunseen.engines.remote.relay import ENDED, Child, Port, Switchboard, Wire
 
 __all__ = ["certificates", "host", "join", "simulate"]
 
 PROJECT = "fedunseen"
+COMPONENTS = f"{__name__}.components"  # what NVFlare's processes load of ours
 SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
 START = 60.0  # s that NVFlare's processes may take to start on a busy machine
 TELL = 5.0  # s between two lines that say what join waits for
@@ -57,13 +59,6 @@ def _json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _copy(program: str, folder: Path) -> None:
-    """Copy what runs in NVFlare's processes to where they find it: this folder would hide NVFlare itself from them."""
-    own = Path(__file__).parent
-    shutil.copyfile(own / program, folder / program)
-    shutil.copyfile(own / "relay.py", folder / "fedunseen_relay.py")
-
-
 def _workspace(
     folder: Path,
     side: str,
@@ -75,11 +70,8 @@ def _workspace(
     """Write what an NVFlare process reads when it starts: its kit, its settings and our component."""
     for name in ("startup", "local"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    custom = folder / "local" / "custom"
-    custom.mkdir(parents=True)
-    (folder / "startup").mkdir()
+        (folder / name).mkdir(parents=True)
     folder.chmod(0o700)
-    _copy("nvflare_relay.py", custom)
     _json(folder / "startup" / f"fed_{side}.json", {"format_version": 2, **startup})
     components = [{"id": "fedunseen_relay", **component}]
     _json(folder / "local" / "resources.json", {"format_version": 2, **resources, "components": components})
@@ -130,17 +122,15 @@ def _secrets(kit: Path | None, side: str) -> dict[str, str]:
 
 
 def _home(folder: Path) -> dict[str, str]:
-    """Return what keeps an NVFlare process from writing anywhere else than into a folder."""
-    return {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1", "GRPC_VERBOSITY": "ERROR"}
+    """Return what keeps an NVFlare process from writing anywhere else than into a folder, and lets it import us."""
+    path = os.pathsep.join(filter(None, sys.path))
+    home = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**home, "PYTHONPATH": path, "GRPC_VERBOSITY": "ERROR"}
 
 
 def _start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
     """Start NVFlare's parent process of a side, ``server`` or ``client``."""
-    environment = {
-        **os.environ,
-        **more,
-        **_home(folder),
-    }
+    environment = {**os.environ, **more, **_home(folder)}
     module = f"nvflare.private.fed.app.{side}.{side}_train"
     secure = "true" if kit is not None else "false"
     command = [sys.executable, "-u", "-m", module, "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
@@ -248,7 +238,7 @@ def _server(place: Host, folder: Path, port: Port) -> Child:
         **_secrets(place.kit, "server"),
     }
     limits = {"max_num_clients": 10_000, "heart_beat_timeout": 60, "admin_storage": "transfer", "shutdown_period": 1}
-    component = {"path": "nvflare_relay.CoordinatorRelay", "args": {"parties": list(place.parties)}}
+    component = {"path": f"{COMPONENTS}.CoordinatorRelay", "args": {"parties": list(place.parties)}}
     _workspace(folder, "server", {"servers": [server]}, {"servers": [limits]}, place.kit, component)
     return _start(folder, "server", place.kit, port.environment)
 
@@ -373,7 +363,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     client = {"fqsn": place.name, "is_leaf": True, **_secrets(place.kit, "client")}
     service = {"target": f"{place.address}:{place.port}", "scheme": "grpc"}
     startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
-    component = {"path": "nvflare_relay.PartyRelay", "args": {}}
+    component = {"path": f"{COMPONENTS}.PartyRelay", "args": {}}
     token = {"FEDUNSEEN_TOKEN": secrets.token_hex(8)}
     with Port(folder, party.serve) as port:
         gone, told = time.monotonic(), time.monotonic()
@@ -550,19 +540,12 @@ def simulate(place: Simulate) -> Iterator[Link]:
     _needed()
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
-    _copy("nvflare_simulation.py", folder)
     processes = min(place.processes, place.parties)
     board = Switchboard()
     with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
-        environment = {
-            **os.environ,
-            **port.environment,
-            **_home(folder),
-            "PYTHONPATH": os.pathsep.join([str(folder.resolve()), *filter(None, sys.path)]),
-        }
-        script = str(folder.resolve() / "nvflare_simulation.py")
-        job = str(folder.resolve() / "job")
-        command = [sys.executable, script, job, str(place.parties), str(processes), place.factory, place.argument]
+        environment = {**os.environ, **port.environment, **_home(folder)}
+        job = [str(folder.resolve() / "job"), str(place.parties), str(processes), place.factory, place.argument]
+        command = [sys.executable, "-c", f"from {__name__}.simulation import main; main(*{job})"]
         keeper = _Kept(lambda: Child(command, folder / "output.txt", environment, folder))
         stack.callback(keeper.stop)
         _wait_for(board, keeper, folder)

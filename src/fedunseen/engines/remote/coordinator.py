@@ -1,6 +1,6 @@
 """The coordinator of a distributed engine: the in-process engine's round, with parties that may be slow, gone or lie.
 
-What carries the messages is a :class:`~fedunseen.engines.link.Link`: Flower's or NVFlare's, on one machine (a
+What carries the messages is a :class:`~fedunseen.engines.remote.link.Link`: Flower's or NVFlare's, on one machine (a
 simulation, whose worker processes have all data and are sent the client's state with its instruction) or between
 organisations (a deployment: data and state stay with the party). Nothing else differs between them. Replies are merged
 in client order, whoever answers first, so that the engine changes no result.
@@ -25,9 +25,9 @@ from torch import Tensor
 from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.core.parameters import Params, finite, is_statistic, length, size_in_bytes, to_device, under
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.in_process import RoundResult, bytes_sent, diverged
-from fedunseen.engines.link import Link
-from fedunseen.engines.wire import (
+from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged
+from fedunseen.engines.remote.link import Link
+from fedunseen.engines.remote.wire import (
     PROTOCOL,
     Expected,
     NotFiniteError,
@@ -47,8 +47,8 @@ __all__ = [
     "DistributedSettings",
     "Flower",
     "Meeting",
+    "Member",
     "NVFlare",
-    "Party",
     "Simulation",
     "dismiss_late",
     "needed",
@@ -105,14 +105,14 @@ class Flower:
     """Flower carries the messages (extra ``flower``)."""
 
     Settings = FlowerSettings
-    adapter: ClassVar[str] = "fedunseen.engines.flower"
+    adapter: ClassVar[str] = "fedunseen.engines.carriers.flower"
 
 
 class NVFlare:
     """NVIDIA FLARE carries the messages (extra ``nvflare``)."""
 
     Settings = NVFlareSettings
-    adapter: ClassVar[str] = "fedunseen.engines.nvflare"
+    adapter: ClassVar[str] = "fedunseen.engines.carriers.nvflare"
 
 
 def dismiss(link: Link, parties: Iterable[str]) -> None:
@@ -143,7 +143,7 @@ def needed(quorum: int | float, clients: int) -> int:
 
 
 @dataclass(eq=False)
-class Party:
+class Member:
     """What the coordinator knows of a party.
 
     Attributes:
@@ -176,7 +176,7 @@ class Meeting:
     """
 
     link: Link
-    parties: list[Party]
+    parties: list[Member]
     run: str = ""
     greeted: dict[str, str] = field(default_factory=dict)
 
@@ -257,7 +257,7 @@ class Distributed:
         return self._meet().link
 
     @property
-    def parties(self) -> list[Party]:
+    def parties(self) -> list[Member]:
         """The parties, in the order of the clients."""
         return self._meet().parties
 
@@ -405,7 +405,7 @@ class Distributed:
     def _is_new(self, name: str, token: str) -> bool:
         return self._meet().greeted.get(name) != token and time.monotonic() > self._deaf.get(name, 0.0)
 
-    def _greet(self, new: Iterable[Party], job: Deployment, tokens: Mapping[str, str]) -> None:
+    def _greet(self, new: Iterable[Member], job: Deployment, tokens: Mapping[str, str]) -> None:
         place = {party.name: k for k, party in enumerate(self.parties)}
         hello = {
             "kind": "hello",

@@ -185,7 +185,7 @@ class Switchboard:
             return dict(self.present)
 
     def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-        """Send each party its message and give the answers as they come; see :class:`fedunseen.engines.link.Link`."""
+        """Send each party its message and give the answers as they come, as a ``Link`` does."""
         end = time.monotonic() + timeout
         came: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
         numbers = {name: self._post(name, message, came) for name, message in messages.items()}

@@ -1,8 +1,7 @@
 """A simulation as one NVFlare job: its client processes do the parties' work, its server passes messages on.
 
-Run as a program, from our process: ``python nvflare_simulation.py FOLDER PARTIES PROCESSES FACTORY ARGUMENT``; see
-:class:`fedunseen.engines.link.Simulate`. Beside it lies a copy of ``relay.py``, as ``fedunseen_relay.py``.
-What ``FACTORY`` names is imported in the client processes alone.
+:func:`main` is that job's process, which :func:`fedunseen.engines.carriers.nvflare.simulate` starts. What its
+``factory`` names is imported in the client processes alone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from typing import Any
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
-__all__ = ["Process", "Switch"]
+from fedunseen.engines.remote.relay import ENDED, dial
+
+__all__ = ["Process", "Switch", "main"]
 
 LONG = 1e6  # s; whoever waits for an answer has a time-out of its own
 
@@ -67,8 +68,7 @@ class Switch:
     @collab.main  # type: ignore[untyped-decorator]
     def run(self) -> None:
         """Pass messages on until our process goes."""
-        relay = importlib.import_module("fedunseen_relay")
-        wire = relay.dial()
+        wire = dial()
         names = [str(i) for i in range(self.parties)]
         queues: list[queue.SimpleQueue[tuple[int, str, bytes]]] = []
         for client in collab.clients:
@@ -86,7 +86,7 @@ class Switch:
                     continue
                 self.open.add(head["id"])
                 queues[place[head["to"]]].put((head["id"], head["to"], body))
-        except relay.ENDED:
+        except ENDED:
             os._exit(0)  # our process has gone, and its keeper will end the rest
 
     def work(self, client: Any, waiting: queue.SimpleQueue[tuple[int, str, bytes]], wire: Any) -> None:
@@ -123,7 +123,3 @@ def main(folder: str, parties: str, processes: str, factory: str, argument: str)
     recipe = CollabRecipe("simulation", server=switch, client=process, min_clients=int(processes))
     names = [f"process-{i}" for i in range(int(processes))]
     recipe.execute(SimEnv(clients=names, num_threads=len(names), workspace_root=folder))
-
-
-if __name__ == "__main__":
-    importlib.import_module("nvflare_simulation").main(*sys.argv[1:])  # a name that the job's processes know it by

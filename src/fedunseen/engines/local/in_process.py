@@ -12,7 +12,7 @@ from pydantic import Field
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import Params, finite, size_in_bytes
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.worker import Work, Worker
+from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged"]

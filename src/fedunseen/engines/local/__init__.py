@@ -1,0 +1,1 @@
+"""The in-process engine: every client of a run in this process."""
