@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedunseen.data.episodes import Tasks, draw_episodes
-from fedunseen.evaluation.few_shot import confidence, episode_accuracies, episode_answers, nearest_support
+from fedunseen.evaluation.few_shot import episode_answers, nearest_support
+from fedunseen.metrics import confidence, episode_accuracies
 
 
 def test_the_interval_is_that_of_the_mean():

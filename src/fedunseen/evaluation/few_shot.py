@@ -1,4 +1,4 @@
-"""Few-shot accuracy as the field measures it: the mean over many episodes with its 95 % interval.
+"""What few-shot models answer in episodes; :mod:`fedunseen.metrics` says how good that is.
 
 Every model of a run answers the same episodes, and so do baselines that cost nothing: the nearest support sample in raw
 pixels, and the nearest class mean of the features of the network before training.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedunseen.data.episodes import Episodes, Tasks, split
 
-__all__ = ["confidence", "episode_accuracies", "episode_answers", "nearest_support"]
+__all__ = ["episode_answers", "nearest_support"]
 
 
 def episode_answers(
@@ -37,28 +37,6 @@ def episode_answers(
         logits = classify(split(inputs[index], episodes.shots))
         parts.append(logits.argmax(-1).reshape(len(index), ways, -1).cpu())
     return torch.cat(parts).numpy()
-
-
-def episode_accuracies(answers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (E,) the accuracies of answers (E, N, Q) in percent.
-
-    Example:
-        >>> episode_accuracies(np.array([[[0, 0], [1, 0]], [[0, 0], [1, 1]]])).tolist()
-        [75.0, 100.0]
-    """
-    right = answers == np.arange(answers.shape[1])[:, None]
-    return np.asarray(100 * right.mean((1, 2)))
-
-
-def confidence(accuracies: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean of episodes' accuracies (E,) and half of its 95 % interval, 1.96 sd / sqrt(E).
-
-    Example:
-        >>> confidence(np.array([40.0, 60.0]))[0], round(confidence(np.array([40.0, 60.0]))[1], 3)
-        (50.0, 19.6)
-    """
-    spread = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else float("nan")
-    return float(accuracies.mean()), 1.96 * spread / len(accuracies) ** 0.5
 
 
 def nearest_support(ways: int) -> Callable[[Tasks], Tensor]:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.evaluation.paired import class_difference, harmonic_difference, paired_difference
 from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.run import Run
+from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 __all__ = ["Comparison", "compare"]
 

@@ -19,13 +19,14 @@ from fedunseen.core.random import stream
 from fedunseen.data import Benchmark
 from fedunseen.data.episodes import Episodes, Tasks, split, validation_samples
 from fedunseen.engines import RoundResult
-from fedunseen.evaluation.few_shot import confidence, episode_accuracies, episode_answers, nearest_support
+from fedunseen.evaluation.few_shot import episode_answers, nearest_support
 from fedunseen.experiment.directory import RunDirectory, load_params
 from fedunseen.experiment.federation import Federation, mean_terms
 from fedunseen.experiment.summary import small
 from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML
 from fedunseen.methods.protonet import prototype_logits
+from fedunseen.metrics import confidence, episode_accuracies
 
 __all__ = ["FewShot"]
 

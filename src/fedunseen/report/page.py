@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedunseen import metrics
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, statistics
 from fedunseen.report.attacked import attack_section
@@ -227,8 +228,8 @@ def _classes(facts: Facts) -> dict[str, Any]:
     labels, zsl_answers, gzsl_answers = (
         tensors[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
     )
-    zsl = statistics.per_class(labels, zsl_answers, count)
-    gzsl = statistics.per_class(labels, gzsl_answers, count)
+    zsl = metrics.per_class(labels, zsl_answers, range(count))
+    gzsl = metrics.per_class(labels, gzsl_answers, range(count))
     samples = np.bincount(labels, minlength=count)
     ranked = unseen[np.lexsort((gzsl[unseen], np.nan_to_num(zsl[unseen], nan=-1.0)))[::-1]]
     bars = [
@@ -247,7 +248,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
     scored = [{"name": facts.names[c], "gzsl": float(gzsl[c])} for c in seen.tolist()]
     tested = unseen[samples[unseen] > 0]
     order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
-    table = statistics.confusion(labels, zsl_answers, order)
+    table = metrics.confusion(labels, zsl_answers, order)
     wrong = np.where(np.eye(len(table), dtype=bool), 0.0, table)
     worst = [divmod(int(i), len(table)) for i in np.argsort(wrong, axis=None)[::-1][:6]]
     return {

@@ -15,14 +15,12 @@ __all__ = [
     "attribute_order",
     "band",
     "clients_band",
-    "confusion",
     "curve",
     "episode_confusion",
     "holding_order",
     "leaf_order",
     "mean_cosine",
     "mean_jaccard",
-    "per_class",
     "row_scaled",
 ]
 
@@ -69,48 +67,6 @@ def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
         array([20., nan])
     """
     return band([line.get("clients", {}).get(name, []) for line in lines])
-
-
-def per_class(labels: Ids, answers: Ids, classes: int) -> Floats:
-    """Return (classes,) the percentage of right answers among each class's samples; NaN where there are none.
-
-    Args:
-        labels: (n,) true classes.
-        answers: (n,) answered classes.
-        classes: how many classes there are.
-
-    Example:
-        >>> per_class(np.array([0, 0, 2]), np.array([0, 1, 2]), 3)
-        array([ 50.,  nan, 100.])
-    """
-    counts = np.bincount(labels, minlength=classes)
-    right = np.bincount(labels[labels == answers], minlength=classes)
-    return np.where(counts > 0, 100.0 * right / np.maximum(counts, 1), np.nan)
-
-
-def confusion(labels: Ids, answers: Ids, ids: Ids) -> Floats:
-    """Return (m, m) how often, in percent of row i's samples, class ``ids[i]`` is answered with ``ids[j]``.
-
-    Args:
-        labels: (n,) true classes; samples of classes outside ``ids`` do not count.
-        answers: (n,) answered classes; an answer outside ``ids`` leaves its row below 100.
-        ids: (m,) the classes, in the order wanted.
-
-    Example:
-        >>> confusion(np.array([7, 7, 5]), np.array([7, 5, 5]), np.array([5, 7]))
-        array([[100.,   0.],
-               [ 50.,  50.]])
-    """
-    place = {int(c): i for i, c in enumerate(ids)}
-    table = np.zeros((len(ids), len(ids)))
-    totals = np.zeros((len(ids), 1))
-    for label, answer in zip(labels.tolist(), answers.tolist(), strict=True):
-        if (row := place.get(label)) is None:
-            continue
-        totals[row] += 1
-        if (column := place.get(answer)) is not None:
-            table[row, column] += 1
-    return np.where(totals > 0, 100.0 * table / np.maximum(totals, 1), np.nan)
 
 
 def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedunseen.evaluation.paired import class_difference, harmonic_difference, paired_difference
+from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 
 def test_the_interval_over_seeds_is_student_s():

@@ -1,0 +1,449 @@
+"""Zero-shot and few-shot accuracy as the field measures it, on plain arrays.
+
+====================================================== ======================================================
+what                                                   here
+====================================================== ======================================================
+ZSL: choose among unseen classes only                  :func:`zsl`
+GZSL: choose among all classes; U, S and H             :func:`generalized`
+calibrated stacking: the factor gamma                  :func:`calibrate`
+accuracy of each class, confusions                     :func:`per_class`, :func:`confusion`
+few-shot: accuracy of each episode, 95 % interval      :func:`episode_accuracies`, :func:`confidence`
+is one model better than another? 95 % intervals       :func:`paired_difference`, :func:`class_difference`,
+                                                       :func:`harmonic_difference`
+====================================================== ======================================================
+
+Accuracies are means over classes, in percent: every class counts the same, however many samples it has (Xian et al.
+2018). In generalised zero-shot learning U and S are the accuracies on samples of unseen and of seen classes, and H is
+their harmonic mean. Calibrated stacking (Chao et al. 2016) lowers the scores of seen classes by a factor gamma, in the
+method's own score units.
+
+A paired difference asks two models the same questions. Both answer the easy ones well and the hard ones badly, so that
+its interval is much narrower than what the intervals of both make one expect. It is about the questions asked: another
+training, with another seed, is another model. :func:`paired_difference` of the seeds' numbers tells about that.
+
+Example:
+    >>> scores = np.array([[0.9, 0.1, 0.3], [0.2, 0.8, 0.6], [0.7, 0.1, 0.6]])  # three samples, three classes
+    >>> labels, seen, unseen = [0, 1, 2], [0, 1], [2]
+    >>> zsl(scores, labels, unseen)
+    100.0
+    >>> generalized(scores, labels, seen, unseen)
+    Generalized(unseen=0.0, seen=100.0, harmonic=0.0)
+    >>> generalized(scores, labels, seen, unseen, factor=calibrate(scores, labels, seen, unseen))
+    Generalized(unseen=100.0, seen=100.0, harmonic=100.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import scipy.stats
+from numpy.typing import ArrayLike, NDArray
+
+from fedunseen.core.errors import ArgumentError
+
+__all__ = [
+    "Answers",
+    "Generalized",
+    "Metrics",
+    "accuracies",
+    "answers_of",
+    "best_factor",
+    "calibrate",
+    "class_difference",
+    "confidence",
+    "confusion",
+    "episode_accuracies",
+    "generalized",
+    "harmonic_difference",
+    "harmonic_mean",
+    "paired_difference",
+    "per_class",
+    "zsl",
+]
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Right = NDArray[np.bool_]
+
+_CANDIDATES = 2000  # calibration factors tried
+_Z = 1.96
+
+
+class Generalized(NamedTuple):
+    """Generalised zero-shot accuracies in percent: U, S and H."""
+
+    unseen: float
+    seen: float
+    harmonic: float
+
+
+# From scores
+
+
+def zsl(scores: ArrayLike, labels: ArrayLike, unseen: ArrayLike) -> float:
+    """Return the ZSL accuracy in percent: samples of unseen classes, answered among the unseen classes only.
+
+    Args:
+        scores: (n, C) how well each class fits each sample: the higher, the better.
+        labels: (n,) the true classes, as columns of ``scores``; samples of other classes than ``unseen`` do not count.
+        unseen: (u,) ids of the unseen classes, or (C,) bool.
+
+    Raises:
+        ArgumentError: the shapes do not fit, an id is no column of ``scores``, or no sample is of an unseen class.
+
+    Example:
+        >>> zsl([[9.0, 0.1, 0.2], [9.0, 0.3, 0.2]], [1, 1], unseen=[1, 2])
+        50.0
+    """
+    table, truth = _checked(scores, labels)
+    candidates = _ids("unseen", unseen, table.shape[1])
+    mine = _samples_of("unseen", truth, candidates)
+    return _mean_per_class(candidates[table[np.ix_(mine, candidates)].argmax(1)] == truth[mine], truth[mine])
+
+
+def generalized(
+    scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike, factor: float = 0.0
+) -> Generalized:
+    """Return the generalised accuracies U, S and H in percent: all samples, answered among all classes.
+
+    Args:
+        scores: (n, C) how well each class fits each sample: the higher, the better.
+        labels: (n,) the true classes, as columns of ``scores``.
+        seen: (s,) ids of the seen classes, or (C,) bool.
+        unseen: (u,) ids of the unseen classes, or (C,) bool. Columns of neither are never the answer.
+        factor: gamma, what the scores of seen classes are lowered by; 0 is no calibration.
+
+    Raises:
+        ArgumentError: the shapes do not fit, an id is no column of ``scores``, or one side has no samples.
+
+    Example:
+        >>> generalized([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1], factor=0.2)
+        Generalized(unseen=100.0, seen=100.0, harmonic=100.0)
+    """
+    found = accuracies(_checked_answers(scores, labels, seen, unseen), factor)
+    return Generalized(found.gzsl_unseen, found.gzsl_seen, found.gzsl_harmonic)
+
+
+def calibrate(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike) -> float:
+    """Return the calibration factor gamma with the highest harmonic mean; choose it on validation classes.
+
+    Args:
+        scores: (n, C) as for :func:`generalized`; on validation classes these play the unseen ones.
+        labels: (n,) the true classes, as columns of ``scores``.
+        seen: (s,) ids of the seen classes, or (C,) bool.
+        unseen: (u,) ids of the unseen classes, or (C,) bool.
+
+    Raises:
+        ArgumentError: as for :func:`generalized`.
+
+    Example:
+        >>> calibrate([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1])  # any between 0.1 and 0.8
+        0.45
+    """
+    return best_factor([_checked_answers(scores, labels, seen, unseen)])
+
+
+def harmonic_mean(unseen: float, seen: float) -> float:
+    """Return 2US / (U + S), and 0 where both are 0.
+
+    Example:
+        >>> round(harmonic_mean(82.0, 89.9), 1)
+        85.8
+    """
+    return 2 * unseen * seen / (unseen + seen) if unseen + seen else 0.0
+
+
+# From answers
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Per-class top-1 accuracies in percent."""
+
+    zsl: float
+    gzsl_unseen: float
+    gzsl_seen: float
+    gzsl_harmonic: float
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What a model answers on the test samples, enough to know its accuracies under any calibration factor.
+
+    Attributes:
+        labels: (n,) true classes.
+        best_seen, best_unseen: (n,) the best class among the seen and among the unseen.
+        gap: (n,) score of the best seen class less that of the best unseen one; with factor gamma, the answer is the
+            seen class where ``gap >= gamma``.
+        unseen: (n,) bool, the sample's class is unseen.
+        zsl: (n,) the answer among the unseen classes alone: ``best_unseen``, unless the model has scores for that.
+    """
+
+    labels: Ids
+    best_seen: Ids
+    best_unseen: Ids
+    gap: Floats
+    unseen: Right
+    zsl: Ids
+
+    def generalised(self, factor: float = 0.0) -> Ids:
+        """Return (n,) the answers among all classes."""
+        return np.where(self.gap >= factor, self.best_seen, self.best_unseen)
+
+
+def answers_of(scores: NDArray[np.floating], labels: Ids, seen: Ids, unseen: Ids) -> Answers:
+    """Turn scores (n, C) into answers; of equal scores the lower id wins, and a seen class over an unseen one."""
+    among_seen, among_unseen = scores[:, seen], scores[:, unseen]
+    best_unseen = unseen[among_unseen.argmax(1)]
+    gap = (among_seen.max(1) - among_unseen.max(1)).astype(np.float64)
+    return Answers(labels, seen[among_seen.argmax(1)], best_unseen, gap, np.isin(labels, unseen), best_unseen)
+
+
+def accuracies(answers: Answers, factor: float = 0.0) -> Metrics:
+    """Return the accuracies under calibration factor gamma = ``factor`` (0: none)."""
+    u, s = answers.unseen, ~answers.unseen
+    right = answers.generalised(factor) == answers.labels
+    unseen, seen = _mean_per_class(right[u], answers.labels[u]), _mean_per_class(right[s], answers.labels[s])
+    among_unseen = _mean_per_class(answers.zsl[u] == answers.labels[u], answers.labels[u])
+    return Metrics(among_unseen, unseen, seen, harmonic_mean(unseen, seen))
+
+
+def best_factor(many: Sequence[Answers]) -> float:
+    """Return the calibration factor with the highest harmonic mean, averaged over the given models' answers.
+
+    Both accuracies are steps as functions of gamma: U rises where gamma passes the gap of a rightly answered sample of
+    an unseen class, S falls likewise. So the gaps themselves are all there is to try, or quantiles of many.
+    """
+    gaps = np.unique(np.concatenate([answers.gap for answers in many]))
+    if len(gaps) > _CANDIDATES:
+        gaps = np.unique(np.quantile(gaps, np.linspace(0, 1, _CANDIDATES)))
+    # Between two gaps nothing changes: the middle of the interval is the most robust choice.
+    candidates = np.concatenate([[gaps[0] - 1e-6], (gaps[1:] + gaps[:-1]) / 2, [gaps[-1] + 1e-6]])
+    total = np.zeros(len(candidates))
+    for answers in many:
+        u, s = answers.unseen, ~answers.unseen
+        unseen = _share_below(answers, u, answers.best_unseen, candidates)
+        seen = _share_below(answers, s, answers.best_seen, np.array([np.inf])) - _share_below(
+            answers, s, answers.best_seen, candidates
+        )
+        total += np.divide(2 * unseen * seen, unseen + seen, out=np.zeros_like(total), where=unseen + seen > 0)
+    best = np.flatnonzero(total >= total.max() - 1e-12)
+    # Of a plateau, the factor nearest to none at all.
+    return float(candidates[best[np.abs(candidates[best]).argmin()]])
+
+
+def per_class(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floats:
+    """Return (m,) the percentage of right answers among each class's samples; NaN where there are none.
+
+    Args:
+        labels: (n,) true classes, by id or by name.
+        answers: (n,) answered classes.
+        classes: (m,) the classes in the order wanted.
+
+    Example:
+        >>> per_class(["cat", "cat", "dog"], ["cat", "dog", "dog"], ["cat", "dog", "eel"])
+        array([ 50., 100.,  nan])
+    """
+    table = confusion(labels, answers, classes)
+    return np.diagonal(table).copy()
+
+
+def confusion(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floats:
+    """Return (m, m) how often, in percent of row i's samples, class ``classes[i]`` is answered with ``classes[j]``.
+
+    Args:
+        labels: (n,) true classes, by id or by name; samples of other classes do not count.
+        answers: (n,) answered classes; an answer outside ``classes`` leaves its row below 100.
+        classes: (m,) in the order wanted.
+
+    Returns:
+        Rows of classes without samples are NaN.
+
+    Example:
+        >>> confusion([7, 7, 5], [7, 5, 5], [5, 7])
+        array([[100.,   0.],
+               [ 50.,  50.]])
+    """
+    from sklearn.metrics import confusion_matrix  # it takes half a second to import
+
+    truth, answered, order = np.asarray(labels), np.asarray(answers), np.asarray(classes)
+    if truth.shape != answered.shape:
+        raise ArgumentError(f"there are {truth.size} labels, but {answered.size} answers: give one a sample")
+    if not np.isin(truth, order).any():
+        return np.full((len(order), len(order)), np.nan)
+    counts = confusion_matrix(truth, answered, labels=order)
+    totals = np.array([[(truth == one).sum()] for one in order])
+    return np.where(totals > 0, 100.0 * counts / np.maximum(totals, 1), np.nan)
+
+
+# From episodes
+
+
+def episode_accuracies(answers: Ids) -> Floats:
+    """Return (E,) the accuracies in percent of answers (E, N, Q) to E episodes of N classes with Q queries each.
+
+    An answer is a class's place in its episode, 0..N - 1.
+
+    Example:
+        >>> episode_accuracies(np.array([[[0, 0], [1, 0]], [[0, 0], [1, 1]]])).tolist()
+        [75.0, 100.0]
+    """
+    right = answers == np.arange(answers.shape[1])[:, None]
+    return np.asarray(100 * right.mean((1, 2)))
+
+
+def confidence(accuracies: Floats) -> tuple[float, float]:
+    """Return the mean of episodes' accuracies (E,) and half of its 95 % interval, 1.96 sd / sqrt(E).
+
+    Example:
+        >>> confidence(np.array([40.0, 60.0]))[0], round(confidence(np.array([40.0, 60.0]))[1], 3)
+        (50.0, 19.6)
+    """
+    spread = float(accuracies.std(ddof=1)) if len(accuracies) > 1 else float("nan")
+    return float(accuracies.mean()), _Z * spread / len(accuracies) ** 0.5
+
+
+# Between two models
+
+
+def paired_difference(ours: Floats, theirs: Floats) -> tuple[float, float]:
+    """Return the mean of ``ours - theirs`` (n,) and half of its 95 % interval by Student's t; NaN of fewer than two.
+
+    Example:
+        >>> mean, half = paired_difference(np.array([61.0, 52.0, 73.0]), np.array([60.0, 50.0, 70.0]))
+        >>> mean, round(half, 2)  # t(0.975; 2) = 4.30 times 1 / sqrt(3)
+        (2.0, 2.48)
+    """
+    apart = ours - theirs
+    if len(apart) < 2:
+        return float(apart.mean()), float("nan")
+    half = scipy.stats.t.ppf(0.975, len(apart) - 1) * apart.std(ddof=1) / len(apart) ** 0.5
+    return float(apart.mean()), float(half)
+
+
+def class_difference(labels: Ids, ours: Right, theirs: Right) -> tuple[float, float]:
+    """Return the difference of two per-class accuracies in percent, and half of its 95 % interval.
+
+    Classes are fixed, and the samples within each are drawn: the variance of the mean over C classes is the sum over
+    classes of s_c^2 / n_c, over C^2. NaN where a class has but one sample.
+
+    Args:
+        labels: (n,) true classes.
+        ours: (n,) whether our answer is right.
+        theirs: (n,) the same of the other model.
+
+    Example:
+        >>> right = np.array([True, True, False, True]), np.array([False, True, False, True])
+        >>> mean, half = class_difference(np.array([0, 0, 1, 1]), *right)
+        >>> mean, round(half, 1)
+        (25.0, 49.0)
+    """
+    mean, variance = _over_classes(labels, 100.0 * ours - 100.0 * theirs)
+    return mean, _Z * variance**0.5
+
+
+def harmonic_difference(labels: Ids, seen: Right, ours: Right, theirs: Right) -> tuple[float, float]:
+    """Return the difference of two harmonic means (S, U) in percent, and half of its 95 % interval.
+
+    To first order: H = 2 S U / (S + U) changes by 2 U^2 / (S + U)^2 times S's change, and likewise by U's.
+
+    Args:
+        labels: (n,) true classes.
+        seen: (n,) whether the true class is a seen one.
+        ours: (n,) whether our answer is right.
+        theirs: (n,) the same of the other model.
+    """
+    sides = (seen, ~seen)
+    means, slopes = zip(*(_harmonic(labels, sides, right) for right in (ours, theirs)), strict=True)
+    variance = 0.0
+    for side, first, second in zip(sides, *slopes, strict=True):
+        variance += _over_classes(labels[side], 100.0 * (first * ours[side] - second * theirs[side]))[1]
+    return means[0] - means[1], _Z * variance**0.5
+
+
+def _harmonic(labels: Ids, sides: tuple[Right, Right], right: Right) -> tuple[float, tuple[float, float]]:
+    """Return the harmonic mean, and its slopes along seen and unseen accuracy."""
+    s, u = (_over_classes(labels[side], 100.0 * right[side].astype(np.float64))[0] for side in sides)
+    if s + u == 0:
+        return 0.0, (0.0, 0.0)
+    return 2 * s * u / (s + u), (2 * u**2 / (s + u) ** 2, 2 * s**2 / (s + u) ** 2)
+
+
+def _over_classes(labels: Ids, values: Floats) -> tuple[float, float]:
+    """Return the mean over classes of the means of values (n,), and its variance."""
+    each = [values[labels == c] for c in np.unique(labels)]
+    mean = float(np.mean([one.mean() for one in each]))
+    variances = [one.var(ddof=1) / len(one) if len(one) > 1 else float("nan") for one in each]
+    return mean, float(np.sum(variances)) / len(each) ** 2
+
+
+# What they share
+
+
+def _share_below(answers: Answers, group: Right, answered: Ids, factors: Floats) -> Floats:
+    """Return per-class accuracy of ``answered`` within ``group`` counting only samples with gap < factor."""
+    labels, right = answers.labels[group], (answered == answers.labels)[group]
+    _, position, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    weight = 1.0 / counts[position] / len(counts)
+    gap = answers.gap[group][right]
+    order = np.argsort(gap)
+    cumulative = np.concatenate([[0.0], np.cumsum(weight[right][order])])
+    return cumulative[np.searchsorted(gap[order], factors, side="left")]
+
+
+def _mean_per_class(right: Right, labels: Ids) -> float:
+    """Return the mean over classes of the share of right answers, in percent."""
+    _, position, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    return float(100 * (np.bincount(position, right) / counts).mean())
+
+
+def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating], Ids]:
+    """Return scores (n, C) and labels (n,) as arrays.
+
+    Raises:
+        ArgumentError: they do not fit.
+    """
+    table, truth = np.asarray(scores), np.asarray(labels)
+    if table.ndim != 2 or truth.shape != table.shape[:1]:
+        raise ArgumentError(f"scores have the shape {table.shape} and labels {truth.shape}: give (n, C) and (n,)")
+    if table.dtype.kind not in "fiu" or not np.isfinite(table).all():
+        raise ArgumentError("scores hold what is no finite number: a class that must not win is left out of the ids")
+    return table, _ids("labels", truth, table.shape[1])
+
+
+def _ids(what: str, given: ArrayLike, classes: int) -> Ids:
+    """Return ids of columns, from ids or from (C,) bool.
+
+    Raises:
+        ArgumentError: they are none.
+    """
+    values = np.asarray(given)
+    if what != "labels" and values.dtype == bool and values.shape == (classes,):
+        return np.flatnonzero(values)
+    if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):
+        raise ArgumentError(f"{what} are not a list of whole numbers: give columns of the scores")
+    if len(values) and not (values.min() >= 0 and values.max() < classes):
+        wrong = values.min() if values.min() < 0 else values.max()
+        raise ArgumentError(f"{what} name class {wrong}, but the scores have the columns 0 to {classes - 1}")
+    return values.astype(np.int64)
+
+
+def _samples_of(what: str, labels: Ids, ids: Ids) -> Right:
+    mine = np.isin(labels, ids)
+    if not mine.any():
+        raise ArgumentError(
+            f"no sample is of {'an' if what == 'unseen' else 'a'} {what} class: there is nothing to measure"
+        )
+    return mine
+
+
+def _checked_answers(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike) -> Answers:
+    table, truth = _checked(scores, labels)
+    among = _ids("seen", seen, table.shape[1]), _ids("unseen", unseen, table.shape[1])
+    if len(both := np.intersect1d(*among)):
+        raise ArgumentError(f"class {both[0]} is both seen and unseen: it can be one of them only")
+    mine = _samples_of("seen", truth, among[0]) | _samples_of("unseen", truth, among[1])
+    return answers_of(table[mine], truth[mine], *map(np.sort, among))
