@@ -3,6 +3,7 @@ import importlib
 import pytest
 import torch
 
+from fedunseen import strategies
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies import STRATEGIES, Instruction, Reply, Strategy
 from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
@@ -131,3 +132,34 @@ def test_what_a_client_remembers_joins_at_the_client(name):
     if not strategy.merges:
         assert own["w"].tolist() == [1, 1]
         assert strategy.recall(strategy.instruct(state, params, 2), own, 2).own is own
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_a_round_without_a_reply_changes_neither_model_nor_state(name):
+    strategy = find(name)()
+    params = {"w": torch.ones(2), "v": torch.zeros(3), "n.running_var": torch.ones(1)}
+    state = strategy.init(params, 3)
+    new, after = strategy.merge(state, params, [], 4)
+    for before, now in ((state, new), (params, after)):
+        assert before.keys() == now.keys()
+        assert all(torch.equal(now[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_settings_are_given_as_one_object_or_by_keyword(name):
+    kind = find(name)
+    assert kind().settings == kind.Settings()
+    assert kind(server_lr=0.5).settings == kind.Settings(server_lr=0.5) == kind(kind.Settings(server_lr=0.5)).settings
+    assert getattr(strategies, kind.__name__) is kind
+    assert kind.__name__ in dir(strategies)
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="mu"):
+        strategies.FedProx(mu=-1.0)
+    with pytest.raises(ValueError, match="nu"):
+        strategies.FedProx(nu=1.0)
+    with pytest.raises(TypeError, match=r"^FedAvg takes settings or single ones by keyword, not both$"):
+        FedAvg(FedAvgSettings(), rounds=3)
+    with pytest.raises(AttributeError, match=r"^module 'fedunseen\.strategies' has no attribute 'FedProxx'$"):
+        strategies.FedProxx  # noqa: B018

@@ -183,9 +183,8 @@ def test_no_update_changes_more_than_it_may_however_long_it_is(size):
 
 @pytest.mark.usefixtures("free")
 def test_a_defence_that_judges_each_alone_goes_first():
-    clip = NormClip(NormClipSettings(bound=1.0), 0)
-    inner = Robust(FedAvg(FedAvgSettings()), clip)
-    strategy = private({0: 1.0, 1: 1.0}, rate=1.0, inner=inner)
+    inner = private({0: 1.0, 1: 1.0}, rate=1.0, inner=FedAvg(FedAvgSettings()))
+    strategy = Robust(inner, NormClip(NormClipSettings(bound=1.0), 0))
     start = {"w": torch.zeros(2)}
     state, after = strategy.merge(strategy.init(start, 2), start, [reply(0, [3.0, 4.0]), reply(1, [0.5, 0.0])], 0)
     np.testing.assert_allclose(after["w"], [0.55, 0.4], atol=1e-4)

@@ -66,8 +66,8 @@ class LocalResult:
     """
 
     params: Params
-    terms: dict[str, float]
-    steps: int
+    terms: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
     step_lengths: dict[str, float] = field(default_factory=dict)
 
 

@@ -30,10 +30,10 @@ from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.episodic import Episodic
 from fedunseen.strategies import Reply, Strategy
-from fedunseen.strategies.peers import Peers
+from fedunseen.strategies.peers import Peers, averages
 from fedunseen.strategies.selective import Selective, matches, travelling
 from fedunseen.threats.attacks import Attack
-from fedunseen.threats.defences import Defence, Robust, Scores, Wrapper
+from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.privacy import Private
 from fedunseen.threats.screening import COUNTS
 
@@ -177,7 +177,7 @@ class Federation:
                 f"method.name = {settings.name!r} with encoder.name = {experiment.encoder.name!r} cannot train clients "
                 "as one batch: set engine.mode to 'auto'"
             )
-        if strategy.needs_sgd and not all(isinstance(phase.optimiser, SGD) for phase in method.phases()):
+        if strategy.lengths == "memory" and not all(isinstance(phase.optimiser, SGD) for phase in method.phases()):
             other = "choose another strategy, for example fedavg"
             remedy = "set method.optimiser = 'sgd'" if hasattr(settings, "optimiser") else other
             raise ExperimentError(
@@ -192,7 +192,8 @@ class Federation:
         check_participants(experiment, partition)
         strategy = _guard(experiment, strategy, method, benchmark, partition, semantics, inputs, initial)
         attack = make_attack(experiment, benchmark, partition, inputs, feature_scaler)
-        forgiving = isinstance(strategy, Wrapper) or attack is not None
+        guarded = experiment.defence.name != "none" or experiment.privacy.name != "none"
+        forgiving = guarded or attack is not None
         engine: InProcess | Distributed
         if isinstance(settings_of_engine, DistributedSettings):
             job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
@@ -372,10 +373,9 @@ def _with_peers(strategy: Strategy, method: Method, experiment: Experiment) -> S
     Raises:
         ExperimentError: the model of all others cannot be had from what a client is sent.
     """
-    exclusive, own = method.settings.exclusive, strategy.settings
-    plain = own.weights == "uniform" and own.server_lr == 1 and own.update_scale == 1
-    plain = plain and experiment.defence.name == experiment.privacy.name == "none"
-    if exclusive and not (plain and strategy.merges and type(strategy).merge is Strategy.merge):
+    exclusive = method.settings.exclusive
+    plain = averages(strategy) and experiment.defence.name == experiment.privacy.name == "none"
+    if exclusive and not plain:
         raise ExperimentError(
             "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
             "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1, "
@@ -439,29 +439,30 @@ def _guard(
     """
     seed, privacy = experiment.run.seed, experiment.privacy
     held = {k: np.unique(benchmark.labels[own]) for k, own in enumerate(partition.clients)}
+    defence: Defence | None = None
     if experiment.defence.name != "none":
         chosen: type[Defence] = find("defence", experiment.defence.name)
         scores = None
         if chosen.asks_scores:
             scores = _scores(experiment, method, benchmark, held, semantics, inputs)
         defence = chosen(experiment.defence, seed, scores)
-        if privacy.name != "none" and not defence.each_alone:
+    if privacy.name != "none":
+        if defence is not None and not defence.each_alone:
             raise ExperimentError(
                 f"privacy.name = {privacy.name!r} needs a defence that judges every update by itself, which "
                 f"defence.name = {experiment.defence.name!r} does not as it is set: choose 'norm-clip' with a "
                 "defence.bound, or 'none'"
             )
-        strategy = Robust(strategy, defence)
-    if privacy.name == "none":
-        return strategy
-    if statistics := [name for name in initial if is_statistic(name)]:
-        raise ExperimentError(
-            f"privacy.name = {privacy.name!r} cannot protect running statistics ({statistics[0]!r}), which noise may "
-            "turn negative: choose an encoder without BatchNorm, for example encoder.norm = 'group'"
-        )
-    uniform = experiment.strategy.weights == "uniform"
-    weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in held.items()}
-    return Private(strategy, privacy, experiment.strategy.fraction, experiment.strategy.rounds, weights, seed)
+        if statistics := [name for name in initial if is_statistic(name)]:
+            raise ExperimentError(
+                f"privacy.name = {privacy.name!r} cannot protect running statistics ({statistics[0]!r}), which noise "
+                "may turn negative: choose an encoder without BatchNorm, for example encoder.norm = 'group'"
+            )
+        uniform = experiment.strategy.weights == "uniform"
+        weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in held.items()}
+        own = experiment.strategy
+        strategy = Private(strategy, privacy, own.fraction, own.rounds, weights, seed)
+    return strategy if defence is None else Robust(strategy, defence)
 
 
 def _scores(

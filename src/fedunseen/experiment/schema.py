@@ -248,9 +248,9 @@ class Experiment(BaseModel):
                     f"{section}.name = {choice!r} has no effect with strategy.name = {name!r}, which merges no "
                     "clients' updates: leave it out, or choose a strategy that does"
                 )
-        if defence != "none" and name == "fednova":
+        if defence != "none" and strategy.lengths == "model":
             raise ExperimentError(
-                f"defence.name = {defence!r} cannot bound what strategy.name = 'fednova' merges, which divides every "
+                f"defence.name = {defence!r} cannot bound what strategy.name = {name!r} merges, which divides every "
                 "update by the steps that its client says it took: choose another strategy, for example fedavg"
             )
         if privacy == "none":

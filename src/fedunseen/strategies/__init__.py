@@ -1,8 +1,44 @@
-"""Strategies, one file each: what is shared, how a client is corrected, how updates merge."""
+"""Strategies, one file each: what is shared, how a client is corrected, how updates merge.
+
+Every strategy of the table below can be imported from here, takes its settings by keyword, and works on plain
+dictionaries of tensors, with any training loop.
+
+Example:
+    Two clients, whose samples say 1 and 3, find the number in between. Each takes ten gradient steps a round; FedProx
+    pulls them towards the model that they were sent.
+
+    >>> import torch
+    >>> from fedunseen.core.phases import Step
+    >>> from fedunseen.core.trainer import LocalResult
+    >>> from fedunseen.strategies import FedProx, Reply
+    >>> strategy = FedProx(mu=0.1, weights="samples")
+    >>> model = {"w": torch.zeros(())}
+    >>> state, remembered = strategy.init(model, clients=2), {0: {}, 1: {}}
+    >>> for round in range(20):
+    ...     replies = []
+    ...     for client, sample in enumerate([1.0, 3.0]):
+    ...         told = strategy.recall(strategy.instruct(state, model, round), remembered[client], round)
+    ...         gradient = strategy.correct(lambda params, step: ({"w": params["w"] - sample}, {}))
+    ...         local = dict(told.params)
+    ...         for _ in range(10):
+    ...             gradients, _ = gradient(local, Step({}, {}, told.extras | told.kept, {}))
+    ...             local = {name: value - 0.1 * gradients[name] for name, value in local.items()}
+    ...         update, remembered[client] = strategy.finish(told, LocalResult(local), remembered[client])
+    ...         replies.append(Reply(client, update, classes=1, samples=50))
+    ...     state, model = strategy.merge(state, model, replies, round)
+    >>> f"{model['w']:.3f}"
+    '2.000'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["STRATEGIES", "Instruction", "Reply", "Strategy", "StrategySettings"]
+__all__ = ["STRATEGIES", "Instruction", "Reply", "Strategy", "StrategySettings", "Wrapper"]
 
 STRATEGIES = {
     "fedavg": "fedunseen.strategies.fedavg:FedAvg",
@@ -16,3 +52,16 @@ STRATEGIES = {
     "centralised": "fedunseen.strategies.alone:Centralised",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a strategy's class from its file when it is first asked for."""
+    for place in STRATEGIES.values():
+        module, _, attribute = place.partition(":")
+        if attribute == name:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(place.partition(":")[2] for place in STRATEGIES.values())})

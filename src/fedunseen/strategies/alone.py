@@ -41,7 +41,7 @@ class Local(Strategy):
 
 
 class CentralisedSettings(StrategySettings):
-    """Settings of training in one place; a round is ``local_epochs`` passes over all data."""
+    """Settings of training in one place. A round is ``local_epochs`` passes over all data."""
 
     name: Literal["centralised"] = "centralised"
 

@@ -88,31 +88,50 @@ class Reply:
 
 
 class Strategy:
-    """Federated averaging, and the base of all strategies: they override what they do differently.
+    """Federated averaging, and the base of all strategies: a subclass overrides what it does differently.
 
-    Running statistics of normalisation layers are not learnt: whatever a strategy does to parameters, these are
-    averaged with the weights of the replies.
+    Running statistics of normalisation layers are not learnt. Whatever a strategy does to parameters, it averages
+    these with the weights of the replies.
+
+    Args:
+        settings: all settings, as an experiment gives them.
+        options: single settings by keyword, the others at their defaults; instead of ``settings``.
 
     Attributes:
         merges: replies become one model; otherwise every client keeps its own.
         pools: all data are put together at one client before the run (no federation at all).
-        needs_lengths: divides what replies say by their step lengths.
-        needs_sgd: divides changes of parameters by the steps taken, which only SGD allows.
-        merges_by_mean: what the server takes from a round's replies is the weighted mean of their updates, nothing
-            else of any client: what private merging can stand in for.
-        merges_nobody: has something to merge, or to say, of a round without a single reply.
+        lengths: what the server divides by the step lengths that replies claim. ``nothing``; ``memory``: updates, to
+            remember mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
+            merges (FedNova), so that no defence can bound them.
+        merges_by_mean: all that the server takes from a round's replies is the weighted mean of their updates, which
+            private merging can replace by a noisy one. True until a subclass overrides ``merge``; one that does, and
+            still takes nothing but the mean, says so.
+
+    Raises:
+        TypeError: both settings and single ones are given.
+        ValueError: a setting is unknown or out of its range.
+
+    Example:
+        >>> from fedunseen.strategies import FedProx
+        >>> FedProx(mu=0.01).settings.mu, FedProx().settings.weights
+        (0.01, 'classes')
     """
 
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
     merges: bool = True
     pools: bool = False
-    needs_lengths: bool = False
-    needs_sgd: bool = False
-    merges_by_mean: bool = False
-    merges_nobody: bool = False
+    lengths: Literal["nothing", "memory", "model"] = "nothing"
+    merges_by_mean: bool = True
 
-    def __init__(self, settings: StrategySettings) -> None:
-        self.settings = settings
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "merge" in vars(cls) and "merges_by_mean" not in vars(cls):
+            cls.merges_by_mean = False  # a merge that nobody has vouched for may take anything from anybody
+
+    def __init__(self, settings: StrategySettings | None = None, **options: Any) -> None:
+        if settings is not None and options:
+            raise TypeError(f"{type(self).__name__} takes settings or single ones by keyword, not both")
+        self.settings = settings if settings is not None else self.Settings(**options)
 
     def init(self, params: Params, clients: int) -> Params:
         """Return the server's state before round 0, from the first parameters and the number of all clients."""
@@ -153,14 +172,19 @@ class Strategy:
         return {n: start[n] + (change if is_statistic(n) else change / scale) for n, change in update.items()}
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters."""
+        """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters.
+
+        A round may end without a single reply; a strategy then returns the state and the parameters as they are.
+        """
+        if not replies:
+            return state, params
         step = self.server_step(round)
         weights = [step * weight for weight in self.reply_weights(replies)]
         merged = add_scaled(params, [reply.update for reply in replies], weights)
         return state, merged | self.merged_statistics(params, replies)
 
     def notes(self, state: Params) -> dict[str, Any]:
-        """Return what the merge that made ``state`` has to say of its round, as JSON values for ``metrics.jsonl``."""
+        """Return what there is to say of the merge that made ``state``, as JSON values for ``metrics.jsonl``."""
         return {}
 
     def merged_statistics(self, params: Params, replies: Sequence[Reply]) -> Params:

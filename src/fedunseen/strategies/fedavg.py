@@ -25,7 +25,6 @@ class FedAvg(Strategy):
     """The weighted mean of the clients' updates."""
 
     Settings = FedAvgSettings
-    merges_by_mean = True
 
 
 class FedAvgDecaySettings(StrategySettings):
@@ -40,12 +39,8 @@ class FedAvgDecay(Strategy):
     """FedAvg whose server takes smaller steps as rounds go by: eta * decay^t."""
 
     Settings = FedAvgDecaySettings
-    merges_by_mean = True
-
-    def __init__(self, settings: FedAvgDecaySettings) -> None:
-        super().__init__(settings)
-        self.decay = settings.decay
+    settings: FedAvgDecaySettings
 
     def server_step(self, round: int) -> float:
         """Return eta * decay^round."""
-        return self.settings.server_lr * self.decay**round
+        return self.settings.server_lr * self.settings.decay**round

@@ -49,10 +49,7 @@ class FedGloSS(Strategy):
     """Global sharpness-aware minimisation with dual variables; rho = rho_local = 0 and no dual variables is FedAvg."""
 
     Settings = FedGloSSSettings
-
-    def __init__(self, settings: FedGloSSSettings) -> None:
-        super().__init__(settings)
-        self.config = settings
+    settings: FedGloSSSettings
 
     def init(self, params: Params, clients: int) -> Params:
         """Return sigma = 0 and the number of clients; there is no pseudo-gradient yet."""
@@ -61,27 +58,27 @@ class FedGloSS(Strategy):
 
     def radius(self, full: float, round: int) -> float:
         """Return a radius in ``round``: it rises in a straight line from 0.001 (or from less, if it is less)."""
-        start, rise = min(0.001, full), self.config.warmup_rounds
+        start, rise = min(0.001, full), self.settings.warmup_rounds
         return full if round >= rise else start + (full - start) * round / rise
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send w~, also as the point of the pull, and the radius of the client's own SAM."""
         gradient = within("gradient/", state)
         start = params
-        if gradient and self.config.rho:
-            step = self.radius(self.config.rho, round) / (_norm(gradient) + 1e-12)
+        if gradient and self.settings.rho:
+            step = self.radius(self.settings.rho, round) / (_norm(gradient) + 1e-12)
             start = params | {name: params[name] + step * g for name, g in gradient.items()}
         extras: Params = {}
-        if self.config.rho_local:
+        if self.settings.rho_local:
             device = next(iter(params.values())).device
-            extras["rho"] = torch.tensor(self.radius(self.config.rho_local, round), device=device)
-        if self.config.dual:
+            extras["rho"] = torch.tensor(self.radius(self.settings.rho_local, round), device=device)
+        if self.settings.dual:
             extras |= under("start/", {name: start[name] for name in within("sigma/", state)})
         return Instruction(start, extras)
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's dual variable s_k, zero in its first round."""
-        if not self.config.dual:
+        if not self.settings.dual:
             return instruction
         start = within("start/", instruction.extras)
         own = client_state or {name: torch.zeros_like(value) for name, value in start.items()}
@@ -93,14 +90,14 @@ class FedGloSS(Strategy):
         def sharpness_aware(params: Params, step: Step) -> tuple[Params, Terms]:
             grads, terms = gradient(params, step)
             extras = step.extras
-            if self.config.rho_local:
+            if self.settings.rho_local:
                 size = extras["rho"] / (_norm(grads) + 1e-12)
                 # The second pass is no batch of its own: what it does to running statistics is thrown away.
                 fixed = {name: v.clone() if is_statistic(name) else v for name, v in step.fixed.items()}
                 above = {name: params[name] + size * g for name, g in grads.items()}
                 grads, _ = gradient(above, step._replace(fixed=fixed))
-            if self.config.dual:
-                pull = {name: (params[name] - extras[f"start/{name}"]) / self.config.beta for name in grads}
+            if self.settings.dual:
+                pull = {name: (params[name] - extras[f"start/{name}"]) / self.settings.beta for name in grads}
                 grads = {name: g - extras[f"dual/{name}"] + pull[name] for name, g in grads.items()}
             return grads, terms
 
@@ -109,23 +106,25 @@ class FedGloSS(Strategy):
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send the update, remember s_k - (w_k - w~) / beta."""
         update, _ = super().finish(instruction, result, client_state)
-        if not self.config.dual:
+        if not self.settings.dual:
             return update, client_state
         dual = within("dual/", instruction.kept)
         moved = {name: result.params[name] - instruction.params[name] for name in dual}
-        return update, {name: value - moved[name] / self.config.beta for name, value in dual.items()}
+        return update, {name: value - moved[name] / self.settings.beta for name, value in dual.items()}
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Step from w along the pseudo-gradient, then by -beta sigma."""
+        if not replies:
+            return state, params
         zero = {name: torch.zeros_like(value) for name, value in within("sigma/", state).items()}
         updates = [{name: reply.update[name] for name in zero} for reply in replies]
         mean = add_scaled(zero, updates, self.reply_weights(replies))
         merged = params | {name: params[name] + self.server_step(round) * change for name, change in mean.items()}
         sigma = within("sigma/", state)
-        if self.config.dual:
-            share = -len(replies) / (self.config.beta * float(state["clients"]) * self.settings.update_scale)
+        if self.settings.dual:
+            share = -len(replies) / (self.settings.beta * float(state["clients"]) * self.settings.update_scale)
             sigma = add_scaled(sigma, updates, [share * weight for weight in self.reply_weights(replies)])
-            merged |= {name: merged[name] - self.config.beta * value for name, value in sigma.items()}
+            merged |= {name: merged[name] - self.settings.beta * value for name, value in sigma.items()}
         gradient = {name: -change for name, change in mean.items()}
         new = under("sigma/", sigma) | under("gradient/", gradient) | {"clients": state["clients"]}
         return new, merged | self.merged_statistics(params, replies)

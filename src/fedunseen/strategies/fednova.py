@@ -29,10 +29,12 @@ class FedNova(Strategy):
     """
 
     Settings = FedNovaSettings
-    needs_lengths = True
+    lengths = "model"
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge normalised updates; what no phase updates stays as it is."""
+        if not replies:
+            return state, params
         weights, step = self.reply_weights(replies), self.server_step(round)
         merged = {name: value.clone() for name, value in params.items()}
         for name in replies[0].step_lengths:

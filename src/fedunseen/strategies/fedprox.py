@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedunseen.core.parameters import Params, under
+from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 
@@ -29,11 +29,7 @@ class FedProx(Strategy):
     r"""Adds :math:`\frac{\mu}{2}\|w - w^t\|^2` to the local loss (their Eq. 2)."""
 
     Settings = FedProxSettings
-    merges_by_mean = True
-
-    def __init__(self, settings: FedProxSettings) -> None:
-        super().__init__(settings)
-        self.mu = settings.mu
+    settings: FedProxSettings
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the global model twice: as the start, and as the point of the pull."""
@@ -41,12 +37,11 @@ class FedProx(Strategy):
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Add mu (w - w^t) to the gradient."""
+        mu = self.settings.mu
 
         def pulled(params: Params, step: Step) -> tuple[Params, Terms]:
             grads, terms = gradient(params, step)
-            pull = {
-                name: grad + self.mu * (params[name] - step.extras[f"global/{name}"]) for name, grad in grads.items()
-            }
-            return pull, terms
+            centre = within("global/", step.extras)
+            return {name: grad + mu * (params[name] - centre[name]) for name, grad in grads.items()}, terms
 
         return pulled

@@ -39,11 +39,7 @@ class Moon(Strategy):
     """FedAvg with the model-contrastive term (their Eq. 3) added to every loss."""
 
     Settings = MoonSettings
-    merges_by_mean = True
-
-    def __init__(self, settings: MoonSettings) -> None:
-        super().__init__(settings)
-        self.mu, self.temperature = settings.mu, settings.temperature
+    settings: MoonSettings
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the model, which is also what the client's features are drawn to."""
@@ -60,7 +56,8 @@ class Moon(Strategy):
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
         """Add mu times the contrastive term, on the loss's own ``representation`` if it gives one."""
-        if not self.mu:
+        mu, temperature = self.settings.mu, self.settings.temperature
+        if not mu:
             return loss
 
         def contrasting(params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -70,8 +67,8 @@ class Moon(Strategy):
                 own = represent(params, batch, context)
             everybody = represent(within("global/", context), batch, context)
             previous = represent(within("previous/", context), batch, context)
-            term = context["known"] * contrast(own, everybody, previous, batch["weights"], self.temperature)
-            total = value + self.mu * term
+            term = context["known"] * contrast(own, everybody, previous, batch["weights"], temperature)
+            total = value + mu * term
             return total, {**terms, "loss": total, "contrast": term}
 
         return contrasting

@@ -8,100 +8,91 @@ numbers more, the round that w^t was merged in and the weight that each reply ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from fedunseen.core.parameters import Params, under, within
-from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
+from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["Peers"]
+__all__ = ["Peers", "averages"]
 
 _ROUND, _WEIGHT = "peers_round", "peers_weight"
 _MERGED = "peers_merged"  # the round of the last merge, as it travels; a client remembers its own under _ROUND
 
 
-class Peers(Strategy):
+def averages(strategy: Strategy) -> bool:
+    """Say whether the strategy's merged model is the plain mean of its clients' models, each counting the same.
+
+    Example:
+        >>> from fedunseen.strategies import FedAvg, FedAvgDecay, FedProx
+        >>> averages(FedProx(weights="uniform")), averages(FedAvg(weights="classes"))
+        (True, False)
+        >>> averages(FedAvgDecay(weights="uniform"))  # the server takes shorter and shorter steps
+        False
+    """
+    kind, own = type(strategy), strategy.settings
+    as_base = kind.merge is Strategy.merge and kind.server_step is Strategy.server_step
+    return strategy.merges and as_base and own.weights == "uniform" and own.server_lr == own.update_scale == 1
+
+
+class Peers(Wrapper):
     """Another strategy, whose clients know a peer model too.
 
     Args:
         inner: the strategy.
-        exclusive: the peer is the model of all other clients (Eq. 11); otherwise the merged one. Only where a merged
-            model is the plain mean of its clients': ``weights = "uniform"`` and ``server_lr = 1``.
+        exclusive: the peer is the model of all other clients (Eq. 11), which takes an inner strategy that
+            :func:`averages`; otherwise it is the merged model.
     """
 
     def __init__(self, inner: Strategy, exclusive: bool) -> None:
-        super().__init__(inner.settings)
-        self.inner, self.exclusive = inner, exclusive
-        self.merges, self.pools = inner.merges, inner.pools
-        self.needs_sgd, self.needs_lengths = inner.needs_sgd, inner.needs_lengths
-        self.merges_by_mean, self.merges_nobody = inner.merges_by_mean, inner.merges_nobody
+        super().__init__(inner)
+        self.exclusive = exclusive
 
     def init(self, params: Params, clients: int) -> Params:
         """Return the inner strategy's state; nobody has had a share in the first model."""
-        state = under("inner/", self.inner.init(params, clients))
+        state = super().init(params, clients)
         if self.exclusive:
             state |= {_ROUND: torch.tensor(-1.0), _WEIGHT: torch.tensor(0.0)}
         return state
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Add when the model was merged and what each reply counted, which the k-exclusive peer is made with."""
-        told = self.inner.instruct(within("inner/", state), params, round)
+        told = super().instruct(state, params, round)
         if not self.exclusive:
             return told
         return replace(told, extras=told.extras | {_MERGED: state[_ROUND], _WEIGHT: state[_WEIGHT]})
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the peer, which is made of what the client is sent and what it remembers."""
-        told = self.inner.recall(instruction, self._own(client_state), round)
-        peer = told.params or told.own
         if not self.exclusive:
-            return replace(told, kept=told.kept | under("peers/", peer))
-        last = within("last/", client_state)
+            told = super().recall(instruction, client_state, round)
+            return replace(told, kept=told.kept | under("peers/", told.params or told.own))
+        told = super().recall(instruction, within("inner/", client_state), round)
+        peer, last = told.params, within("last/", client_state)
         weight = float(instruction.extras[_WEIGHT])
         if last and float(client_state[_ROUND]) == float(instruction.extras[_MERGED]) and weight < 1:
             peer = {name: (value - weight * last[name]) / (1 - weight) for name, value in peer.items()}
         kept = told.kept | under("peers/", peer) | {_ROUND: torch.tensor(float(round))}
         return replace(told, kept=kept)
 
-    def objective(self, loss: Loss, represent: Represent) -> Loss:
-        """As the inner strategy."""
-        return self.inner.objective(loss, represent)
-
-    def correct(self, gradient: GradientFunction) -> GradientFunction:
-        """As the inner strategy."""
-        return self.inner.correct(gradient)
-
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Remember the model that goes into the next merged one."""
-        update, inner = self.inner.finish(instruction, result, self._own(client_state))
-        state = under("inner/", inner) if self.merges else inner
-        if self.exclusive:
-            last = {name: value.clone() for name, value in result.params.items()}
-            state |= under("last/", last) | {_ROUND: instruction.kept[_ROUND]}
-        return update, state
-
-    def _own(self, client_state: Params) -> Params:
-        """Return the inner strategy's part; where every client keeps its model, the state is that and nothing else."""
-        return within("inner/", client_state) if self.merges else client_state
-
-    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
-        """As the inner strategy."""
-        return self.inner.local_model(start, update)
+        """Remember, where the peer is the model of all others, the client's share of the next merged model."""
+        if not self.exclusive:
+            return super().finish(instruction, result, client_state)
+        update, inner = super().finish(instruction, result, within("inner/", client_state))
+        last = {name: value.clone() for name, value in result.params.items()}
+        return update, under("inner/", inner) | under("last/", last) | {_ROUND: instruction.kept[_ROUND]}
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge as the inner strategy does; remember what each reply counted."""
-        inner, params = self.inner.merge(within("inner/", state), params, replies, round)
-        state = under("inner/", inner)
-        if self.exclusive:
-            weight = torch.tensor(1 / len(replies), dtype=torch.float64)
-            state |= {_ROUND: torch.tensor(float(round)), _WEIGHT: weight}
-        return state, params
-
-    def server_step(self, round: int) -> float:
-        """As the inner strategy."""
-        return self.inner.server_step(round)
+        new, merged = super().merge(state, params, replies, round)
+        if not self.exclusive:
+            return new, merged
+        if not replies:  # the model is still the one of an earlier round
+            return new | {_ROUND: state[_ROUND], _WEIGHT: state[_WEIGHT]}, merged
+        weight = torch.tensor(1 / len(replies), dtype=torch.float64)
+        return new | {_ROUND: torch.tensor(float(round)), _WEIGHT: weight}, merged

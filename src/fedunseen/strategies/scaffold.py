@@ -39,8 +39,7 @@ class Scaffold(Strategy):
     """
 
     Settings = ScaffoldSettings
-    needs_lengths = True
-    needs_sgd = True
+    lengths = "memory"
 
     def init(self, params: Params, clients: int) -> Params:
         """Return c = 0, and the number of clients."""
@@ -79,6 +78,8 @@ class Scaffold(Strategy):
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge as FedAvg does, and move c by the mean change of the clients' c_k."""
+        if not replies:
+            return state, params
         _, merged = super().merge(state, params, replies, round)
         c, share = within("c/", state), len(replies) / float(state["clients"])
         new = dict(c)

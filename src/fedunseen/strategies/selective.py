@@ -7,16 +7,15 @@ classes. It wraps any strategy, which then sees nothing but what travels.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-
-from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, under, within
-from fedunseen.core.phases import GradientFunction, Loss, Represent, Step, Terms
+from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies.base import Instruction, Reply, Strategy
+from fedunseen.strategies.base import Instruction, Strategy
+from fedunseen.strategies.wrappers import Wrapper
 
 __all__ = ["Selective", "corrected_in_part", "matches", "travelling"]
 
@@ -89,37 +88,24 @@ def corrected_in_part(
     return split
 
 
-class Selective(Strategy):
-    """Another strategy, for some of the parameters.
+class Selective(Wrapper):
+    """Another strategy, for some of the parameters: it sees nothing of the others.
+
+    A client's state holds the inner strategy's under ``inner/``, and the client's own parameters under ``own/``.
 
     Args:
-        inner: the strategy that what travels is subject to.
-        initial: the other parameters of round 0. Every party draws them from the run's seed by itself.
+        inner: the strategy of the parameters that travel.
+        initial: the other parameters as they are before round 0. Every party draws them from the run's seed by itself.
     """
 
     def __init__(self, inner: Strategy, initial: Params) -> None:
-        super().__init__(inner.settings)
-        self.inner, self.initial = inner, initial
-        self.merges, self.pools = inner.merges, inner.pools
-        self.needs_sgd, self.needs_lengths = inner.needs_sgd, inner.needs_lengths
-        self.merges_by_mean = inner.merges_by_mean
-
-    def init(self, params: Params, clients: int) -> Params:
-        """Return the inner strategy's state; ``params`` are those that travel."""
-        return self.inner.init(params, clients)
-
-    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
-        """As the inner strategy."""
-        return self.inner.instruct(state, params, round)
+        super().__init__(inner)
+        self.initial = initial
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own parameters to what the inner strategy sends and recalls (Eq. 5)."""
-        told = self.inner.recall(instruction, within("inner/", client_state), round)
+        told = super().recall(instruction, within("inner/", client_state), round)
         return replace(told, own=within("own/", client_state) or self.initial)
-
-    def objective(self, loss: Loss, represent: Represent) -> Loss:
-        """As the inner strategy."""
-        return self.inner.objective(loss, represent)
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Correct the gradient by what travels as the inner strategy does, and leave that by the rest as it is."""
@@ -127,20 +113,11 @@ class Selective(Strategy):
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send the inner strategy's update, and keep the rest."""
-        sent = LocalResult(
-            {name: result.params[name] for name in instruction.params},
-            result.terms,
-            result.steps,
-            {name: length for name, length in result.step_lengths.items() if name in instruction.params},
+        travelled = replace(
+            result,
+            params={name: result.params[name] for name in instruction.params},
+            step_lengths={n: length for n, length in result.step_lengths.items() if n in instruction.params},
         )
-        update, inner = self.inner.finish(instruction, sent, within("inner/", client_state))
+        update, inner = super().finish(instruction, travelled, within("inner/", client_state))
         own = {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
         return update, under("inner/", inner) | under("own/", own)
-
-    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
-        """Return what travels of the model that a client ended with."""
-        return self.inner.local_model(start, update)
-
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge as the inner strategy does (Eq. 4)."""
-        return self.inner.merge(state, params, replies, round)

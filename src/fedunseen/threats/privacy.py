@@ -51,7 +51,8 @@ from fedunseen.core.parameters import Params, length, under, within
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 from fedunseen.strategies import Reply, Strategy
-from fedunseen.threats.defences.base import Robust, Wrapper, add_noise
+from fedunseen.strategies.wrappers import Wrapper
+from fedunseen.threats.defences.base import add_noise
 
 __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
 
@@ -197,9 +198,8 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
 class Private(Wrapper):
     """Another strategy that sees of a round nothing but the noisy mean of clipped updates.
 
-    A defence inside (:class:`Robust`) sifts the replies first; it must judge each of them alone
-    (``Defence.each_alone``), or one client could change what is merged of the others. A round in which nobody was drawn
-    releases noise alone, as any other would.
+    A defence goes around it, ``Robust(Private(strategy, ...), defence)``, and judges the replies while they still are
+    single. A round in which nobody was drawn releases noise alone, as any other would.
 
     Args:
         inner: the strategy, whose merge takes the weighted mean alone (``Strategy.merges_by_mean``).
@@ -267,14 +267,10 @@ class Private(Wrapper):
                 f"privacy.epsilon = {budget:g} is spent: round {round + 1} would raise it to "
                 f"{self.cost(round + 1):.4g}; resume the run with the settings that it was started with"
             )
-        own = within("inner/", state)
-        inner, left = self.inner, replies
-        if isinstance(inner, Robust):
-            own, left, _ = inner.sift(own, params, replies, round)
         expected = self.rate * sum(self.weights.values())
         mean = {name: torch.zeros_like(value) for name, value in params.items()}
         clipped = 0
-        for reply in left:
+        for reply in replies:
             norm = length(reply.update)
             if not norm <= _LONGEST:  # nor if it is not finite
                 continue
@@ -283,12 +279,9 @@ class Private(Wrapper):
             for name, value in reply.update.items():
                 mean[name].add_(value, alpha=share)
         mean = add_noise(mean, self.deviation, self._noise_stream(round))
-        strategy, deepest = (inner.inner, within("inner/", own)) if isinstance(inner, Robust) else (inner, own)
-        deepest, merged = strategy.merge(deepest, params, [Reply(0, mean, 1, 1)], round)
-        if isinstance(inner, Robust):
-            deepest = {n: v for n, v in own.items() if not n.startswith("inner/")} | under("inner/", deepest)
+        new, merged = super().merge(state, params, [Reply(0, mean, 1, 1)], round)
         said = {"rounds": torch.tensor(round + 1), "clipped": torch.tensor(clipped)}
-        return under("inner/", deepest) | under("privacy/", said), merged
+        return new | under("privacy/", said), merged
 
     def _noise_stream(self, round: int) -> np.random.Generator:
         if self.privacy.noise_from == "system":
@@ -297,7 +290,7 @@ class Private(Wrapper):
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Say under ``privacy`` what all rounds so far have cost, and how many updates of the round were clipped."""
-        notes = self.inner.notes(within("inner/", state))
+        notes = super().notes(state)
         said = within("privacy/", state)
         if not said:
             return notes

@@ -95,8 +95,7 @@ class InProcess:
         up = sum(size_in_bytes(reply.update) for reply, _ in done)
         kept = [i for i, (reply, _) in enumerate(done) if reply.client not in wrong]
         replies = [done[i][0] for i in kept]
-        if replies or self.strategy.merges_nobody:
-            state, params = self.strategy.merge(state, params, replies, round)
+        state, params = self.strategy.merge(state, params, replies, round)
         states = {done[i][0].client: done[i][1] for i in kept if done[i][1]}
         dropped = {client: f"{what} is not finite" for client, what in wrong.items()}
         down = len(works) * bytes_sent(self.strategy, told)

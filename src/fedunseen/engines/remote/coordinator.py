@@ -337,9 +337,8 @@ class Distributed:
         merged = [replies[client] for client in sorted(replies)]
         for client in replies:
             self.parties[client].rounds += 1
-        if merged or self.strategy.merges_nobody:
-            state, params = self.strategy.merge(state, params, merged, round)
-            self._check_merged(state, params, merged, round)
+        state, params = self.strategy.merge(state, params, merged, round)
+        self._check_merged(state, params, merged, round)
         gone = {client: "it has not answered" for client in clients if client not in replies}
         down = asked * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else sum(size_in_bytes(reply.update) for reply in merged)
@@ -372,7 +371,8 @@ class Distributed:
         party, simulated = self.parties[client], isinstance(self.job, Simulation)
         update = told.params if self.strategy.merges else {}
         counts = None if simulated else (party.classes, party.samples)
-        lengths = [name for name in update if not is_statistic(name)] if self.strategy.needs_lengths else []
+        used = self.strategy.lengths != "nothing"
+        lengths = [name for name in update if used and not is_statistic(name)]
         return Expected(client, round, update, frozenset(lengths), self.classes, self.notes, counts, simulated)
 
     def _wait(self, clients: Sequence[int], need: int, patience: float) -> list[int]:

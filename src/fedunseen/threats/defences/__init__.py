@@ -1,8 +1,8 @@
 """Defences of the server: rules that say what of a round's replies is merged, one room for all of them."""
 
-from fedunseen.threats.defences.base import Defence, DefenceSettings, Robust, Scores, Sifted, Wrapper
+from fedunseen.threats.defences.base import Defence, DefenceSettings, Robust, Scores, Sifted
 
-__all__ = ["DEFENCES", "Defence", "DefenceSettings", "Robust", "Scores", "Sifted", "Wrapper"]
+__all__ = ["DEFENCES", "Defence", "DefenceSettings", "Robust", "Scores", "Sifted"]
 
 DEFENCES = {
     "none": "fedunseen.threats.defences.base:Defence",

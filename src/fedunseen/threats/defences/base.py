@@ -24,11 +24,10 @@ from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, length, under, within
-from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
-from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies import Instruction, Reply, Strategy
+from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies.wrappers import Wrapper
 
 __all__ = [
     "REASONS",
@@ -38,7 +37,6 @@ __all__ = [
     "Robust",
     "Scores",
     "Sifted",
-    "Wrapper",
     "add_noise",
     "same_for_all",
 ]
@@ -185,64 +183,16 @@ class Defence:
         return Sifted(replies, [1.0] * len(replies), [0] * len(replies))
 
 
-class Wrapper(Strategy):
-    """Another strategy, whose every part is as it was; the base of what merges differently."""
-
-    merges_nobody = True
-
-    def __init__(self, inner: Strategy) -> None:
-        super().__init__(inner.settings)
-        self.inner = inner
-        self.merges, self.pools = inner.merges, inner.pools
-        self.needs_sgd, self.needs_lengths = inner.needs_sgd, inner.needs_lengths
-        self.merges_by_mean = inner.merges_by_mean
-
-    def init(self, params: Params, clients: int) -> Params:
-        """Return the inner strategy's state."""
-        return under("inner/", self.inner.init(params, clients))
-
-    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
-        """As the inner strategy."""
-        return self.inner.instruct(within("inner/", state), params, round)
-
-    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """As the inner strategy."""
-        return self.inner.recall(instruction, client_state, round)
-
-    def objective(self, loss: Loss, represent: Represent) -> Loss:
-        """As the inner strategy."""
-        return self.inner.objective(loss, represent)
-
-    def correct(self, gradient: GradientFunction) -> GradientFunction:
-        """As the inner strategy."""
-        return self.inner.correct(gradient)
-
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """As the inner strategy."""
-        return self.inner.finish(instruction, result, client_state)
-
-    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
-        """As the inner strategy."""
-        return self.inner.local_model(start, update)
-
-    def server_step(self, round: int) -> float:
-        """As the inner strategy."""
-        return self.inner.server_step(round)
-
-    def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
-        """As the inner strategy."""
-        return self.inner.reply_weights(replies)
-
-
 class Robust(Wrapper):
     """Another strategy that merges what a defence leaves of the replies.
 
     A reply that is not finite is left out, whatever the defence; the rule has then fewer malicious ones to tolerate
-    (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the round changes neither the model nor
-    the inner strategy's state, and says so.
+    (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the inner strategy merges no reply, and
+    the round's notes say so.
 
     Args:
-        inner: the strategy.
+        inner: the strategy, or :class:`~fedunseen.threats.privacy.Private` around one: then the defence has to judge
+            every reply alone (``Defence.each_alone``), or one client could change what is merged of the others.
         defence: the rule.
     """
 
@@ -254,17 +204,22 @@ class Robust(Wrapper):
         """Add what the defence remembers to the inner strategy's state."""
         return super().init(params, clients) | under("rule/", self.defence.init(params))
 
-    def sift(
-        self, state: Params, params: Params, replies: Sequence[Reply], round: int
-    ) -> tuple[Params, Sequence[Reply], float]:
-        """Return the state, what is to be merged, and the standard deviation of the noise after it."""
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Merge what the defence leaves, as the inner strategy does."""
+        sifted, said = self._sift(within("rule/", state), params, replies, round)
+        new, merged = super().merge(state, params, sifted.replies, round)
+        if sifted.noise and sifted.replies:
+            merged = add_noise(merged, sifted.noise, stream(self.defence.seed, "defence noise", round))
+        return new | under("rule/", sifted.state) | under("said/", said), merged
+
+    def _sift(self, remembered: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Sifted, Params]:
+        """Return what the rule says of the finite replies, and what :meth:`notes` says of all of them."""
         norms = [length(reply.update) for reply in replies]
         whole = [i for i, norm in enumerate(norms) if np.isfinite(norm)]
         left = [replies[i] for i in whole]
         kept = torch.zeros(len(replies), dtype=torch.float64)
         why = torch.full((len(replies),), REASONS.index(NOT_FINITE))
         judged = torch.full((len(replies),), torch.nan, dtype=torch.float64)
-        remembered = within("rule/", state)
         sifted = Sifted((), [0.0] * len(left), [REASONS.index(TOO_FEW)] * len(left), state=remembered)
         if left and (defence := self.defence.among(len(left))) is not None:
             weights = self.inner.reply_weights(left)
@@ -276,7 +231,7 @@ class Robust(Wrapper):
         counted = self.inner.reply_weights(sifted.replies) if sifted.replies else []
         shares = {reply.client: share for reply, share in zip(sifted.replies, counted, strict=True)}
         share = [np.nan if sifted.aggregated else shares.get(reply.client, 0.0) for reply in replies]
-        said = {
+        return sifted, {
             "clients": torch.tensor([reply.client for reply in replies], dtype=torch.int64),
             "norms": torch.tensor(norms, dtype=torch.float64),
             "kept": kept,
@@ -284,19 +239,6 @@ class Robust(Wrapper):
             "judged": judged,
             "weights": torch.tensor(share, dtype=torch.float64),
         }
-        new = {name: value for name, value in state.items() if name.startswith("inner/")}
-        return new | under("rule/", sifted.state) | under("said/", said), sifted.replies, sifted.noise
-
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge what the defence leaves, as the inner strategy does."""
-        new, left, noise = self.sift(state, params, replies, round)
-        if not left:
-            return new, params
-        inner, merged = self.inner.merge(within("inner/", state), params, left, round)
-        if noise:
-            merged = add_noise(merged, noise, stream(self.defence.seed, "defence noise", round))
-        kept = {name: value for name, value in new.items() if not name.startswith("inner/")}
-        return kept | under("inner/", inner), merged
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Say under ``defence`` what the rule did to each reply of the round.
@@ -307,7 +249,7 @@ class Robust(Wrapper):
         """
         said = {name: value.tolist() for name, value in within("said/", state).items()}
         if not said:
-            return self.inner.notes(within("inner/", state))
+            return super().notes(state)
         found: dict[str, Any] = {"name": self.defence.settings.name, "clients": said["clients"]}
         for name in ("norms", "kept", "weights", "judged"):
             found[name] = [value if np.isfinite(value) else None for value in said[name]]
@@ -317,7 +259,7 @@ class Robust(Wrapper):
         out = zip(said["clients"], said["kept"], said["why"], strict=True)
         found["dropped"] = {str(client): REASONS[why] for client, kept, why in out if not kept}
         found["merged"] = any(said["kept"])
-        return {"defence": found, **self.inner.notes(within("inner/", state))}
+        return {"defence": found, **super().notes(state)}
 
 
 def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Params:
