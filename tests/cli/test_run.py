@@ -149,8 +149,8 @@ def test_progress_in_a_pipe_is_a_line_every_so_often(capsys):
 
 
 BAD = [
-    (["--set", "partition.clients=9"], "9 clients cannot each hold classes of their own out of 8 seen ones: "
-     "lower partition.clients, or let clients share classes (partition.phi)"),
+    (["--set", "partition.clients=9"], "[partition]: 9 clients cannot each hold classes of their own out of 8 seen "
+     "ones: lower clients, or let clients share classes (phi)"),
     (["--set", "method.name=eszsl"], "method.name = 'eszsl' is a closed form that no strategy can merge: "
      "set strategy.name to 'centralised' or 'local'"),
     (["--set", "data.root=nowhere"], "the folder nowhere is missing: mend data.root"),

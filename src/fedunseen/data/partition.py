@@ -1,23 +1,6 @@
-"""Who holds what: the training samples of a benchmark, dealt to clients.
+"""Who holds what: the section ``[partition]``, and the training samples of a benchmark dealt as it says.
 
-====================== ===================================================================================
-kind                   a client holds
-====================== ===================================================================================
-iid                    an even share of every class; with ``rho``, its own draw of that share of every
-                       class, so that clients may overlap (FedZSL, Fig. 13)
-dirichlet              a share of every class, class by class from Dir(alpha) ("non-i.i.d.", FedZSL, Fig. 11)
-pccd                   whole classes of its own (partial class-conditional distribution, FedZSL, 4.2)
-  counts = "even"      as many classes as every other client, give or take one
-  counts = "uneven"    at least ``floor`` classes, the rest cut at random (FZSL, Table 6)
-  counts = "dirichlet" at least ``floor`` classes, the rest in proportions from Dir(alpha) (FedZSL, Fig. 10)
-  phi                  that share of all seen classes; several clients hold a class where phi x clients > 1
-                       (FedZSL, Table 1)
-user                   all samples of whole users, as many users as every other client, give or take one
-                       (FedFSL, 5.4.2: tweets)
-file                   what a file says, by hand
-====================== ===================================================================================
-
-``rho`` leaves a client with a random share of the samples of each of its classes. ``join`` and ``leave`` say
+:mod:`fedunseen.partitions` has the kinds. ``kind = "file"`` deals by hand, as a file says. ``join`` and ``leave`` say
 from and until which round a client takes part (FedZSL, Fig. 14).
 """
 
@@ -32,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen import partitions
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 from fedunseen.data.benchmark import Benchmark
@@ -42,8 +26,6 @@ __all__ = ["NEVER", "Partition", "PartitionSettings", "make_partition"]
 
 NEVER = int(np.iinfo(np.int64).max)
 """The round in which a client leaves that never leaves."""
-
-ATTEMPTS = 100  # to draw a Dirichlet partition without an empty client
 
 Ids = NDArray[np.int64]
 Rounds = dict[str, Annotated[int, Field(ge=0)]]
@@ -182,7 +164,7 @@ class Partition:
 
 
 def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> Partition:
-    """Deal the training samples of ``benchmark`` to clients.
+    """Deal the training samples of ``benchmark`` to clients, by :mod:`fedunseen.partitions` or by the file.
 
     The same settings, benchmark and seed give the same partition.
 
@@ -190,31 +172,33 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
         ExperimentError: if the classes, samples or users do not suffice, or the file does not place every class.
         DataError: if the file is missing or damaged.
     """
-    samples = {int(c): benchmark.train[benchmark.labels[benchmark.train] == c] for c in benchmark.space.seen}
-    if settings.kind == "iid":
-        clients = _iid(settings, samples, seed)
-    elif settings.kind == "dirichlet":
-        clients = _dirichlet(settings, samples, seed)
-    elif settings.kind == "user":
-        clients = _by_user(settings, benchmark, seed)
-    elif settings.kind == "file":
-        clients = _from_file(settings, benchmark, samples, seed)
-    else:
-        clients = [[samples[c] for c in classes] for classes in _pccd(settings, list(samples), seed)]
-    if settings.rho is not None and settings.kind != "iid":  # iid has drawn its shares already
-        clients = [
-            [_share(ids, settings.rho, seed, k, int(benchmark.labels[ids[0]])) for ids in parts if len(ids)]
-            for k, parts in enumerate(clients)
-        ]
-    held = tuple(np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts])) for parts in clients)
-    empty = [k for k, ids in enumerate(held) if not len(ids)]
-    if empty:
-        raise ExperimentError(
-            f"client {empty[0]} would hold no sample: lower partition.clients ({settings.clients})"
-            + (" or give it a class in partition.file" if settings.kind == "file" else "")
-        )
+    try:
+        held = _deal(settings, benchmark, seed)
+    except ArgumentError as error:
+        raise ExperimentError(f"[partition]: {error}") from None
     first, last = settings.rounds()
-    return Partition(held, first, last)
+    return Partition(tuple(benchmark.train[own] for own in held), first, last)
+
+
+def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[Ids]:
+    """Return for each client the positions of its samples among the training samples."""
+    labels = benchmark.labels[benchmark.train]
+    clients, rho = settings.clients, settings.rho
+    if settings.kind == "iid":
+        return partitions.iid(labels, clients, seed, rho)
+    if settings.kind == "dirichlet":
+        return partitions.dirichlet(labels, clients, seed, settings.alpha, rho)
+    if settings.kind == "pccd":
+        s = settings
+        return partitions.pccd(labels, clients, seed, s.counts, s.alpha, s.floor, s.phi, rho)
+    if settings.kind == "file":
+        return _from_file(settings, benchmark, labels, seed)
+    if benchmark.users is None:
+        raise ExperimentError(
+            f'partition.kind = "user" needs samples with users, but {benchmark.name} does not say whose they are: use '
+            'another kind, such as "iid"'
+        )
+    return partitions.user(labels, benchmark.users[benchmark.train], clients, seed, rho)
 
 
 def elsewhere(settings: PartitionSettings) -> Partition:
@@ -223,129 +207,28 @@ def elsewhere(settings: PartitionSettings) -> Partition:
     return Partition((np.empty(0, dtype=np.int64),) * settings.clients, first, last, remote=True)
 
 
-def _iid(settings: PartitionSettings, samples: dict[int, Ids], seed: int) -> list[list[Ids]]:
-    """Deal each class round the table from where the last one stopped: totals differ by one at most."""
-    everyone = range(settings.clients)
-    if settings.rho is not None:
-        return [[_share(ids, settings.rho, seed, k, c) for c, ids in samples.items()] for k in everyone]
-    clients: list[list[Ids]] = [[] for _ in everyone]
-    turn = 0
-    for c, ids in samples.items():
-        shuffled = stream(seed, "partition iid", c).permutation(ids)
-        for k in everyone:
-            clients[k].append(shuffled[(k - turn) % settings.clients :: settings.clients])
-        turn = (turn + len(ids)) % settings.clients
-    return clients
-
-
-def _dirichlet(settings: PartitionSettings, samples: dict[int, Ids], seed: int) -> list[list[Ids]]:
-    """Cut every class by its own draw from Dir(alpha), anew until nobody is left with nothing."""
-    for attempt in range(ATTEMPTS):
-        clients: list[list[Ids]] = [[] for _ in range(settings.clients)]
-        for c, ids in samples.items():
-            random = stream(seed, "partition dirichlet", attempt, c)
-            proportions = random.dirichlet(np.full(settings.clients, settings.alpha))
-            cuts = (np.cumsum(proportions)[:-1] * len(ids)).astype(int)
-            for parts, part in zip(clients, np.split(random.permutation(ids), cuts), strict=True):
-                parts.append(part)
-        if all(any(map(len, parts)) for parts in clients):
-            return clients
-    raise ExperimentError(
-        f"{ATTEMPTS} draws from Dir({settings.alpha:g}) all left a client without samples: "
-        f"raise partition.alpha or lower partition.clients ({settings.clients})"
-    )
-
-
-def _by_user(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[list[Ids]]:
-    """Deal whole users in random order; a client's samples come class by class."""
-    if benchmark.users is None:
-        raise ExperimentError(
-            f'partition.kind = "user" needs samples with users, but {benchmark.name} does not say whose they are: use '
-            'another kind, such as "iid"'
-        )
-    users = benchmark.users[benchmark.train]
-    labels = benchmark.labels[benchmark.train]
-    known = np.unique(users)
-    if settings.clients > len(known):
-        raise ExperimentError(
-            f"{settings.clients} clients cannot each hold users of their own out of {len(known)}: lower "
-            "partition.clients"
-        )
-    shuffled = stream(seed, "partition users").permutation(known)
-    client = np.empty(len(known), dtype=np.int64)
-    for k, own in enumerate(np.array_split(shuffled, settings.clients)):
-        client[np.searchsorted(known, own)] = k
-    holder = client[np.searchsorted(known, users)]
-    clients: list[list[Ids]] = []
-    for k in range(settings.clients):
-        mine, of_class = benchmark.train[holder == k], labels[holder == k]
-        clients.append([mine[of_class == c] for c in np.unique(of_class)])
-    return clients
-
-
-def _pccd(settings: PartitionSettings, classes: list[int], seed: int) -> list[list[int]]:
-    """Return the classes of each client."""
-    clients = settings.clients
-    shuffled = stream(seed, "partition classes").permutation(np.array(classes, dtype=np.int64))
-    # how many clients hold a class on average; up to 1, classes are disjoint (1e-9: in floats 49 * (1 / 49) < 1)
-    times = 1.0 if settings.phi is None else settings.phi * clients
-    if settings.counts == "even" and times <= 1 + 1e-9 and clients > len(classes):
-        raise ExperimentError(
-            f"{clients} clients cannot each hold classes of their own out of {len(classes)} seen ones: "
-            "lower partition.clients, or let clients share classes (partition.phi)"
-        )
-    sizes = [len(part) for part in np.array_split(shuffled, clients)]
-    if settings.counts != "even":
-        sizes = _uneven_sizes(settings, len(classes), seed)
-    dealt = [part.tolist() for part in np.split(shuffled, np.cumsum(sizes)[:-1])]
-    if settings.phi is None or abs(times - 1) <= 1e-9:
-        return dealt
-    wanted = max(1, round(settings.phi * len(classes)))
-    if times < 1:
-        return [own[:wanted] for own in dealt]
-    # what was dealt sees to it that every class has a holder; the rest is each client's own draw
-    for k, own in enumerate(dealt):
-        others = np.setdiff1d(shuffled, own)
-        extra = max(0, wanted - len(own))
-        own += stream(seed, "partition shared classes", k).choice(others, size=extra, replace=False).tolist()
-    return dealt
-
-
-def _uneven_sizes(settings: PartitionSettings, classes: int, seed: int) -> list[int]:
-    """Return how many classes each client holds: the floor, and a random share of what is left over."""
-    clients = settings.clients
-    # uneven: half of an even share, rounded up, is at least FZSL's eighth of all classes for its 4 clients
-    default = 2 if settings.counts == "dirichlet" else -(-classes // (2 * clients))
-    floor = settings.floor if settings.floor is not None else default
-    if floor * clients > classes:
-        raise ExperimentError(
-            f"{clients} clients with at least {floor} classes each need {floor * clients} seen classes, "
-            f"but there are {classes}: lower partition.clients or partition.floor"
-        )
-    alpha = settings.alpha if settings.counts == "dirichlet" else 1.0  # Dir(1): any division is equally likely
-    proportions = stream(seed, "partition class counts").dirichlet(np.full(clients, alpha))
-    cuts = np.rint(np.cumsum(proportions) * (classes - floor * clients)).astype(int)
-    cuts[-1] = classes - floor * clients
-    return [floor + int(extra) for extra in np.diff(cuts, prepend=0)]
-
-
-def _from_file(
-    settings: PartitionSettings, benchmark: Benchmark, samples: dict[int, Ids], seed: int
-) -> list[list[Ids]]:
+def _from_file(settings: PartitionSettings, benchmark: Benchmark, labels: Ids, seed: int) -> list[Ids]:
     """Deal as the file says: a class on several lines is cut between their clients, evenly or by share."""
     assert settings.file is not None  # PartitionSettings sees to it
     holders = _read_holders(settings, settings.file.expanduser(), benchmark)
     clients: list[list[Ids]] = [[] for _ in range(settings.clients)]
-    for c, ids in samples.items():
+    for c in benchmark.space.seen.tolist():
         if c not in holders:
             name = benchmark.space.names[c]
             raise ExperimentError(f"{settings.file}: nobody holds the seen class {name!r}: add a line for it")
+        ids = np.flatnonzero(labels == c)
         # the shares of a class may leave some of its samples to nobody
         cuts = np.rint(np.cumsum(list(holders[c].values())) * len(ids)).astype(int)
         parts = np.split(stream(seed, "partition file", c).permutation(ids), cuts)
         for k, part in zip(holders[c], parts, strict=False):
             clients[k].append(part)
-    return clients
+    for k, own in enumerate(clients):
+        if not any(map(len, own)):
+            raise ExperimentError(
+                f"client {k} would hold no sample: lower partition.clients ({settings.clients}) or give it a class in "
+                "partition.file"
+            )
+    return [np.sort(np.concatenate(own)) for own in clients]
 
 
 def _read_holders(settings: PartitionSettings, path: Path, benchmark: Benchmark) -> dict[int, dict[int, float]]:
@@ -377,12 +260,6 @@ def _read_holders(settings: PartitionSettings, path: Path, benchmark: Benchmark)
     if "share" not in header:
         holders = {c: dict.fromkeys(shares, 1 / len(shares)) for c, shares in holders.items()}
     return holders
-
-
-def _share(ids: Ids, rho: float, seed: int, client: int, c: int) -> Ids:
-    """Draw a client's share of the samples of one class, at least one."""
-    random = stream(seed, "partition samples", client, c)
-    return random.choice(ids, size=max(1, round(rho * len(ids))), replace=False)
 
 
 def _client_range(option: str, key: str, clients: int) -> range:

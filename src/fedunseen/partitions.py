@@ -1,0 +1,286 @@
+"""Who holds what: samples dealt to clients, from plain labels.
+
+============================ =======================================================================================
+function                     a client holds
+============================ =======================================================================================
+:func:`iid`                  an even share of every class; with ``rho``, its own draw of that share of every class, so
+                             that clients may overlap (FedZSL, Fig. 13)
+:func:`dirichlet`            a share of every class, class by class from Dir(alpha) ("non-i.i.d.", FedZSL, Fig. 11)
+:func:`pccd`                 whole classes of its own (partial class-conditional distribution, FedZSL, 4.2)
+``counts = "even"``          as many classes as every other client, give or take one
+``counts = "uneven"``        at least ``floor`` classes, the rest cut at random (FZSL, Table 6)
+``counts = "dirichlet"``     at least ``floor`` classes, the rest in proportions from Dir(alpha) (FedZSL, Fig. 10)
+``phi``                      that share of all classes; several clients hold a class where phi x clients > 1
+                             (FedZSL, Table 1)
+:func:`user`                 all samples of whole users, as many users as every other client, give or take one
+                             (FedFSL, 5.4.2: tweets)
+============================ =======================================================================================
+
+Each function takes (n,) labels and returns for each client the sorted positions of its samples among them. Every
+client holds at least one sample. Labels are whole numbers from 0, or names, which are numbered in sorted order: each
+class has random draws of its own. ``rho`` leaves a client with a random share of the samples of each of its classes.
+The same arguments give the same partition.
+
+Example:
+    >>> labels = ["cat", "dog", "cat", "eel", "dog", "eel"]
+    >>> [ids.tolist() for ids in pccd(labels, clients=3)]
+    [[0, 2], [3, 5], [1, 4]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedunseen.core.errors import ArgumentError
+from fedunseen.core.random import stream
+
+__all__ = ["dirichlet", "iid", "pccd", "user"]
+
+ATTEMPTS = 100  # to draw a Dirichlet partition without an empty client
+
+Ids = NDArray[np.int64]
+
+
+def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None) -> list[Ids]:
+    """Deal every class evenly.
+
+    Args:
+        labels: (n,) the samples' classes.
+        clients: how many.
+        seed: of all draws.
+        rho: each client draws its own such share of every class, in (0, 1], at least a sample. By default each class is
+            dealt round the table from where the last one stopped: the clients' totals differ by one at most.
+
+    Raises:
+        ArgumentError: an argument makes no sense, or a client would hold no sample.
+
+    Example:
+        >>> [len(ids) for ids in iid(np.repeat([0, 1], 6), clients=3)]
+        [4, 4, 4]
+    """
+    samples = _samples(labels)
+    _check(clients=clients, rho=rho)
+    if rho is not None:
+        return _held([[_share(ids, rho, seed, k, c) for c, ids in samples.items()] for k in range(clients)])
+    parts: list[list[Ids]] = [[] for _ in range(clients)]
+    turn = 0
+    for c, ids in samples.items():
+        shuffled = stream(seed, "partition iid", c).permutation(ids)
+        for k in range(clients):
+            parts[k].append(shuffled[(k - turn) % clients :: clients])
+        turn = (turn + len(ids)) % clients
+    return _held(parts)
+
+
+def dirichlet(
+    labels: ArrayLike, clients: int = 10, seed: int = 0, alpha: float = 0.5, rho: float | None = None
+) -> list[Ids]:
+    """Cut every class by its own draw from Dir(alpha), anew until nobody is left with nothing.
+
+    Args:
+        labels: (n,) the samples' classes.
+        clients: how many.
+        seed: of all draws.
+        alpha: concentration, above 0: the larger, the more even.
+        rho: share of the samples of each of its classes that a client keeps, in (0, 1], at least one.
+
+    Raises:
+        ArgumentError: an argument makes no sense, or 100 draws all left a client without samples.
+
+    Example:
+        >>> parts = dirichlet(np.repeat([0, 1, 2], 50), clients=4)
+        >>> np.sort(np.concatenate(parts)).tolist() == list(range(150))
+        True
+    """
+    samples = _samples(labels)
+    _check(clients=clients, alpha=alpha, rho=rho)
+    for attempt in range(ATTEMPTS):
+        parts: list[list[Ids]] = [[] for _ in range(clients)]
+        for c, ids in samples.items():
+            random = stream(seed, "partition dirichlet", attempt, c)
+            proportions = random.dirichlet(np.full(clients, alpha))
+            cuts = (np.cumsum(proportions)[:-1] * len(ids)).astype(int)
+            for own, part in zip(parts, np.split(random.permutation(ids), cuts), strict=True):
+                own.append(part)
+        if all(any(map(len, own)) for own in parts):
+            return _held(_shares(parts, labels, rho, seed))
+    raise ArgumentError(
+        f"{ATTEMPTS} draws from Dir({alpha:g}) all left a client without samples: raise alpha or lower clients "
+        f"({clients})"
+    )
+
+
+def pccd(
+    labels: ArrayLike,
+    clients: int = 10,
+    seed: int = 0,
+    counts: Literal["even", "uneven", "dirichlet"] = "even",
+    alpha: float = 0.5,
+    floor: int | None = None,
+    phi: float | None = None,
+    rho: float | None = None,
+) -> list[Ids]:
+    """Give each client whole classes of its own: the partial class-conditional distribution.
+
+    Args:
+        labels: (n,) the samples' classes.
+        clients: how many.
+        seed: of all draws.
+        counts: how many classes each client holds; see the top of this file.
+        alpha: concentration of the numbers of classes, above 0, with ``counts = "dirichlet"``.
+        floor: least number of classes of a client; by default half an even share (uneven) or 2 (dirichlet).
+        phi: share of all classes that each client holds, in (0, 1], with ``counts = "even"``.
+        rho: share of the samples of each of its classes that a client keeps, in (0, 1], at least one.
+
+    Raises:
+        ArgumentError: an argument makes no sense, or the classes do not suffice.
+
+    Example:
+        >>> labels = np.repeat(np.arange(6), 10)
+        >>> [np.unique(labels[ids]).tolist() for ids in pccd(labels, clients=3)]
+        [[0, 4], [1, 2], [3, 5]]
+    """
+    samples = _samples(labels)
+    _check(clients=clients, alpha=alpha, phi=phi, rho=rho)
+    shuffled = stream(seed, "partition classes").permutation(np.array(list(samples), dtype=np.int64))
+    # how many clients hold a class on average; up to 1, classes are disjoint (1e-9: in floats 49 * (1 / 49) < 1)
+    times = 1.0 if phi is None else phi * clients
+    if counts == "even" and times <= 1 + 1e-9 and clients > len(samples):
+        raise ArgumentError(
+            f"{clients} clients cannot each hold classes of their own out of {len(samples)} seen ones: lower clients, "
+            "or let clients share classes (phi)"
+        )
+    sizes = [len(part) for part in np.array_split(shuffled, clients)]
+    if counts != "even":
+        sizes = _uneven_sizes(counts, clients, len(samples), alpha, floor, seed)
+    dealt = [part.tolist() for part in np.split(shuffled, np.cumsum(sizes)[:-1])]
+    if phi is not None and abs(times - 1) > 1e-9:
+        wanted = max(1, round(phi * len(samples)))
+        if times < 1:
+            dealt = [own[:wanted] for own in dealt]
+        else:  # what was dealt sees to it that every class has a holder; the rest is each client's own draw
+            for k, own in enumerate(dealt):
+                others = np.setdiff1d(shuffled, own)
+                extra = max(0, wanted - len(own))
+                own += stream(seed, "partition shared classes", k).choice(others, size=extra, replace=False).tolist()
+    return _held(_shares([[samples[c] for c in own] for own in dealt], labels, rho, seed))
+
+
+def user(labels: ArrayLike, users: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None) -> list[Ids]:
+    """Deal whole users in random order.
+
+    Args:
+        labels: (n,) the samples' classes.
+        users: (n,) who each sample comes from, by number or name.
+        clients: how many.
+        seed: of all draws.
+        rho: share of the samples of each of its classes that a client keeps, in (0, 1], at least one.
+
+    Raises:
+        ArgumentError: an argument makes no sense, or there are more clients than users.
+
+    Example:
+        >>> [ids.tolist() for ids in user([0, 0, 1, 1], ["ann", "bob", "ann", "bob"], clients=2)]
+        [[0, 2], [1, 3]]
+    """
+    numbers, whose = _numbers(labels), np.asarray(users)
+    _check(clients=clients, rho=rho)
+    if whose.shape != numbers.shape:
+        raise ArgumentError(
+            f"users have the shape {whose.shape} and labels {numbers.shape}: give a user for each sample"
+        )
+    known = np.unique(whose)
+    if clients > len(known):
+        raise ArgumentError(f"{clients} clients cannot each hold users of their own out of {len(known)}: lower clients")
+    shuffled = stream(seed, "partition users").permutation(np.arange(len(known)))
+    client = np.empty(len(known), dtype=np.int64)
+    for k, own in enumerate(np.array_split(shuffled, clients)):
+        client[own] = k
+    holder = client[np.searchsorted(known, whose)]
+    parts = []
+    for k in range(clients):
+        mine = np.flatnonzero(holder == k)
+        parts.append([mine[numbers[mine] == c] for c in np.unique(numbers[mine])])
+    return _held(_shares(parts, labels, rho, seed))
+
+
+def _uneven_sizes(counts: str, clients: int, classes: int, alpha: float, floor: int | None, seed: int) -> list[int]:
+    """Return how many classes each client holds: the floor, and a random share of what is left over."""
+    # uneven: half of an even share, rounded up, is at least FZSL's eighth of all classes for its 4 clients
+    least = floor if floor is not None else 2 if counts == "dirichlet" else -(-classes // (2 * clients))
+    if least * clients > classes:
+        raise ArgumentError(
+            f"{clients} clients with at least {least} classes each need {least * clients} seen classes, but there are "
+            f"{classes}: lower clients or floor"
+        )
+    concentration = alpha if counts == "dirichlet" else 1.0  # Dir(1): any division is equally likely
+    proportions = stream(seed, "partition class counts").dirichlet(np.full(clients, concentration))
+    cuts = np.rint(np.cumsum(proportions) * (classes - least * clients)).astype(int)
+    cuts[-1] = classes - least * clients
+    return [least + int(extra) for extra in np.diff(cuts, prepend=0)]
+
+
+def _numbers(labels: ArrayLike) -> Ids:
+    """Return (n,) class numbers.
+
+    Raises:
+        ArgumentError: the labels are none.
+    """
+    given = np.asarray(labels)
+    if given.ndim != 1 or not len(given):
+        raise ArgumentError(f"labels have the shape {given.shape}: give one a sample, (n,)")
+    if given.dtype.kind in "iu" and given.min() >= 0:
+        return given.astype(np.int64)
+    return np.unique(given, return_inverse=True)[1].astype(np.int64)
+
+
+def _samples(labels: ArrayLike) -> dict[int, Ids]:
+    """Return class number -> the positions of its samples."""
+    numbers = _numbers(labels)
+    return {int(c): np.flatnonzero(numbers == c) for c in np.unique(numbers)}
+
+
+def _shares(parts: list[list[Ids]], labels: ArrayLike, rho: float | None, seed: int) -> list[list[Ids]]:
+    """Leave every client with its share of each of its parts, which are of one class each."""
+    if rho is None:
+        return parts
+    numbers = _numbers(labels)
+    return [[_share(ids, rho, seed, k, int(numbers[ids[0]])) for ids in own if len(ids)] for k, own in enumerate(parts)]
+
+
+def _share(ids: Ids, rho: float, seed: int, client: int, c: int) -> Ids:
+    """Draw a client's share of the samples of one class, at least one."""
+    random = stream(seed, "partition samples", client, c)
+    return random.choice(ids, size=max(1, round(rho * len(ids))), replace=False)
+
+
+def _held(parts: Sequence[Sequence[Ids]]) -> list[Ids]:
+    """Return each client's samples, sorted.
+
+    Raises:
+        ArgumentError: a client has none.
+    """
+    held = [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *own])) for own in parts]
+    for k, ids in enumerate(held):
+        if not len(ids):
+            raise ArgumentError(f"client {k} would hold no sample: lower clients ({len(held)})")
+    return held
+
+
+def _check(clients: int, alpha: float = 1.0, phi: float | None = None, rho: float | None = None) -> None:
+    """Refuse arguments that make no sense.
+
+    Raises:
+        ArgumentError: naming the first.
+    """
+    if clients < 1:
+        raise ArgumentError(f"clients = {clients}: give at least 1")
+    if not 0 < alpha < np.inf:
+        raise ArgumentError(f"alpha = {alpha}: give a finite number above 0")
+    for name, share in (("phi", phi), ("rho", rho)):
+        if share is not None and not 0 < share <= 1:
+            raise ArgumentError(f"{name} = {share}: give a share above 0 and at most 1")

@@ -1,0 +1,73 @@
+"""Partitions from plain labels; tests/data/test_partition.py has their laws, by way of the experiment."""
+
+import numpy as np
+import pytest
+
+from fedunseen import partitions
+from fedunseen.core.errors import ArgumentError
+
+NAMES = np.array(["ant", "bee", "cat", "dog", "eel", "fox"])
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(6), 20))
+USERS = np.random.default_rng(1).integers(0, 30, 120)
+
+KINDS = {
+    "iid": lambda labels, **more: partitions.iid(labels, 3, **more),
+    "iid with rho": lambda labels, **more: partitions.iid(labels, 3, rho=0.3, **more),
+    "dirichlet": lambda labels, **more: partitions.dirichlet(labels, 3, **more),
+    "pccd": lambda labels, **more: partitions.pccd(labels, 3, **more),
+    "pccd with phi": lambda labels, **more: partitions.pccd(labels, 3, phi=0.8, **more),
+    "uneven": lambda labels, **more: partitions.pccd(labels, 3, counts="uneven", rho=0.5, **more),
+    "user": lambda labels, **more: partitions.user(labels, USERS, 3, **more),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_are_dealt_as_their_numbers_in_sorted_order(kind):
+    numbers, names = KINDS[kind](LABELS), KINDS[kind](NAMES[LABELS].tolist())
+    assert [ids.tolist() for ids in numbers] == [ids.tolist() for ids in names]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_decides(kind):
+    first, again, other = (np.concatenate(KINDS[kind](LABELS, seed=seed)).tolist() for seed in (4, 4, 5))
+    assert first == again != other
+
+
+def test_a_partial_class_conditional_distribution_never_cuts_a_class():
+    for ids in partitions.pccd(LABELS, 3):
+        own = np.unique(LABELS[ids])
+        assert len(own) == 2
+        assert len(ids) == np.isin(LABELS, own).sum()
+
+
+def test_users_by_name_stay_whole():
+    people = np.array([f"user {u:02}" for u in USERS])
+    parts = partitions.user(LABELS, people, clients=7)
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(120))
+    holders = [set(people[ids]) for ids in parts]
+    assert sum(map(len, holders)) == len(set.union(*holders)) == len(set(people))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: partitions.iid(LABELS, clients=0), "clients = 0: give at least 1"),
+        (lambda: partitions.iid(LABELS, rho=1.5), "rho = 1.5: give a share above 0 and at most 1"),
+        (lambda: partitions.pccd(LABELS, 3, phi=0), "phi = 0: give a share above 0 and at most 1"),
+        (lambda: partitions.dirichlet(LABELS, alpha=0), "alpha = 0: give a finite number above 0"),
+        (lambda: partitions.pccd([]), "labels have the shape (0,): give one a sample, (n,)"),
+        (
+            lambda: partitions.user([0, 1], ["ann"], 1),
+            "users have the shape (1,) and labels (2,): give a user for each sample",
+        ),
+        (
+            lambda: partitions.pccd(LABELS),
+            "10 clients cannot each hold classes of their own out of 6 seen ones: lower clients, or let clients share "
+            "classes (phi)",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call, message):
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == message
