@@ -12,6 +12,7 @@ ENCODERS = {
     "gru": "fedunseen.encoders.gru:GRU",
     "resnet": "fedunseen.encoders.transformers:ResNet",
     "vit": "fedunseen.encoders.transformers:ViT",
+    "efficientnet-lite": "fedunseen.encoders.efficientnet:EfficientNetLite",
     "tflite": "fedunseen.encoders.tflite:TFLite",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Resize", "as_floats", "as_images", "normalised", "resized"]
+__all__ = ["Preparation", "Resize", "as_floats", "as_images", "normalised", "resized"]
 
 Resize = Literal["bilinear", "bicubic"]
 
@@ -46,3 +47,19 @@ def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]
     shape = (len(mean), 1, 1)
     shift, scale = (torch.tensor(list(values), device=images.device).reshape(shape) for values in (mean, deviation))
     return (images - shift) / scale
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How images become what a network takes: resized, grey repeated, normalised."""
+
+    image_shape: tuple[int, int, int]
+    size: int
+    resize: Resize
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return (n, 3, size, size) of images, bytes or floats in [0, 1]."""
+        images = resized(as_images(inputs, self.image_shape), (self.size, self.size), self.resize)
+        return normalised(images, self.mean, self.deviation)

