@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedunseen import Experiment
+from fedunseen import Experiment, run
+from fedunseen.data import BENCHMARKS
 from published_layouts import (
     BIRDS,
     write_awa2,
@@ -133,12 +134,13 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
     splits = cub.parent / "split" / "att_splits.mat"
     code, told = check(cub, "--set", f"data.splits={splits}")
     assert code == 0
+    assert told.pop("snippet").startswith(f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"\nsize = 64\n')
     assert told == {
-        "benchmark": "cub", "root": str(cub), "missing": [], "problems": [],
-        "snippet": f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"',
+        "benchmark": "cub", "root": str(cub), "missing": [], "problems": [], "part": False, "kind": "images",
         "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312,
         "groups": 28, "grouped": 312,
-        "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 224 * 224, "cache": str(own_cache),
+        "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 64 * 64, "cache": str(own_cache),
+        "constant": 0, "smallest": 5, "untrained": [],
     }  # fmt: skip
     done = command("data", "check", cub, "--set", f"data.splits={splits}")
     assert done.out.splitlines()[:6] == [
@@ -149,8 +151,7 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
         f"  decoded once, they take 0.00 GB in {own_cache}",
         "  images not decoded: add --images to find those that cannot be read",
     ]
-    snippet = done.out.partition("ready:\n")[2]
-    (cub.parent / "mine.toml").write_text(snippet + '[method]\nname = "eszsl"\n[strategy]\nname = "centralised"\n')
+    (cub.parent / "mine.toml").write_text(done.out.partition("for `fedunseen run`:\n")[2])
     assert Experiment.load(cub.parent / "mine.toml").data.name == "cub"
 
 
@@ -171,7 +172,11 @@ def test_missing_parts_are_listed(check, command, cub):
     done = command("data", "check", cub)
     assert done.code == 2
     assert "  missing: images.txt\n" in done.out
-    assert "  CUB-200-2011 is published at https://www.vision.caltech.edu/datasets/cub_200_2011\n" in done.out
+    assert done.out.endswith(
+        "  CUB-200-2011 (https://www.vision.caltech.edu/datasets/cub_200_2011: "
+        "attributes/class_attribute_labels_continuous.txt, images.txt, image_class_labels.txt, classes.txt, "
+        "attributes.txt, images)\n"
+    )
     assert "ready" not in done.out
 
 
@@ -240,7 +245,7 @@ def test_features(check, make_folder, tmp_path, real_folder):
     assert told["samples"] == 8 * 14 + 4 * 4
     code, told = check(real_folder / "xlsa17" / "CIFAR100_MBV2")
     assert code == 0
-    assert told["snippet"].splitlines()[1:] == [
+    assert told["snippet"].splitlines()[1:4] == [
         'name = "xlsa17"', f"root = {json.dumps(str(real_folder / 'xlsa17'))}", 'dataset = "CIFAR100_MBV2"'
     ]  # fmt: skip
     assert [told[key] for key in ("samples", "seen", "unseen", "attributes")] == [30_000, 80, 20, 384]
@@ -254,6 +259,7 @@ def test_what_cannot_be_checked_is_said_in_one_sentence(refused, tmp_path, cub):
     )
     for name in ("A", "B"):
         write_splits(tmp_path / "two" / name, BIRDS, ["x.jpg"] * 6, np.arange(6), [1, 4])
+        (tmp_path / "two" / name / "res101.mat").touch()
     assert refused("data", "check", tmp_path / "two") == (
         f"{tmp_path / 'two'} holds the data sets A, B: check one of them"
     )
@@ -271,12 +277,117 @@ def test_a_setting_of_another_section_is_refused(refused, cub):
     )
 
 
-def test_an_empty_split_is_a_problem(check, tmp_path):
+def test_too_little_for_a_run_is_enough_for_a_party(check, command, tmp_path):
     write_image(tmp_path / "cat" / "1.png", 0)
     write_image(tmp_path / "dog" / "1.png", 0)
-    (tmp_path / "classes.csv").write_text("name,split,big\ncat,seen,1\ndog,seen,2\nowl,unseen,1\n")
-    code, told = check(tmp_path)
+    (tmp_path / "classes.csv").write_text("name,split,big\ncat,seen,1\ndog,seen,2\nowl,unseen,1\nox,seen,3\n")
+    code, told = check(tmp_path, "--set", "data.part=false")
     assert code == 2
     assert told["problems"] == [
-        f"images/{tmp_path.name}: the split {split} has no sample" for split in ("test_seen", "test_unseen")
+        f"the seen class 'ox' of {tmp_path / 'classes.csv'} has no folder in {tmp_path}: add one with its images, or "
+        "mark the class as unseen"
     ]
+    done = command("data", "check", tmp_path, "--images")
+    assert done.code == 0
+    assert "mark the class as unseen" not in done.out
+    lines = done.out.splitlines()
+    assert lines[5:] == [
+        "a part, too little for a run of its own: no sample to train on of ox; no test sample of a seen class; no "
+        "sample of an unseen class",
+        "ready for one party of a federation (fedunseen join --data) or its coordinator (fedunseen host):",
+        "[data]", 'name = "images"', f'root = "{tmp_path}"', "size = 64", "part = true",
+    ]  # fmt: skip
+
+
+# What is printed runs as it is
+
+
+@pytest.mark.parametrize("kind", ["images", "features", "maps", "few-shot", "texts"])
+def test_the_printed_experiment_runs(command, make_folder, tmp_path, kind):
+    root = tmp_path / 'my "data"'
+    arguments = []
+    if kind == "images":
+        for c, name in enumerate(("cat", "dog", "fox", "owl", "ox", "yak")):
+            for i in range(6):
+                write_image(root / name / f"{i}.png", 6 * c + i)
+        rows = "".join(f"{name},seen,{i},1\n" for i, name in enumerate(("cat", "dog", "fox", "owl", "ox")))
+        (root / "classes.csv").write_text(f"name,split,big,fur\n{rows}yak,unseen,2,2\n", encoding="utf-8")
+        arguments = ["--set", "data.size=16"]
+    elif kind == "features":
+        make_folder(root)
+    elif kind == "maps":
+        make_folder(root)
+        with np.load(root / "features.npz") as file:
+            arrays = dict(file)
+        arrays["features"] = np.repeat(arrays["features"][:, :, None, None], 4, axis=2).astype(np.float32)
+        np.savez(root / "features.npz", **arrays)
+    elif kind == "few-shot":
+        write_mnist(root)
+    else:
+        (tmp_path / "vectors.txt").write_text("good 1 0\nbad 0 1\nday 0.3 0.1\n")
+        write_sentiment140(root / "mine.csv")
+        arguments = ["--set", f"data.vectors={tmp_path / 'vectors.txt'}"]
+    done = command("data", "check", root, *arguments)
+    assert done.code == 0, done.out
+    file = tmp_path / "mine.toml"
+    file.write_text(done.out.partition("for `fedunseen run`:\n")[2], encoding="utf-8")
+    small = {"strategy.rounds": 1}
+    experiment = Experiment.load(file)
+    if not experiment.method.name.startswith(("fedzsl", "apn")):
+        small |= {"method.episodes": 2, "evaluation.episodes": 5}
+    assert run(Experiment.load(file, small), tmp_path / "run").result is not None
+
+
+def test_a_benchmark_of_another_package_is_listed_and_checked_without_a_change_here(command, tmp_path, monkeypatch):
+    """One file with a class and one line that registers it are enough."""
+    (tmp_path / "my_benchmark.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(BENCHMARKS, "mine", "my_benchmark:Mine")
+    (tmp_path / "data" / "here").mkdir(parents=True)
+    np.save(tmp_path / "data" / "here" / "mine.npy", np.random.default_rng(0).normal(size=(60, 4)))
+    told = {one["name"]: one for one in json.loads(command("data", "list", "--root", tmp_path / "data", "--json").out)}
+    assert told["mine"] == {
+        "name": "mine", "title": "rows of mine", "page": "https://example.org", "layout": "mine.npy", "files": True,
+        "found": [str(tmp_path / "data" / "here")],
+    }  # fmt: skip
+    done = command("data", "check", tmp_path / "data" / "here")
+    assert done.code == 0
+    file = tmp_path / "mine.toml"
+    file.write_text(done.out.partition("for `fedunseen run`:\n")[2])
+    finished = run(Experiment.load(file, {"strategy.rounds": 1}), tmp_path / "run")
+    np.save(tmp_path / "new.npy", np.ones((2, 4)))
+    assert finished.read(tmp_path / "new.npy").shape == (2, 4)
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / "data"))
+    assert f"mine: {tmp_path / 'data' / 'here'}" in json.loads(command("doctor", "--json").out)["data"]
+
+
+MINE = """
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fedunseen.data import Benchmark, BenchmarkLoader, DataSettings
+
+
+class MineSettings(DataSettings):
+    name: Literal["mine"] = "mine"
+    root: Path
+
+
+class Mine(BenchmarkLoader):
+    Settings = MineSettings
+    title = "rows of mine"
+    page = "https://example.org"
+    needs = ("mine.npy",)
+
+    @classmethod
+    def load(cls, settings, seed):
+        rows = np.load(cls.home(settings.root) / "mine.npy", allow_pickle=False)
+        names = np.array(["a", "b", "c", "d", "e", "f"])[np.arange(60) % 6]
+        classes = {name: np.eye(6)[i] for i, name in enumerate("abcdef")}
+        train = (names != "f") & (np.arange(60) < 48)
+        return Benchmark.from_arrays(
+            rows[train], names[train], classes, test=(rows[~train], names[~train]), validation=["e"]
+        )
+"""

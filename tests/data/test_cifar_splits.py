@@ -171,7 +171,7 @@ def test_a_wrong_root_says_what_to_get(kind, tmp_path):
 @pytest.mark.parametrize("kind", [Fc100, CifarFs])
 def test_any_image_is_read_as_the_benchmark_s_own(kind, tmp_path):
     Image.new("RGB", (64, 40), "red").save(tmp_path / "a.png")
-    read = kind.read_image(tmp_path / "a.png", kind.Settings(root=tmp_path))
+    read = kind.read(tmp_path / "a.png", kind.Settings(root=tmp_path))
     assert read.shape == (1, 3, 32, 32)
     assert read[0, :, 5, 5].tolist() == [255, 0, 0]
 

@@ -57,7 +57,7 @@ def test_a_folder_a_class(root):
         assert np.bincount(made.labels[getattr(made, split)]).tolist() == counts
     settings = ImageFolder.Settings(root=root, size=8)
     assert np.array_equal(made.features[0], read_image(root / "Polar_Bear" / "0.JPEG", 8, 9)[0])
-    assert np.array_equal(ImageFolder.read_image(root / "wolf" / "3.png", settings)[0], made.features[33])
+    assert np.array_equal(ImageFolder.read(root / "wolf" / "3.png", settings)[0], made.features[33])
 
 
 def test_the_run_s_seed_draws_the_tests(root):

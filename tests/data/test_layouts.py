@@ -71,7 +71,7 @@ def test_cub_with_the_proposed_split(cub):
     assert set(made.train) == parts["train"]
     assert made.test_unseen.tolist() == np.flatnonzero(np.isin(labels, [1, 4])).tolist()
     for i in (0, 13, 29):
-        assert np.array_equal(made.features[i : i + 1], Cub.read_image(root / "images" / files[i], settings))
+        assert np.array_equal(made.features[i : i + 1], Cub.read(root / "images" / files[i], settings))
     raw = Cub.load(Cub.Settings(root=root, size=16, resize=18, attributes="original_att"), seed=0)
     assert np.array_equal(raw.space.semantics, matrix)
 

@@ -51,7 +51,7 @@ def test_lists_may_lie_elsewhere(tmp_path):
 
 def test_any_image_is_read_as_the_benchmark_s_own(tmp_path):
     write_miniimagenet(tmp_path)
-    read = MiniImageNet.read_image(tmp_path / "images" / "n0300000000.jpg", MiniImageNet.Settings(root=tmp_path))
+    read = MiniImageNet.read(tmp_path / "images" / "n0300000000.jpg", MiniImageNet.Settings(root=tmp_path))
     np.testing.assert_array_equal(read, load(tmp_path).features[:1])
 
 

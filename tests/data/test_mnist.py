@@ -55,7 +55,7 @@ def test_a_picture_is_read_as_the_benchmark_s_own(tmp_path):
     pixels = np.zeros((28, 28), dtype=np.uint8)
     pixels[8:20, 12:16] = 200
     Image.fromarray(255 - pixels).resize((280, 280), Image.Resampling.NEAREST).save(tmp_path / "a.png")
-    read = Mnist.read_image(tmp_path / "a.png", Mnist.Settings(root=tmp_path))
+    read = Mnist.read(tmp_path / "a.png", Mnist.Settings(root=tmp_path))
     assert (read.shape, read.dtype) == ((1, 1, 28, 28), np.uint8)
     np.testing.assert_array_equal(read[0, 0], pixels)
 

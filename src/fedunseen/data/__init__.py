@@ -1,5 +1,6 @@
 """Benchmarks (one file each), the class space, scalings, partitions."""
 
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, read_classes
 from fedunseen.data.features import read_features
@@ -9,6 +10,7 @@ from fedunseen.data.scaling import Scaler, Scaling, fit_semantics
 __all__ = [
     "BENCHMARKS",
     "Benchmark",
+    "BenchmarkLoader",
     "ClassSpace",
     "DataSettings",
     "Partition",
@@ -23,7 +25,7 @@ __all__ = [
 
 BENCHMARKS = {
     "digit-pairs": "fedunseen.data.digit_pairs:DigitPairs",
-    "xlsa17": "fedunseen.data.xlsa17:Xlsa17",
+    "digits": "fedunseen.data.digits:Digits",
     "folder": "fedunseen.data.folder:Folder",
     "images": "fedunseen.data.image_folder:ImageFolder",
     "cub": "fedunseen.data.cub:Cub",
@@ -32,12 +34,15 @@ BENCHMARKS = {
     "apy": "fedunseen.data.apy:Apy",
     "deepfashion": "fedunseen.data.deepfashion:DeepFashion",
     "cifar100": "fedunseen.data.cifar100:Cifar100",
-    "digits": "fedunseen.data.digits:Digits",
-    "mnist": "fedunseen.data.mnist:Mnist",
-    "fc100": "fedunseen.data.cifar_splits:Fc100",
     "cifar-fs": "fedunseen.data.cifar_splits:CifarFs",
-    "sent140": "fedunseen.data.sent140:Sent140",
+    "fc100": "fedunseen.data.cifar_splits:Fc100",
+    "mnist": "fedunseen.data.mnist:Mnist",
     "omniglot": "fedunseen.data.omniglot:Omniglot",
     "miniimagenet": "fedunseen.data.miniimagenet:MiniImageNet",
+    "sent140": "fedunseen.data.sent140:Sent140",
+    "xlsa17": "fedunseen.data.xlsa17:Xlsa17",
 }
-"""Name in ``[data]`` -> "module:class" with ``Settings``, ``load(settings, seed)``, ``read(path, width)``."""
+"""Name in ``[data]`` -> "module:class", a :class:`~fedunseen.data.base.BenchmarkLoader`.
+
+A folder that fits several is said to hold the first: CIFAR-100 before the two few-shot splits of it.
+"""

@@ -25,10 +25,10 @@ from PIL import Image
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.class_table import PROMPT, check_collisions, describe, read_class_table
-from fedunseen.data.features import read_features
 from fedunseen.data.images import UNREADABLE, cached, read_image
 from fedunseen.data.layouts import plain, read_lines
 from fedunseen.data.tables import did_you_mean
@@ -66,11 +66,12 @@ class Source(NamedTuple):
     sheets: bool
 
 
-class Cifar100:
+class Cifar100(BenchmarkLoader):
     """Small photos, described by the names of their classes."""
 
     title = "CIFAR-100"
     page = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    layout = "train.bin, test.bin, fine_label_names.txt; or 00_apple.webp, ..."
     folders = ("cifar-100-binary", "cifar100", "cifar-100", "CIFAR100")
 
     class Settings(DataSettings):
@@ -119,8 +120,8 @@ class Cifar100:
             image_shape=(3, SIDE, SIDE),
         )
 
-    @staticmethod
-    def read_image(path: Path, settings: Settings) -> NDArray[np.uint8]:
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
         """Read an image of any size as the benchmark's own are, shape (1, 3, 32, 32).
 
         Raises:
@@ -128,18 +129,10 @@ class Cifar100:
         """
         return read_image(Path(path), SIDE, SIDE)
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
-
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the folder of the images: ``folder`` itself or one of the usual names in it; None if it is neither."""
-        for candidate in (folder, *(folder / name for name in cls.folders)):
-            if (candidate / "train.bin").is_file() or len(_sheets(candidate)) > CLASSES // 2:
-                return candidate
-        return None
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has the images in one of the two layouts."""
+        return (folder / "train.bin").is_file() or len(_sheets(folder)) > CLASSES // 2
 
 
 def find_source(root: Path) -> Source:
@@ -148,7 +141,7 @@ def find_source(root: Path) -> Source:
     Raises:
         DataError: if neither is there, or a file is missing or has another size.
     """
-    folder = Cifar100.find(root) or root
+    folder = Cifar100.home(root)
     sheets = _sheets(folder)
     if sheets:
         numbers = [int(path.name.partition("_")[0]) for path in sheets]

@@ -25,10 +25,10 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.data import cifar100
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.cifar100 import SIDE, Cifar100, class_images, find_source
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.features import read_features
 from fedunseen.data.images import UNREADABLE, cached, read_image, to_rgb
 from fedunseen.data.layouts import plain, read_lines
 from fedunseen.data.tables import did_you_mean
@@ -80,11 +80,11 @@ Split = Mapping[str, Sequence[str]]
 """Names of the classes of ``train``, ``val`` and ``test``."""
 
 
-class _CifarSplit:
+class _CifarSplit(BenchmarkLoader):
     """What the two splits share."""
 
     name: ClassVar[str]
-    folders: ClassVar[tuple[str, ...]] = ("cifar100", "cifar-fs", "CIFAR-FS", "cifar-100")
+    folders = ("cifar100", "cifar-fs", "CIFAR-FS", "cifar-100")
 
     @classmethod
     def split(cls, settings: Any, root: Path) -> tuple[Split, str]:
@@ -125,8 +125,8 @@ class _CifarSplit:
         labels = np.repeat(np.arange(len(kept), dtype=np.int64), cifar100.TRAIN + cifar100.TEST)
         return few_shot_benchmark(cls.name, space, images, labels, image_shape=(3, SIDE, SIDE))
 
-    @staticmethod
-    def read_image(path: Path, settings: Any) -> NDArray[np.uint8]:
+    @classmethod
+    def read(cls, path: Path, settings: Any) -> NDArray[np.uint8]:
         """Read an image of any size as the benchmark's own are, shape (1, 3, 32, 32).
 
         Raises:
@@ -134,15 +134,11 @@ class _CifarSplit:
         """
         return read_image(Path(path), SIDE, SIDE)
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
-
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the folder of the images, in one of the three layouts; None if there is none."""
-        return _archive(folder) or Cifar100.find(folder)
+    def find(cls, folder: Path) -> list[Path]:
+        """Return the folder of the images in a folder, in one of the three layouts."""
+        archive = _archive(folder)
+        return [archive] if archive is not None else Cifar100.find(folder)
 
 
 class Fc100(_CifarSplit):

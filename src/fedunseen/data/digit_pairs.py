@@ -17,15 +17,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
 from pydantic import Field
 from sklearn.datasets import load_digits
 
-from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.features import FEATURE_SUFFIXES, read_features
+from fedunseen.data.digits import read_strokes
 
 __all__ = ["DigitPairs"]
 
@@ -35,8 +34,10 @@ VALIDATION_SHIFTS = (1, 6)
 TRAIN_SHARE = 0.7  # of the source digits
 
 
-class DigitPairs:
+class DigitPairs(BenchmarkLoader):
     """Two handwritten digits side by side."""
+
+    title = "two handwritten digits side by side"
 
     class Settings(DataSettings):
         """``[data] name = "digit-pairs"``."""
@@ -47,8 +48,8 @@ class DigitPairs:
         test_per_class: int = Field(30, ge=1, le=1000)
         """Test images of each class."""
 
-    @staticmethod
-    def load(settings: DigitPairs.Settings, seed: int) -> Benchmark:
+    @classmethod
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Return the benchmark; ``seed`` is not used (see the top of this file)."""
         space = class_space()
         train_sources, test_sources = _sources()
@@ -76,38 +77,14 @@ class DigitPairs:
             image_shape=(HEIGHT, WIDTH),
         )
 
-    @staticmethod
-    def read(path: Path, width: int | None = HEIGHT * WIDTH) -> NDArray[np.float32]:
-        """Read a picture of two digits side by side, or a feature file with vectors of 128 numbers.
-
-        A picture may have any size and mode. Only its first frame counts; transparent parts are white; it is
-        turned grey, resized to 8 x 16 without keeping its proportions, and inverted if its border is light,
-        since the digits of this benchmark are light on dark.
-
-        Returns:
-            Shape (n, 128) in [0, 1], n = 1 for a picture.
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.float32]:
+        """Read a picture of two digits side by side, shape (1, 128); see :func:`fedunseen.data.digits.read_strokes`.
 
         Raises:
-            DataError: if the file is missing, or is neither a picture nor a fitting feature file.
+            DataError: if the file is missing or not a readable picture.
         """
-        path = Path(path)
-        if path.suffix.lower() in FEATURE_SUFFIXES:
-            return read_features(path, width)
-        try:
-            with Image.open(path) as file:
-                grey = _grey(ImageOps.exif_transpose(file))
-        except FileNotFoundError:
-            raise DataError(f"{path} is missing") from None
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            raise DataError(
-                f"{path} is not a readable picture, nor a feature file ({', '.join(FEATURE_SUFFIXES)})"
-            ) from None
-        small = grey.resize((WIDTH, HEIGHT), Image.Resampling.BOX)  # the source digits were block averages too
-        image = np.clip(np.asarray(small, dtype=np.float32), 0.0, 1.0)
-        border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
-        if np.median(border) > 0.5:
-            image = 1.0 - image
-        return image.reshape(1, HEIGHT * WIDTH)
+        return read_strokes(Path(path), (HEIGHT, WIDTH)).reshape(1, HEIGHT * WIDTH)
 
 
 def class_space() -> ClassSpace:
@@ -153,16 +130,3 @@ def _pairs(
     order = stream(0, f"digit-pairs {split}", c).permutation(len(left) * len(right))[:count]
     pair = np.concatenate([left[order // len(right)], right[order % len(right)]], axis=2)
     return pair.reshape(count, HEIGHT * WIDTH)
-
-
-def _grey(picture: Image.Image) -> Image.Image:
-    """Return the picture as floats in [0, 1], transparent parts white."""
-    if picture.mode.startswith("I") or picture.mode == "F":  # 16 or 32 bits: Pillow's own conversion would clip them
-        values = np.asarray(picture, dtype=np.float32)
-        if not np.isfinite(values).all():
-            raise ValueError("not finite")
-        return Image.fromarray(values / max(1.0, float(values.max())))
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return Image.fromarray(np.asarray(picture.convert("L"), dtype=np.float32) / 255)

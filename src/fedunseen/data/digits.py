@@ -23,9 +23,9 @@ from sklearn.datasets import load_digits
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.features import FEATURE_SUFFIXES, read_features
 from fedunseen.data.images import UNREADABLE, to_rgb
 
 __all__ = ["DigitSettings", "Digits", "few_shot_benchmark", "few_shot_space", "read_strokes"]
@@ -48,16 +48,18 @@ class DigitSettings(DataSettings):
         return tuple(sorted(novel))
 
 
-class Digits:
+class Digits(BenchmarkLoader):
     """Handwritten digits of 8 x 8 pixels, few-shot."""
+
+    title = "handwritten digits, few-shot: 0-4 to train on, 5-9 novel"
 
     class Settings(DigitSettings):
         """``[data] name = "digits"``."""
 
         name: Literal["digits"] = "digits"
 
-    @staticmethod
-    def load(settings: Settings, seed: int) -> Benchmark:
+    @classmethod
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Return the benchmark, features (n, 64) in [0, 1]; ``seed`` is not used (see the top of this file)."""
         digits = load_digits()
         labels = digits.target.astype(np.int64)
@@ -76,20 +78,14 @@ class Digits:
             image_shape=(SIDE, SIDE),
         )
 
-    @staticmethod
-    def read(path: Path, width: int | None = SIDE * SIDE) -> NDArray[np.float32]:
-        """Read a picture of a digit (:func:`read_strokes`), or a feature file with vectors of 64 numbers.
-
-        Returns:
-            Shape (n, 64) in [0, 1], n = 1 for a picture.
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.float32]:
+        """Read a picture of a digit, shape (1, 64); see :func:`read_strokes`.
 
         Raises:
-            DataError: if the file is missing, or is neither a picture nor a fitting feature file.
+            DataError: if the file is missing or not a readable picture.
         """
-        path = Path(path)
-        if path.suffix.lower() in FEATURE_SUFFIXES:
-            return read_features(path, width)
-        return read_strokes(path, SIDE).reshape(1, SIDE * SIDE)
+        return read_strokes(Path(path), (SIDE, SIDE)).reshape(1, SIDE * SIDE)
 
 
 def few_shot_space(
@@ -163,14 +159,21 @@ def digit_space(novel: Sequence[int]) -> ClassSpace:
     return few_shot_space([str(digit) for digit in range(10)], rest, [], novel)
 
 
-def read_strokes(path: Path, side: int, resample: Image.Resampling = Image.Resampling.BOX) -> NDArray[np.float32]:
+def read_strokes(
+    path: Path, shape: tuple[int, int], resample: Image.Resampling = Image.Resampling.BOX
+) -> NDArray[np.float32]:
     """Read a picture of strokes (a digit, a character), light on dark as the benchmarks have it.
 
     The picture may have any size and mode. Only its first frame counts; transparent parts are white; it is turned
     grey, resized without keeping its proportions, and inverted if its border is light.
 
+    Args:
+        path: the picture.
+        shape: (height, width) of the result.
+        resample: how it is resized.
+
     Returns:
-        Shape (side, side) in [0, 1].
+        ``shape``, in [0, 1].
 
     Raises:
         DataError: if the file is missing or not a readable picture.
@@ -182,6 +185,6 @@ def read_strokes(path: Path, side: int, resample: Image.Resampling = Image.Resam
         raise DataError(f"{path} is missing") from None
     except UNREADABLE:
         raise DataError(f"{path} is not a readable picture") from None
-    image = np.asarray(grey.resize((side, side), resample), dtype=np.float32) / np.float32(255)
+    image = np.asarray(grey.resize(shape[::-1], resample), dtype=np.float32) / np.float32(255)
     border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
     return np.float32(1) - image if np.median(border) > 0.5 else image

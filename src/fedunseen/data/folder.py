@@ -35,17 +35,22 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import replacing
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.features import load_arrays, read_features
+from fedunseen.data.features import load_arrays
 from fedunseen.data.scaling import blocks
 from fedunseen.data.tables import did_you_mean
 
 __all__ = ["Folder", "write_folder"]
 
 
-class Folder:
+class Folder(BenchmarkLoader):
     """Your own features and classes."""
+
+    title = "your own features"
+    page = "yours"
+    needs = ("classes.csv", "features.npz")
 
     class Settings(DataSettings):
         """``[data] name = "folder"``."""
@@ -57,8 +62,8 @@ class Folder:
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
 
-    @staticmethod
-    def load(settings: Folder.Settings, seed: int) -> Benchmark:
+    @classmethod
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Read the folder; if it marks no validation class, ``seed`` draws a fifth of the seen classes (not of a part).
 
         Raises:
@@ -105,10 +110,10 @@ class Folder:
             part=settings.part,
         )
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
+    @classmethod
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has both files."""
+        return not cls.missing(folder, {})
 
 
 def write_folder(

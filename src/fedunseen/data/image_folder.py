@@ -15,9 +15,10 @@ With ``part`` it is what one party of a deployment, or its coordinator, holds: a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,8 +37,9 @@ class ImageFolder(ImageBenchmark):
     """Your own images and classes."""
 
     title = "your own images"
-    page = "a folder of images a class, and classes.csv"
+    page = "yours"
     needs = ("classes.csv",)
+    layout = "classes.csv, CLASS/IMAGE or train/CLASS/IMAGE and test/CLASS/IMAGE"
 
     class Settings(ImageSettings):
         """``[data] name = "images"``."""
@@ -100,6 +102,21 @@ class ImageFolder(ImageBenchmark):
             unseen = ~np.isin(classes, space.seen)
             test = unseen if settings.part else draw_test(classes, space.seen, settings.test_share, seed)
         return Listing(f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part)
+
+    @classmethod
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has a class table, and no features that belong to it."""
+        return (folder / "classes.csv").is_file() and not (folder / "features.npz").exists()
+
+    @classmethod
+    def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
+        """Return what ``root`` lacks; the class table may lie elsewhere."""
+        return [] if "classes" in given else super().missing(root, given)
+
+    @classmethod
+    def resembles(cls, folder: Path) -> float:
+        """Say whether there are folders of files, which may be anything: more than nothing, less than any layout."""
+        return 0.01 if any(list_images(child) for child in folder.iterdir() if child.is_dir()) else 0.0
 
 
 def _class_folders(place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path) -> list[tuple[Path, int]]:

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.files import cache_folder
 from fedunseen.core.random import stream
+from fedunseen.data.base import BenchmarkLoader, count, part_of_layout
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.features import read_features
-from fedunseen.data.images import Box, decode, read_image
+from fedunseen.data.images import Box, decode, decoded_bytes, read_image
 from fedunseen.data.tables import did_you_mean
 from fedunseen.data.xlsa17 import read_mat, texts
 
@@ -175,22 +176,10 @@ class ClassTable(NamedTuple):
     groups: Mapping[str, tuple[int, ...]]
 
 
-class ImageBenchmark:
-    """Base of the benchmarks whose samples are image files.
-
-    A benchmark says what it is with class attributes, and with :meth:`listing` what it holds.
-    """
+class ImageBenchmark(BenchmarkLoader):
+    """Base of the benchmarks whose samples are image files: they say with :meth:`listing` what they hold."""
 
     Settings: ClassVar[type[ImageSettings]]
-    title: ClassVar[str]
-    """The data set's own name."""
-    page: ClassVar[str]
-    """Where its authors publish it."""
-    folders: ClassVar[tuple[str, ...]] = ()
-    """Names that the data set's folder commonly has: found too if the root is one folder too high."""
-    needs: ClassVar[tuple[str, ...]]
-    """Files and folders of the layout, relative to the root; ``a|b`` means either, ``*`` any name. The first tells the
-    layout from others."""
 
     @classmethod
     def listing(cls, settings: Any, seed: int) -> Listing:
@@ -199,7 +188,7 @@ class ImageBenchmark:
         Raises:
             DataError: if a file is missing, damaged or inconsistent.
         """
-        raise NotImplementedError
+        raise TypeError(f"{cls.__name__} must say which images it holds")
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
@@ -235,8 +224,8 @@ class ImageBenchmark:
             **splits,
         )
 
-    @staticmethod
-    def read_image(path: Path, settings: Any) -> NDArray[np.uint8]:
+    @classmethod
+    def read(cls, path: Path, settings: Any) -> NDArray[np.uint8]:
         """Read an image as the benchmark's own are read, shape (1, 3, size, size).
 
         Raises:
@@ -244,23 +233,38 @@ class ImageBenchmark:
         """
         return read_image(Path(path), settings.size, settings.shorter_side)
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
-
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the data set's root: ``folder`` itself or one of the usual names in it; None if it is neither."""
-        for candidate in (folder, *(folder / name for name in cls.folders)):
-            if _part(candidate, cls.needs[0]) is not None:
-                return candidate
-        return None
+    def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
+        """Count the images that are listed; decode them if ``everything`` is asked for.
 
-    @classmethod
-    def missing(cls, root: Path) -> list[str]:
-        """Return what of the layout ``root`` lacks."""
-        return [need.replace("|", " or ") for need in cls.needs if _part(root, need) is None]
+        Returns:
+            As :meth:`BenchmarkLoader.inspect`, and ``bytes``, what the decoded images take in the folder ``cache``;
+            ``unreadable``, the names of those that cannot be read, if they were decoded.
+        """
+        listing = cls.listing(settings, seed=0)
+        ids = listing.ids(settings)
+        kept = sorted(int(i) for mine in ids.values() for i in mine)
+        files = [listing.files[i] for i in kept]
+        told = count(listing.space, listing.labels, ids, "images")
+        told |= {"bytes": decoded_bytes(len(kept), settings.size), "cache": str(cache_folder())}
+        empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
+        told["problems"] = [f"{listing.name}: the split {split} has no sample" for split in empty]
+        absent = [file for file in dict.fromkeys(files) if not (listing.root / file).is_file()]
+        if absent:
+            told["problems"].append(
+                f"{listing.root / absent[0]} is missing ({len(absent)} of {len(set(files))} images are): "
+                "unpack the images again"
+            )
+        elif everything:
+            boxes = None if listing.boxes is None else [listing.boxes[i] for i in kept]
+            unreadable = decode(listing.root, files, settings.size, settings.shorter_side, True, boxes).unreadable
+            told["unreadable"] = [files[i] for i in unreadable]
+            if unreadable and not settings.skip_unreadable:
+                told["problems"].append(
+                    f"{len(unreadable)} of {len(files)} images cannot be read: {', '.join(told['unreadable'])}; mend "
+                    "or replace them, or leave them out with data.skip_unreadable = true"
+                )
+        return told
 
     @classmethod
     def parts(cls, root: Path) -> tuple[Path, list[Path]]:
@@ -272,12 +276,12 @@ class ImageBenchmark:
         root = root.expanduser()
         if not root.is_dir():
             raise DataError(f"the folder {root} is missing: unpack {cls.title} ({cls.page}) there, or mend data.root")
-        root = cls.find(root) or root
-        if missing := cls.missing(root):
+        root = cls.home(root)
+        if missing := cls.missing(root, {}):
             raise DataError(
                 f"{root} has no {missing[0]}: unpack {cls.title} ({cls.page}) there as published, or mend data.root"
             )
-        return root, [found for need in cls.needs if (found := _part(root, need)) is not None]
+        return root, [found for need in cls.needs if (found := part_of_layout(root, need)) is not None]
 
 
 def published(
@@ -306,7 +310,7 @@ def published(
         DataError: if there is no split at all, or it does not fit the images.
     """
     root, files, labels, boxes = images
-    place = _find_splits(settings.splits, benchmark.find(settings.root.expanduser()) or root, dataset)
+    place = _find_splits(settings.splits, benchmark.home(settings.root), dataset)
     split = _proposed(benchmark.title, place, files, labels, classes.names) if place is not None else own
     if split is None:
         raise DataError(
@@ -462,16 +466,6 @@ def read_matrix(path: Path, rows: int, columns: int) -> NDArray[np.float64]:
     if len(values) != rows:
         raise DataError(f"{path} has {len(values)} lines, but there are {rows} classes")
     return np.array(values, dtype=np.float64)
-
-
-def _part(root: Path, need: str) -> Path | None:
-    """Return the first of the alternatives ``a|b`` that is there."""
-    for choice in need.split("|"):
-        found = sorted(root.glob(choice)) if "*" in choice else [root / choice]
-        for path in found:
-            if path.exists():
-                return path
-    return None
 
 
 def _limited(ids: NDArray[np.int64], labels: NDArray[np.int64], limit: int | None, split: str) -> NDArray[np.int64]:

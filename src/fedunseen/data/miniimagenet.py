@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedunseen.core.errors import DataError
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.features import read_features
 from fedunseen.data.images import UNREADABLE, cached, to_rgb
 from fedunseen.data.tables import read_csv
 
@@ -38,7 +38,7 @@ PLACES = ("images/{file}", "{file}", "images/{label}/{file}", "{label}/{file}")
 BLOCK = 256  # images decoded, then written, at a time
 
 
-class MiniImageNet:
+class MiniImageNet(BenchmarkLoader):
     """Photos of 84 x 84 pixels, few-shot."""
 
     title = "miniImageNet, Ravi's split of 64 / 16 / 20 classes, few-shot"
@@ -62,8 +62,7 @@ class MiniImageNet:
         Raises:
             DataError: if a list or an image is missing or damaged.
         """
-        root = settings.root.expanduser()
-        root = root if settings.splits is not None else cls.find(root) or root
+        root = settings.root.expanduser() if settings.splits is not None else cls.home(settings.root)
         rows = read_split(settings.splits.expanduser() if settings.splits is not None else root)
         labels = {part: sorted({label for _, label in rows[part]}) for part in PARTS}
         names = [label for part in PARTS for label in labels[part]]
@@ -77,8 +76,8 @@ class MiniImageNet:
             image_shape=(3, SIDE, SIDE),
         )
 
-    @staticmethod
-    def read_image(path: Path, settings: Settings) -> NDArray[np.uint8]:
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
         """Read an image of any size as the benchmark's own are, shape (1, 3, 84, 84).
 
         Raises:
@@ -86,18 +85,10 @@ class MiniImageNet:
         """
         return _read(Path(path))[None]
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
-
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the folder of the three lists: ``folder`` itself or one of the usual names in it; None if neither."""
-        for candidate in (folder, *(folder / name for name in cls.folders)):
-            if all((candidate / f"{part}.csv").is_file() for part in PARTS):
-                return candidate
-        return None
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has the three lists."""
+        return all((folder / f"{part}.csv").is_file() for part in PARTS)
 
 
 def read_split(folder: Path) -> dict[str, list[tuple[str, str]]]:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark
 from fedunseen.data.digits import DigitSettings, digit_space, few_shot_benchmark, read_strokes
-from fedunseen.data.features import read_features
 
 __all__ = ["Mnist", "read_idx"]
 
@@ -29,7 +29,7 @@ LARGEST = 100_000  # images of a file: MNIST's larger one has 60,000
 SETS = ("train", "t10k")
 
 
-class Mnist:
+class Mnist(BenchmarkLoader):
     """Handwritten digits of 28 x 28 pixels, few-shot."""
 
     title = "MNIST, few-shot: 0-4 to train on, 5-9 novel"
@@ -51,8 +51,7 @@ class Mnist:
         Raises:
             DataError: if a file is missing or damaged, or holds images of another size.
         """
-        root = settings.root.expanduser()
-        root = cls.find(root) or root
+        root = cls.home(settings.root)
         space = digit_space(settings.novel)
         images, labels = [], []
         for name in SETS:
@@ -88,27 +87,19 @@ class Mnist:
             image_shape=(1, SIDE, SIDE),
         )
 
-    @staticmethod
-    def read_image(path: Path, settings: Settings) -> NDArray[np.uint8]:
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
         """Read a picture of a digit as the benchmark's own are, shape (1, 1, 28, 28); see :func:`read_strokes`.
 
         Raises:
             DataError: if the file is missing or not a readable picture.
         """
-        return np.rint(255 * read_strokes(Path(path), SIDE)).astype(np.uint8)[None, None]
-
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
+        return np.rint(255 * read_strokes(Path(path), (SIDE, SIDE))).astype(np.uint8)[None, None]
 
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the folder of the files: ``folder`` itself or one of the usual names in it; None if it is neither."""
-        for candidate in (folder, *(folder / name for name in cls.folders)):
-            if any(_candidates(candidate, f"{name}-images", 3) for name in SETS):
-                return candidate
-        return None
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has images in one of the two sets."""
+        return any(_candidates(folder, f"{name}-images", 3) for name in SETS)
 
 
 def read_idx(path: Path, dimensions: Literal[1, 3]) -> NDArray[np.uint8]:

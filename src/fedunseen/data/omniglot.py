@@ -42,9 +42,9 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space, read_strokes
-from fedunseen.data.features import read_features
 from fedunseen.data.images import UNREADABLE, cached
 
 __all__ = ["Omniglot"]
@@ -88,7 +88,7 @@ class Drawings(NamedTuple):
     contents: Callable[[], Iterator[bytes]]
 
 
-class Omniglot:
+class Omniglot(BenchmarkLoader):
     """Handwritten characters of many alphabets, few-shot."""
 
     title = "Omniglot: handwritten characters of 50 alphabets, few-shot"
@@ -113,8 +113,7 @@ class Omniglot:
         Raises:
             DataError: if a file is missing or damaged, or a drawing has another size.
         """
-        root = settings.root.expanduser()
-        root = cls.find(root) or root
+        root = cls.home(settings.root)
         sets = [drawings for part in (BACKGROUND, EVALUATION) if (drawings := _drawings(root, part)) is not None]
         if not sets or not _is(sets[0], BACKGROUND):
             raise DataError(f"{root} has no {BACKGROUND} (.zip or folder): get it from {cls.page}, or mend data.root")
@@ -135,28 +134,20 @@ class Omniglot:
             image_shape=(1, SIDE, SIDE),
         )
 
-    @staticmethod
-    def read_image(path: Path, settings: Settings) -> NDArray[np.uint8]:
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
         """Read a picture of a character as the benchmark's own are, shape (1, 1, 28, 28); see :func:`read_strokes`.
 
         Raises:
             DataError: if the file is missing or not a readable picture.
         """
-        strokes = read_strokes(Path(path), SIDE, Image.Resampling.LANCZOS)
+        strokes = read_strokes(Path(path), (SIDE, SIDE), Image.Resampling.LANCZOS)
         return np.rint(255 * strokes).astype(np.uint8)[None, None]
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
-
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the folder of the two sets: ``folder`` itself or one of the usual names in it; None if neither."""
-        for candidate in (folder, *(folder / name for name in cls.folders)):
-            if (candidate / BACKGROUND).is_dir() or (candidate / f"{BACKGROUND}.zip").is_file():
-                return candidate
-        return None
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has the background set, packed or not."""
+        return (folder / BACKGROUND).is_dir() or (folder / f"{BACKGROUND}.zip").is_file()
 
 
 def _split(names: list[str], background: int, kind: str) -> tuple[list[int], list[int], list[int]]:

@@ -21,7 +21,7 @@ import csv
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,9 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.features import FEATURE_SUFFIXES, read_features
 from fedunseen.data.word_vectors import PADDING, WordIds, look_up, sequences
 
 __all__ = ["Sent140"]
@@ -61,7 +61,7 @@ class Tweets(NamedTuple):
     neutral: int
 
 
-class Sent140:
+class Sent140(BenchmarkLoader):
     """Tweets as sequences of word vectors, few-shot: negative or positive, of new users."""
 
     title = "Sentiment140: negative or positive tweets, few-shot, users disjoint"
@@ -137,9 +137,9 @@ class Sent140:
         """
         return _samples(texts, settings.vectors, settings.words)
 
-    @staticmethod
-    def read_image(path: Path, settings: Settings) -> NDArray[np.float16]:
-        """Read a text file, a tweet a line: what ``predict`` calls where the samples are not plain vectors.
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.float16]:
+        """Read a text file, a tweet a line.
 
         Returns:
             (n, words, width).
@@ -149,35 +149,17 @@ class Sent140:
         """
         return _from_file(Path(path), settings.vectors, settings.words)
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[Any]:
-        """Read a text file, a tweet a line, with the default settings (MiniLM, 20 words), or a feature file.
-
-        Returns:
-            (n, 20, 384); for a feature file (n, ``width``).
-
-        Raises:
-            DataError: as :meth:`read_image`.
-        """
-        path = Path(path)
-        if path.suffix.lower() in FEATURE_SUFFIXES:
-            return read_features(path, width)
-        return _from_file(path, "minilm", WORDS)
-
     @classmethod
-    def find(cls, folder: Path) -> Path | None:
-        """Return the folder of the CSV files: ``folder`` itself or one of the usual names in it; None if neither."""
-        for candidate in (folder, *(folder / name for name in cls.folders)):
-            if _csv_files(candidate):
-                return candidate
-        return None
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has the published CSV files, or one that looks like them."""
+        return bool(_csv_files(folder))
 
 
 def _files(root: Path) -> list[Path]:
     """Return the CSV files: ``root`` itself, or what lies in it or in a folder of the usual name there."""
     if root.is_file():
         return [root]
-    found = _csv_files(Sent140.find(root) or root)
+    found = _csv_files(Sent140.home(root))
     if not found:
         raise DataError(
             f"{root} holds no Sentiment140: unpack trainingandtestdata.zip ({Sent140.page}) there, or name a CSV file "

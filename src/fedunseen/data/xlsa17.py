@@ -27,9 +27,9 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError, MissingDependencyError, unknown
 from fedunseen.data.attribute_groups import builtin_groups
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.features import read_features
 
 __all__ = ["Xlsa17", "read_mat", "texts"]
 
@@ -38,8 +38,14 @@ TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
-class Xlsa17:
+class Xlsa17(BenchmarkLoader):
     """A data set in the xlsa17 layout."""
+
+    title = "features of CUB, AWA, SUN, aPY, ... in the proposed split"
+    page = "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning"
+    needs = (FEATURES, SPLITS)
+    layout = f"DATASET/{FEATURES}, DATASET/{SPLITS}"
+    folders = (".", "xlsa17", "xlsa17/data", "data")
 
     class Settings(DataSettings):
         """``[data] name = "xlsa17"``."""
@@ -54,8 +60,8 @@ class Xlsa17:
         validation_classes: int | None = Field(None, ge=0)
         """Draw this many validation classes; unset takes the file's, or draws a fifth of the seen classes."""
 
-    @staticmethod
-    def load(settings: Xlsa17.Settings, seed: int) -> Benchmark:
+    @classmethod
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Read the data set; ``seed`` matters only if validation classes have to be drawn.
 
         Raises:
@@ -99,10 +105,17 @@ class Xlsa17:
             test_unseen=index["test_unseen_loc"],
         )
 
-    @staticmethod
-    def read(path: Path, width: int | None = None) -> NDArray[np.float32]:
-        """Read a feature file; see ``fedunseen.data.features.read_features``."""
-        return read_features(path, width)
+    @classmethod
+    def find(cls, folder: Path) -> list[Path]:
+        """Return the folders of the data sets with both files: ``folder`` itself, or those in it."""
+        places = [folder / name for name in cls.folders]
+        inside = [child for place in places if place.is_dir() for child in sorted(place.iterdir())]
+        return [folder] if _complete(folder) else [child for child in inside if _complete(child)]
+
+    @classmethod
+    def section(cls, root: Path) -> dict[str, Any]:
+        """Return what ``[data]`` says to use the data set in the folder ``root``."""
+        return {"root": str(root.parent), "dataset": root.name}
 
 
 def _validation(
@@ -127,7 +140,7 @@ def _folder(root: Path, dataset: str) -> Path:
     hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
     if not root.is_dir():
         raise DataError(f"the folder {root} is missing: {hint}")
-    places = (root, root / "xlsa17", root / "xlsa17" / "data", root / "data")  # the root may be a folder too high
+    places = [root / name for name in Xlsa17.folders]  # the root may be a folder too high
     for place in places:
         if _complete(place / dataset):
             return place / dataset

@@ -254,23 +254,19 @@ class Run:
             DataError: it is missing, damaged, or of another shape than the run's samples.
         """
         path, benchmark = Path(path), find("data", self.experiment.data.name)
-        encoded: list[int] | None = self.manifest.get("picture_shape")
-        is_features = path.suffix.lower() in FEATURE_SUFFIXES
-        if encoded is None and len(self._shape) == 1:
-            return np.asarray(benchmark.read(path, self._shape[0]))
-        if is_features and len(self._shape) == 1:
+        if path.suffix.lower() in FEATURE_SUFFIXES:
+            if len(self._shape) > 1:
+                raise DataError(f"{path}: this run's model takes images, not feature files: give an image")
             return read_features(path, self._shape[0])
-        if is_features:
-            raise DataError(f"{path}: this run's model takes images, not feature files: give an image")
-        if hasattr(benchmark, "read_image"):
-            images = benchmark.read_image(path, self.experiment.data)
-        else:
-            images = as_images(benchmark.read(path), encoded or self._shape)
+        samples = np.asarray(benchmark.read(path, self.experiment.data))
+        encoded: list[int] | None = self.manifest.get("picture_shape")
+        if samples.ndim == 2 and (encoded is not None or len(self._shape) > 1):
+            samples = as_images(samples, encoded or self._shape)  # a flattened image
         if encoded is None:
-            return np.asarray(images)
+            return samples
         encoder = make_encoder(self.experiment, encoded)
         assert encoder is not None  # it made the features
-        return encoder.encode(images)
+        return encoder.encode(samples)
 
     @cached_property
     def _shape(self) -> tuple[int, ...]:

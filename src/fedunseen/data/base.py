@@ -1,0 +1,181 @@
+"""The base of the benchmarks: a class for each, which finds its files, reads them and says what it is.
+
+A new benchmark is one file with such a class, and one line in ``fedunseen.data.BENCHMARKS`` or an entry point of
+another package. The command needs no change: whatever it says of a benchmark, it asks its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.features import read_features
+
+__all__ = ["BenchmarkLoader", "count", "part_of_layout"]
+
+
+class BenchmarkLoader:
+    """Finds a benchmark's files, loads them, and reads single inputs as the benchmark's own samples are read.
+
+    A benchmark says what it is with class attributes, and defines ``Settings``, :meth:`load` and, unless its samples
+    are plain vectors, :meth:`read`. One in files also says how it is found: with ``needs``, or with :meth:`holds`.
+
+    Example:
+        >>> from fedunseen.data.digit_pairs import DigitPairs
+        >>> DigitPairs.describe()
+        'two handwritten digits side by side (part of this package: nothing to download)'
+        >>> DigitPairs.find(Path("."))
+        []
+    """
+
+    Settings: ClassVar[type[DataSettings]]
+    """What ``[data]`` may say. A benchmark in files has the setting ``root``."""
+    title: ClassVar[str]
+    """What it is, or the data set's own name."""
+    page: ClassVar[str] = "part of this package"
+    """Where its authors publish it."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Files and folders of the layout, relative to the root; ``a|b`` means either, ``*`` any name. The first tells the
+    layout from others."""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """Names that the data set's folder commonly has: it is found too if the root is one folder too high."""
+    layout: ClassVar[str] = ""
+    """The layout for people, where ``needs`` does not say it."""
+
+    @classmethod
+    def load(cls, settings: Any, seed: int) -> Benchmark:
+        """Read the benchmark.
+
+        Args:
+            settings: an instance of ``Settings``.
+            seed: the run's; matters only where something has to be drawn, such as validation classes.
+
+        Raises:
+            DataError: if a file is missing, damaged or inconsistent.
+        """
+        raise TypeError(f"{cls.__name__} must say how it is loaded")
+
+    @classmethod
+    def read(cls, path: Path, settings: Any) -> NDArray[Any]:
+        """Read one file of inputs as the benchmark's own samples are read: an image, a text, or vectors.
+
+        Args:
+            path: the file.
+            settings: an instance of ``Settings``.
+
+        Returns:
+            Shape (n, ...): samples as ``Benchmark.features`` has them.
+
+        Raises:
+            DataError: if the file is missing, damaged or of another kind.
+        """
+        return read_features(Path(path))
+
+    @classmethod
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder is the root of this benchmark."""
+        return bool(cls.needs) and part_of_layout(folder, cls.needs[0]) is not None
+
+    @classmethod
+    def find(cls, folder: Path) -> list[Path]:
+        """Return the roots of this benchmark in a folder: itself, or one of the usual names in it; often none."""
+        candidates = (folder, *(folder / name for name in cls.folders))
+        return next(([candidate] for candidate in candidates if cls.holds(candidate)), [])
+
+    @classmethod
+    def home(cls, root: Path) -> Path:
+        """Return the root that :meth:`find` finds first, otherwise ``root`` itself."""
+        return next(iter(cls.find(root.expanduser())), root.expanduser())
+
+    @classmethod
+    def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
+        """Return what of ``needs`` a root lacks; ``given`` are settings beside the root."""
+        return [need.replace("|", " or ") for need in cls.needs if part_of_layout(root, need) is None]
+
+    @classmethod
+    def resembles(cls, folder: Path) -> float:
+        """Return the share of the layout that a folder has; 0 where that is too little to tell."""
+        there = sum(part_of_layout(folder, need, outside=False) is not None for need in cls.needs)
+        enough = there > 1 or len(cls.needs) < 3  # a folder `images` alone may be anybody's
+        return there / len(cls.needs) if there and enough else 0.0
+
+    @classmethod
+    def section(cls, root: Path) -> dict[str, Any]:
+        """Return what ``[data]`` says, besides the name, to use what :meth:`find` found."""
+        return {"root": str(root)}
+
+    @classmethod
+    def describe(cls) -> str:
+        """Say in one line what the benchmark is, who publishes it and which files it needs."""
+        return f"{cls.title} ({cls.page}: {cls.files()})"
+
+    @classmethod
+    def files(cls) -> str:
+        """Name the files of the layout for people."""
+        return cls.layout or ", ".join(need.partition("|")[0] for need in cls.needs) or "nothing to download"
+
+    @classmethod
+    def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
+        """Count what there is, for ``fedunseen data check``.
+
+        Args:
+            settings: an instance of ``Settings``.
+            everything: look at every sample too, where counting does not need it.
+
+        Returns:
+            JSON values: those of :func:`count`, and perhaps ``problems``, a list of sentences.
+
+        Raises:
+            DataError: as :meth:`load`.
+        """
+        benchmark = cls.load(settings, seed=0)
+        splits = {split: getattr(benchmark, split) for split in ("train", "test_seen", "test_unseen")}
+        return count(benchmark.space, benchmark.labels, splits, benchmark.kind)
+
+
+def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str) -> dict[str, Any]:
+    """Return the numbers of samples, classes and attributes as JSON values.
+
+    Among them are ``constant``, how many classes have the same value for every attribute; ``smallest``, how many
+    samples the class with the fewest has; and ``untrained``, the names of the seen classes without a training sample.
+
+    Args:
+        space: the classes.
+        labels: (samples,) class ids.
+        splits: ``train``, ``test_seen`` and ``test_unseen``: ids of samples.
+        kind: of the samples, as ``Benchmark.kind``.
+    """
+    trained = {int(c) for c in labels[splits["train"]]}
+    each = np.bincount(labels[np.concatenate(list(splits.values()))])
+    return {
+        "kind": kind,
+        "samples": sum(map(len, splits.values())),
+        **{split: len(ids) for split, ids in splits.items()},
+        "classes": len(space.names),
+        "attributes": space.attributes,
+        "groups": len(space.attribute_groups),
+        "grouped": sum(map(len, space.attribute_groups.values())),
+        "seen": len(space.seen),
+        "validation": len(space.validation),
+        "unseen": len(space.unseen),
+        "constant": int((np.ptp(space.semantics, axis=1) == 0).sum()) if space.attributes else 0,
+        "smallest": int(min(each[each > 0], default=0)),
+        "untrained": [space.names[c] for c in space.seen.tolist() if c not in trained],
+    }
+
+
+def part_of_layout(root: Path, need: str, outside: bool = True) -> Path | None:
+    """Return the first of the alternatives ``a|b`` that is there; without ``outside`` none beside the root counts."""
+    for choice in need.split("|"):
+        if choice.startswith("..") and not outside:
+            continue
+        for path in sorted(root.glob(choice)) if "*" in choice else [root / choice]:
+            if path.exists():
+                return path
+    return None
