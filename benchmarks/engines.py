@@ -374,7 +374,7 @@ def measure(asked: argparse.Namespace) -> None:
                     machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
                 members = [Member(name) for name in NAMES]
             else:
-                factory = f"{Path(__file__).stem}:simulated"
+                factory = importlib.import_module(Path(__file__).stem).simulated
                 link = stack.enter_context(
                     adapter.simulate(Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events)))
                 )
@@ -581,16 +581,16 @@ def read(events: Path) -> list[dict[str, Any]]:
 
 def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Callable[..., Any]:
     """Return a client's round that notes down when it begins and what it took, and waits before it if it is time to."""
-    from fedunseen.experiment import party
+    from fedunseen.engines.remote import party
 
-    inner = party._local
+    inner = party.local_update
 
-    def local(federation: Any, client: int, told: Any, before: Any, round: int) -> Any:
+    def local(engine: Any, client: int, told: Any, before: Any, round: int) -> Any:
         note(events, what="training", client=client, round=round)
         if arrive is not None:
             arrive("train", round)
         began, used = time.monotonic(), time.thread_time()
-        done = inner(federation, client, told, before, round)
+        done = inner(engine, client, told, before, round)
         took, used = time.monotonic() - began, time.thread_time() - used
         note(events, what="trained", client=client, round=round, seconds=took, cpu=used)
         return done
@@ -600,10 +600,11 @@ def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Cal
 
 def simulated(argument: str) -> Callable[[str, bytes], bytes]:
     """Be a simulation's worker process, on one thread, that notes down what its local updates take."""
-    from fedunseen.experiment import party
+    from fedunseen.engines.remote import party
+    from fedunseen.experiment.party import simulated as every_client
 
-    vars(party)["_local"] = timed(Path(argument))
-    return party.simulated("1")
+    vars(party)["local_update"] = timed(Path(argument))
+    return every_client("1")
 
 
 class Held:
@@ -634,8 +635,8 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
         words: the command.
     """
     from fedunseen.cli.main import main as command
+    from fedunseen.engines.remote import party
     from fedunseen.engines.remote.coordinator import Distributed, Meeting
-    from fedunseen.experiment import party
     from fedunseen.experiment.directory import Checkpoint, RunDirectory
 
     events = Path(told["events"])
@@ -679,15 +680,15 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
             arrive("checkpoint", int(path.stem) - 1)
         move(source, target, **options)
 
-    def held_answer(self: party.Party, federation: Any, header: Mapping[str, Any], tensors: Any) -> bytes:
-        reply = answer(self, federation, header, tensors)
+    def held_answer(self: party.Party, engine: Any, header: Mapping[str, Any], tensors: Any) -> bytes:
+        reply = answer(self, engine, header, tensors)
         arrive("reply", int(header["round"]))
         return reply
 
     for owner, name, value in (
         (Distributed, "connect", held_connect), (Distributed, "round", noted_round),
         (RunDirectory, "save_checkpoint", noted_save), (os, "replace", held_move),
-        (party, "_local", timed(events, arrive)), (party.Party, "_round", held_answer),
+        (party, "local_update", timed(events, arrive)), (party.Party, "_round", held_answer),
     ):  # fmt: skip
         setattr(owner, name, value)
     note(events, what="up", command=words[0])

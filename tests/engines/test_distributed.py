@@ -51,7 +51,7 @@ def adapter(monkeypatch):
 
     @contextmanager
     def simulate(place):
-        assert (place.factory, place.processes) == ("fedunseen.experiment.party:simulated", 2)
+        assert (place.factory, place.processes) == (simulated, 2)
         made.link = made.link or Inline(place.parties)
         yield made.link
 

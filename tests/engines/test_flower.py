@@ -1,5 +1,6 @@
 """Flower carries messages between real processes: here all of them answer with what they were sent, and their name."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -358,7 +359,7 @@ def simulation(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
     (tmp_path / "echo_for_flower.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(tmp_path)
-    return flower.simulate(Simulate(tmp_path / "run", 3, 2, "echo_for_flower:make", "says"))
+    return flower.simulate(Simulate(tmp_path / "run", 3, 2, importlib.import_module("echo_for_flower").make, "says"))
 
 
 def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
@@ -389,6 +390,6 @@ def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
     from fedunseen.engines.carriers.flower import simulation as simulator
 
     monkeypatch.setattr(simulator, "START", 15.0)
-    simulation = flower.simulate(Simulate(tmp_path, 2, 1, "none:none", ""))
+    simulation = flower.simulate(Simulate(tmp_path, 2, 1, os.getenv, ""))
     with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
         simulation.__enter__()

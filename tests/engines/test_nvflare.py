@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import importlib
 import os
 import re
 import shutil
@@ -314,7 +315,7 @@ def test_a_simulation_answers_and_survives_the_death_of_a_process(tmp_path, monk
     """
     (tmp_path / "echo_factory.py").write_text(textwrap.dedent(text))
     monkeypatch.syspath_prepend(str(tmp_path))
-    with engine.simulate(Simulate(tmp_path / "s", 3, 2, "echo_factory:make", "told")) as link:
+    with engine.simulate(Simulate(tmp_path / "s", 3, 2, importlib.import_module("echo_factory").make, "told")) as link:
         until(lambda: link.parties())
         before = dict(link.parties())
         assert list(before) == ["0", "1", "2"]

@@ -15,9 +15,10 @@ from fedunseen.cli.deal import deal
 from fedunseen.core.errors import DataError, QuorumError, RefusedError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import pack, unpack
 from fedunseen.experiment import Experiment, run
-from fedunseen.experiment.party import Party, simulated
+from fedunseen.experiment.party import PartyData, simulated
 
 NAMES = ("north", "south", "west")
 SMALL = {
@@ -68,8 +69,12 @@ def folders(tmp_path_factory):
     return out
 
 
-def members(folders, tmp_path):
-    return {name: Party(folders / name, tmp_path / "state" / name, lambda line: None) for name in NAMES}
+def joined(folder, state):
+    return Party(PartyData(folder).prepare, state, lambda line: None, {"DATA": folder})
+
+
+def members(folders, tmp_path, names=NAMES):
+    return {name: joined(folders / name, tmp_path / "state" / name) for name in names}
 
 
 def hosted(chosen, link, out, resume=False):
@@ -107,7 +112,7 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
 
     with pytest.raises(Killed):
         hosted(chosen, Inline(parties, kill), tmp_path / "run")
-    parties["west"] = Party(folders / "west", tmp_path / "state" / "west", lambda line: None)  # killed too
+    parties["west"] = joined(folders / "west", tmp_path / "state" / "west")  # killed too
     link = Inline(parties)
     hosted(chosen, link, tmp_path / "run", resume=True)
     run(chosen.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
@@ -153,7 +158,7 @@ def test_a_party_that_lost_its_state_says_so_and_begins_anew(folders, tmp_path):
 
 def refused(folders, tmp_path, change, **settings):
     """Return what a party says to a greeting that is changed, and the error that it ends with."""
-    party = Party(folders / "north", tmp_path / "state", lambda line: None)
+    party = joined(folders / "north", tmp_path / "state")
     link = Inline({"north": party})
     hello = []
     link.exchange = lambda messages, timeout: hello.append(messages["north"]) or iter([("north", None)])
@@ -224,7 +229,7 @@ def test_the_name_of_a_run_is_no_path(name, folders, tmp_path):
 
 @pytest.mark.parametrize("noise", [b"", b"\0" * 50, pack({"kind": "wipe"}), pack({"kind": "round"}), pack({})])
 def test_noise_is_answered_and_does_no_harm(noise, folders, tmp_path):
-    party = Party(folders / "north", tmp_path / "state", lambda line: None)
+    party = joined(folders / "north", tmp_path / "state")
     header, _ = unpack(party.answer(noise))
     assert header.keys() == {"error"}
     assert not party.done.is_set()
@@ -238,14 +243,14 @@ def test_a_folder_with_classes_outside_the_class_space_is_refused(folders, tmp_p
     np.savez(tmp_path / "north" / "features.npz", **arrays)
     (tmp_path / "north" / "classes.csv").write_bytes((folders / "north" / "classes.csv").read_bytes())
     with pytest.raises(DataError, match="owl"):
-        Party(tmp_path / "north", tmp_path / "state", lambda line: None)
+        PartyData(tmp_path / "north")
 
 
 def test_a_missing_folder_and_a_folder_of_tests_are_refused(folders, tmp_path):
     with pytest.raises(DataError, match="nowhere is missing: mend --data"):
-        Party(tmp_path / "nowhere", tmp_path, lambda line: None)
+        PartyData(tmp_path / "nowhere")
     with pytest.raises(DataError, match="holds no sample to train on"):
-        Party(folders / "coordinator", tmp_path, lambda line: None)
+        PartyData(folders / "coordinator")
 
 
 def test_parties_with_folders_of_images(tmp_path):
@@ -283,7 +288,7 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     small = {"partition.clients": 2, "method.episodes": 8, "strategy.rounds": 2, "evaluation.selection": "last"}
     few = Experiment.load("digits-maml", {**small, "evaluation.episodes": 20, "partition.kind": "iid"})
     deal(few, tmp_path / "data", ("north", "south"))
-    parties = {n: Party(tmp_path / "data" / n, tmp_path / "state" / n, lambda line: None) for n in ("north", "south")}
+    parties = members(tmp_path / "data", tmp_path, NAMES[:2])
     deployed = few.with_overrides(DEPLOYED)
     met = Meeting(Inline(parties), [Member(name) for name in parties])
     done = run(deployed, tmp_path / "run", meeting=lambda: nullcontext(met))

@@ -123,7 +123,8 @@ def join(
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
     from fedunseen.engines.remote.link import Join
-    from fedunseen.experiment.party import Party
+    from fedunseen.engines.remote.party import Party
+    from fedunseen.experiment.party import PartyData
     from fedunseen.experiment.schema import parse_override
 
     at, port = _address(address)
@@ -143,9 +144,11 @@ def join(
         engine, who = _engine(str(told["engine"])), str(told["name"])
     state = state or Path(f"fedunseen-{who}")
     with _terminable(), _alone(state):
-        party = Party(data, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"), own)
-        held = len(set(party.benchmark.labels[party.benchmark.train].tolist()))
-        _say(f"{who}: {len(party.benchmark.train)} samples of {held} classes; looking for {at}:{port}")
+        held = PartyData(data, own)
+        samples = held.benchmark.train
+        classes = len(set(held.benchmark.labels[samples].tolist()))
+        _say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
+        party = Party(held.prepare, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"), {"DATA": data})
         _adapter(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
     if party.error is not None:
         raise party.error

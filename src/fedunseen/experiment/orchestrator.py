@@ -38,6 +38,7 @@ from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, l
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.federation import Federation, check_participants, check_presence, mean_terms
 from fedunseen.experiment.few_shot import FewShot
+from fedunseen.experiment.party import simulated
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
@@ -45,8 +46,6 @@ from fedunseen.experiment.summary import observe_round, summary_tensors
 from fedunseen.experiment.threat_log import observe_threats, threat_line, threat_result
 
 __all__ = ["Progress", "free_directory", "in_process", "partition_of", "prepared", "run"]
-
-_WORKER = "fedunseen.experiment.party:simulated"  # what a simulation's worker processes answer with
 
 SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # of every seed, or nearly so
 SHARED = ("few_shot", "few_shot_base", "few_shot_pixels", "few_shot_random")  # of a few-shot run, in place of NAMES
@@ -205,7 +204,7 @@ def _met(
     elif isinstance(settings, DistributedSettings):
         adapter = importlib.import_module(find("engine", settings.name).adapter)
         threads = str(max(1, torch.get_num_threads() // settings.processes))
-        place = Simulate(directory.path / "engine", clients, settings.processes, _WORKER, threads)
+        place = Simulate(directory.path / "engine", clients, settings.processes, simulated, threads)
         with adapter.simulate(place) as link:
             yield Meeting(link, [Member(str(client)) for client in range(clients)])
     else:

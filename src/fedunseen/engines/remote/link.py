@@ -6,15 +6,32 @@ bytes mean is :mod:`fedunseen.engines.remote.wire`'s affair; whether an answer i
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Answer", "Host", "Join", "Link", "Simulate"]
+__all__ = ["Answer", "Factory", "Host", "Join", "Link", "Simulate", "address", "found"]
 
 Answer = Callable[[bytes], bytes]
 """A party: what it says to a message. It never raises; what goes wrong is part of its answer."""
+
+
+Factory = Callable[[str], Callable[[str, bytes], bytes]]
+"""Makes what answers in a worker process of a simulation."""
+
+
+def address(factory: Factory) -> str:
+    """Return ``module:function``, by which another process finds a function; see :func:`found`."""
+    return f"{factory.__module__}:{factory.__qualname__}"
+
+
+def found(address: str) -> Factory:
+    """Return the function that has an address."""
+    module, _, name = address.partition(":")
+    factory: Factory = getattr(importlib.import_module(module), name)
+    return factory
 
 
 class Link(Protocol):
@@ -78,13 +95,13 @@ class Simulate:
         folder: for the engine's files and logs.
         parties: how many there are.
         processes: how many of them work at the same time.
-        factory: ``module:function`` that every worker process calls once, with ``argument``; it returns what answers
-            for a party: (name, message) -> answer.
+        factory: a function of a module, which every worker process imports and calls once, with ``argument``; it
+            returns what answers for a party: (name, message) -> answer.
         argument: see there.
     """
 
     folder: Path
     parties: int
     processes: int
-    factory: str
+    factory: Factory
     argument: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import logging
 import os
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.remote.link import Link, Simulate
+from fedunseen.engines.remote.link import Link, Simulate, address, found
 from fedunseen.engines.remote.relay import ENDED, Child, Port, Switchboard, Wire, dial
 
 __all__ = ["main", "simulated"]
@@ -48,7 +47,7 @@ def simulated(place: Simulate) -> Iterator[Link]:
     board, ended = Switchboard(), threading.Event()
     # Sockets have short names, and a run directory may have a long one.
     temporary = Path(tempfile.mkdtemp(prefix="ray-"))
-    settings = {"parties": place.parties, "processes": place.processes, "factory": place.factory}
+    settings = {"parties": place.parties, "processes": place.processes, "factory": address(place.factory)}
     settings |= {"argument": place.argument, "temporary": str(temporary)}
     path = place.folder / "simulation.log"
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
@@ -171,6 +170,4 @@ def _answer(message: Any, context: Any, factory: str, argument: str) -> Any:
 @functools.cache
 def _made(factory: str, argument: str) -> Callable[[str, bytes], bytes]:
     """Make, once in a process, what answers."""
-    module, _, function = factory.partition(":")
-    made: Callable[[str, bytes], bytes] = getattr(importlib.import_module(module), function)(argument)
-    return made
+    return found(factory)(argument)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
-from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
+from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Child, Port, Switchboard, Wire
 
 __all__ = ["certificates", "host", "join", "simulate"]
@@ -544,7 +544,13 @@ def simulate(place: Simulate) -> Iterator[Link]:
     board = Switchboard()
     with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
         environment = {**os.environ, **port.environment, **_home(folder)}
-        job = [str(folder.resolve() / "job"), str(place.parties), str(processes), place.factory, place.argument]
+        job = [
+            str(folder.resolve() / "job"),
+            str(place.parties),
+            str(processes),
+            address(place.factory),
+            place.argument,
+        ]
         command = [sys.executable, "-c", f"from {__name__}.simulation import main; main(*{job})"]
         keeper = _Kept(lambda: Child(command, folder / "output.txt", environment, folder))
         stack.callback(keeper.stop)

@@ -6,19 +6,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import queue
 import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
+from fedunseen.engines.remote.link import found
 from fedunseen.engines.remote.relay import ENDED, dial
 
 __all__ = ["Process", "Switch", "main"]
@@ -30,7 +29,7 @@ class Process:
     """A client process of the job.
 
     Args:
-        factory: ``module:function`` to call once.
+        factory: the address of a function to call once.
         argument: what to call it with.
     """
 
@@ -46,9 +45,7 @@ class Process:
     def answer(self, party: str, message: bytes) -> bytes:
         """Answer for a party."""
         if "made" not in vars(self):
-            module, _, function = self.factory.partition(":")
-            made: Callable[[str, bytes], bytes] = getattr(importlib.import_module(module), function)(self.argument)
-            self.made = made
+            self.made = found(self.factory)(self.argument)
         return self.made(party, bytes(message))
 
 

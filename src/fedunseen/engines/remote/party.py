@@ -1,0 +1,221 @@
+"""What answers the coordinator where the data are.
+
+In a deployment that is a :class:`Party`: its data, and all that its client remembers between rounds, stay with it. It
+gets the experiment, parameters and what goes with them, and sends updates, counts of classes and samples, and losses.
+In a simulation it is a :func:`stand_in`: a worker process that has all data, and is sent what a client remembers
+together with what the client is asked.
+
+How an experiment becomes a local update is not known here: whoever starts a party hands that in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params, within
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Work
+from fedunseen.engines.remote.wire import (
+    PROTOCOL,
+    WireError,
+    failure,
+    installed,
+    pack,
+    plain,
+    read_instruction,
+    reply_message,
+    unpack,
+)
+from fedunseen.strategies import Instruction, Reply
+
+__all__ = ["Party", "Prepare", "Ready", "stand_in"]
+
+_ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the round after which it was written
+_RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
+_KEPT = 4  # states that a client keeps: a coordinator may go back to its checkpoint before the last
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A party that knows the experiment, and can train.
+
+    Attributes:
+        engine: trains its client.
+        classes, samples: how many it holds.
+    """
+
+    engine: InProcess
+    classes: int
+    samples: int
+
+
+Prepare = Callable[[Mapping[str, Any], Params], Ready]
+"""Makes a party ready, from a greeting's header and the statistics that features are scaled with.
+
+Raises a FedUnseenError if the party cannot take part."""
+
+
+class Party:
+    """Answers the coordinator of a deployment.
+
+    Args:
+        prepare: makes the party ready for an experiment.
+        state: folder in which the client keeps what it remembers between rounds.
+        say: hears what happens, a line at a time.
+        folders: name -> folder; in what is sent, the name stands in place of the folder's path.
+
+    Attributes:
+        done: set when the run is over, or when the party cannot take part.
+        error: why it cannot; None if it can.
+    """
+
+    def __init__(
+        self, prepare: Prepare, state: Path, say: Callable[[str], None], folders: Mapping[str, Path] | None = None
+    ) -> None:
+        self.prepare, self.state, self.say = prepare, state, say
+        self.folders = {**(folders or {}), "STATE": state}
+        self.done = threading.Event()
+        self.error: FedUnseenError | None = None
+        self._told: dict[str, Any] = {}
+        self._ready: Ready | None = None
+
+    def answer(self, message: bytes) -> bytes:
+        """Do what the coordinator asks for; whatever goes wrong becomes part of the answer."""
+        try:
+            header, tensors = unpack(message)
+            kind = header.get("kind")
+            if kind == "hello":
+                try:
+                    return self._join(header, tensors)
+                except FedUnseenError as error:
+                    self.error = error
+                    self.done.set()
+                    return failure(self._discreet(str(error)))
+            if kind == "round" and self._ready is not None:
+                return self._round(self._ready.engine, header, tensors)
+            if kind == "stop":
+                self.say("the run is over")
+                self.done.set()
+                return pack({})
+            return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is no request")
+        except WireError as error:
+            return failure(f"the message cannot be read: {error}")
+        except Exception as error:
+            # A library failed on this one message: the coordinator hears of it, and the party stays.
+            self.say(f"this message could not be answered ({type(error).__name__}: {error})")
+            return failure(self._discreet(f"{type(error).__name__}: {error}"))
+
+    def _discreet(self, text: str) -> str:
+        """Replace the paths of the party's folders in a text that is sent."""
+        for name, folder in self.folders.items():
+            text = text.replace(str(folder), name)
+        return text
+
+    def _join(self, header: dict[str, Any], statistics: Params) -> bytes:
+        """Prepare for the experiment that a greeting describes, unless that has been done, and say what is held."""
+        told = {"header": header, "statistics": sorted(statistics)}
+        if self._ready is None or told != self._told:
+            if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
+                other = plain(header.get("version"), 40)
+                raise RefusedError(
+                    f"this party has fedunseen {installed()} and the coordinator fedunseen {other}: "
+                    "install the same version on both sides"
+                )
+            if not _RUN.fullmatch(str(header["run"])):
+                raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
+            self._ready = self.prepare(header, statistics)
+            self._told = told
+        self.say(f"joined with {self._ready.samples} samples of {self._ready.classes} classes")
+        return pack({"classes": self._ready.classes, "samples": self._ready.samples})
+
+    def _round(self, engine: InProcess, header: Mapping[str, Any], tensors: Params) -> bytes:
+        client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
+        device = engine.worker.device
+        told = read_instruction(tensors, device)
+        before = self._remembered(after, device)
+        forgot = before is None
+        reply, now, seconds = _timed_update(engine, client, told, before or {}, round)
+        folder = self._folder()
+        # A file is written even if nothing is remembered: one that is missing later has been lost.
+        write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
+        # The newest by time, whatever their rounds: a message that was late may ask for a round that is long over.
+        known = sorted(folder.glob("after-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        for path in known[:-_KEPT]:
+            if int(path.stem.partition("-")[2]) != after:
+                path.unlink()
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
+        self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
+        return reply_message(reply, None, round, seconds, forgot)
+
+    def _remembered(self, after: int, device: torch.device) -> Params | None:
+        """Return what this client knew after the last of its rounds that was merged; None if that is lost."""
+        if after < 0:
+            return {}
+        path = self._folder() / f"after-{after:06d}.safetensors"
+        try:
+            state = load_file(path, device=str(device))
+        except (OSError, SafetensorError):
+            self.say(f"warning: {path} is missing or damaged, so this party has forgotten what it knew and begins anew")
+            return None
+        return {name: value for name, value in state.items() if name != _ROUND}
+
+    def _folder(self) -> Path:
+        """Return where the state of this run's client is kept."""
+        return self.state / str(self._told["header"]["run"])
+
+
+def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, bytes], bytes]:
+    """Return what answers for any client of a simulation, in a worker process.
+
+    Args:
+        make: what trains the clients of an experiment; it is given ``experiment`` and ``selection``, as in
+            :class:`~fedunseen.engines.remote.coordinator.Simulation`. What it returns is kept for the next message.
+    """
+
+    @lru_cache(maxsize=2)
+    def made(text: str) -> InProcess:
+        return make(json.loads(text))
+
+    def answer(name: str, message: bytes) -> bytes:
+        try:
+            header, tensors = unpack(message)
+            engine = made(json.dumps({key: header[key] for key in ("experiment", "selection")}, sort_keys=True))
+            told, before = read_instruction(tensors, engine.worker.device), within("state/", tensors)
+            reply, now, seconds = _timed_update(engine, header["client"], told, before, header["round"])
+            return reply_message(reply, now, header["round"], seconds)
+        except (FedUnseenError, WireError) as error:
+            return failure(str(error))
+        except Exception as error:  # a library failed; the process goes on with the next client
+            return failure(f"{type(error).__name__}: {error}")
+
+    return answer
+
+
+def _timed_update(
+    engine: InProcess, client: int, told: Instruction, before: Params, round: int
+) -> tuple[Reply, Params, float]:
+    """Return a client's reply, what it remembers from now on, and the seconds that took, to the millisecond."""
+    began = time.monotonic()
+    reply, now = local_update(engine, client, told, before, round)
+    seconds = time.monotonic() - began
+    return reply, now, float(f"{seconds:.3f}")
+
+
+def local_update(engine: InProcess, client: int, told: Instruction, before: Params, round: int) -> tuple[Reply, Params]:
+    """Do one client's round: return its reply, and what it remembers from now on."""
+    told = engine.strategy.recall(told, before, round)
+    return engine.worker.round([Work(client, told, before)], round)[0]
