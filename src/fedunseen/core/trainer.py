@@ -63,12 +63,14 @@ class LocalResult:
         steps: batches seen.
         step_lengths: for each parameter that some phase updates, how far a constant gradient of one would have moved
             it (the optimisers' ``step_length``). Divided by it, a change of parameters is a mean gradient.
+        notes: what else there is to say of the update, for the log.
     """
 
     params: Params
     terms: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     step_lengths: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
 
 
 def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: torch.device) -> bool:

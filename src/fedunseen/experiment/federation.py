@@ -34,8 +34,9 @@ from fedunseen.strategies.peers import Peers, averages
 from fedunseen.strategies.selective import Selective, matches, travelling
 from fedunseen.threats.attacks import Attack
 from fedunseen.threats.defences import Defence, Robust, Scores
+from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
-from fedunseen.threats.screening import COUNTS
+from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 
 __all__ = ["Federation", "check_participants", "check_presence", "find_device", "mean_terms"]
 
@@ -204,10 +205,11 @@ class Federation:
             engine = Distributed(strategy, settings_of_engine, *sizes_of, job, forgiving, told)
         else:
             memory, bf16 = settings_of_engine.memory * 2**20, settings_of_engine.precision == "bf16"
-            worker = Worker(
-                method, strategy, inputs, labels, partition.clients, experiment.run.seed, mode, memory, bf16,
-                experiment.encoder.augment, attack, make_screening(experiment, method),
-            )  # fmt: skip
+            seed, augment = experiment.run.seed, experiment.encoder.augment
+            given = (method, strategy, inputs, labels, partition.clients, seed, mode, memory, bf16, augment)
+            worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
+            if (screening := make_screening(experiment, method)) is not None:
+                worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
             engine = InProcess(strategy, worker, forgiving)
         return Federation(
             experiment,

@@ -18,8 +18,8 @@ A dropped sample has the weight zero, so that batched clients stay in step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -29,11 +29,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, under, within
-from fedunseen.core.phases import Batch, Context, Loss, Terms
+from fedunseen.core.phases import Batch, Context, Loss, Phase, Terms
 from fedunseen.core.settings import NamedSettings
+from fedunseen.core.trainer import LocalResult, Task, Trainer
 from fedunseen.threats.attacks import POISONED
 
-__all__ = ["COUNTS", "THRESHOLD", "Magnitude", "MagnitudeSettings", "NoScreening", "Screening"]
+__all__ = ["COUNTS", "THRESHOLD", "Magnitude", "MagnitudeSettings", "NoScreening", "ScreenedTrainer", "Screening"]
 
 COUNTS = ("clean", "clean_dropped", "poisoned", "poisoned_dropped")
 """What a screened loss counts beside its terms, under names that begin with ``screening/``."""
@@ -150,3 +151,60 @@ class Magnitude(Screening):
         if self.settings.threshold is not None:
             return self.settings.threshold
         return float(np.percentile(values, self.settings.percentile))
+
+
+@dataclass(frozen=True, eq=False)
+class ScreenedTrainer(Trainer):
+    """A trainer whose losses leave out the samples that the screening drops, also in what a strategy adds to a loss.
+
+    A client's threshold is calibrated before it trains, unless its task has one. What was dropped is counted in the
+    notes of the result; where no sample was left, the parameters stay as they were.
+
+    Attributes:
+        screening: says which samples are dropped.
+    """
+
+    screening: Screening = field(kw_only=True)
+
+    @classmethod
+    def around(cls, trainer: Trainer, screening: Screening) -> ScreenedTrainer:
+        """Return the trainer with a screening."""
+        return cls(**{part.name: getattr(trainer, part.name) for part in fields(Trainer)}, screening=screening)
+
+    def plain(self) -> Trainer:
+        """Return the trainer without the screening."""
+        return Trainer(**{part.name: getattr(self, part.name) for part in fields(Trainer)})
+
+    def one(self, task: Task) -> LocalResult:
+        """Train one client."""
+        task = self.calibrated(task)
+        return _counted(super().one(task), task)
+
+    def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
+        """Train several clients at once."""
+        tasks = [self.calibrated(task) for task in tasks]
+        return [_counted(result, task) for result, task in zip(super().together(tasks), tasks, strict=True)]
+
+    def calibrated(self, task: Task) -> Task:
+        """Return the task with the threshold: from the client's own samples, under the parameters it begins with."""
+        if THRESHOLD in task.context:
+            return task
+        values = []
+        with torch.no_grad():
+            for start in range(0, len(task.samples), 256):
+                rows = torch.from_numpy(task.samples[start : start + 256]).to(self.inputs.device)
+                values.append(self.screening.measure(task.params, self.inputs[rows]).double().cpu().numpy())
+        told = self.screening.context(self.screening.threshold(np.concatenate(values)), task.params)
+        return replace(task, context=task.context | told)
+
+    def _objective(self, phase: Phase) -> Loss:
+        return self.screening.screened(super()._objective(phase))
+
+
+def _counted(result: LocalResult, task: Task) -> LocalResult:
+    """Turn the mean counts among the losses into numbers of samples, in the notes."""
+    counts = {name: float(round(result.terms[f"screening/{name}"] * result.steps)) for name in COUNTS}
+    terms = {name: value for name, value in result.terms.items() if not name.startswith("screening/")}
+    empty = counts["clean_dropped"] + counts["poisoned_dropped"] == counts["clean"] + counts["poisoned"]
+    params = dict(task.params) if empty else result.params  # weight decay would move the parameters even so
+    return replace(result, params=params, terms=terms, notes={**counts, "threshold": float(task.context[THRESHOLD])})

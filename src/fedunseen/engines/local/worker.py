@@ -1,4 +1,4 @@
-"""A client's round: what any engine calls where a client's data are."""
+"""A client's round: what any engine calls where a client's data are. The client is honest."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, to_device
-from fedunseen.core.phases import GradientFunction, Loss, Phase, Plan
+from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import corrected_in_part
-from fedunseen.threats.attacks import Attack, LocalData
-from fedunseen.threats.screening import COUNTS, THRESHOLD, Screening
 
 __all__ = ["Work", "Worker"]
 
-NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float32))  # of a phase that is through
+NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float32))  # of a phase that has had its turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +47,6 @@ class Worker:
         memory: bytes that a batch of clients may take.
         bf16: compute matrix products in bfloat16.
         augmentations: random changes of training samples, which then have to be images (N, channels, height, width).
-        attack: what malicious clients among these do, if there are any.
-        screening: what clients do about bad samples, if anything.
     """
 
     def __init__(
@@ -65,12 +61,9 @@ class Worker:
         memory: int = 2**30,
         bf16: bool = False,
         augmentations: Sequence[Augmentation] = (),
-        attack: Attack | None = None,
-        screening: Screening | None = None,
     ) -> None:
         self.method, self.strategy, self.samples, self.seed = method, strategy, samples, seed
         self.mode, self.memory = mode, memory
-        self.attack, self.screening = attack, screening
         self.device = inputs.device
         self.host_labels = labels.cpu().numpy()
         self.classes = [np.unique(self.host_labels[own]) for own in samples]
@@ -92,51 +85,26 @@ class Worker:
         self.augments = bool(augmentations)
         changing = change if augmentations else None
         self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, bf16, changing)
-        self.unscreened = self.trainer
-        if screening is not None:
-            self.trainer = _screened(self.trainer, screening)
 
     def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
-        """Do a round for several clients: each one's reply, and its state for its next round, in the order given.
-
-        Malicious clients are trained with the others as if they were honest, and then once more on what they make of
-        it: so an attack changes no bit of what the others send.
-        """
+        """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
         if not self.method.trained:
-            return [self._finish(work, self._solve(work)) for work in works]
-        tasks = [self._task(work, round) for work in works]
+            return [self.finish(work, self._solve(work)) for work in works]
+        tasks = [self.task(work, round) for work in works]
         if not self._batched(tasks):
-            return [
-                self._done(work, task, self.trainer.one(task), round) for work, task in zip(works, tasks, strict=True)
-            ]
+            return [self.finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
         # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
         sample = max(self.trainer.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
         chunk = chunk_size(tasks[0], self.trainer.context, self.memory, sample)
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
         results: dict[int, LocalResult] = {}
-        # A client in its first round may have a phase that the others are through with.
+        # A client in its first round may have a phase that the others do not run any more.
         for group in _alike(order, [tuple(sorted(n for n, p in task.plans.items() if p.steps)) for task in tasks]):
             for start in range(0, len(group), chunk):
                 part = group[start : start + chunk]
                 results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
-        return [self._done(work, tasks[i], results[i], round) for i, work in enumerate(works)]
-
-    def _done(self, work: Work, task: Task, result: LocalResult, round: int) -> tuple[Reply, Params]:
-        """Return what an honest client sends, or a malicious one instead."""
-        if self.attack is None or not self.attack.active(work.client, round):
-            return self._finish(work, result, task)
-        draws = stream(self.seed, "attack", round, work.client)
-        rows = torch.from_numpy(task.samples).to(self.device)
-        data = LocalData(self.trainer.inputs[rows], self.trainer.labels[rows], task.plans)
-        used = self.attack.poison(work.client, data, draws)
-        ignores = self.attack.settings.ignore_defence and self.screening is not None
-        if used is not data or ignores:
-            trainer = self.unscreened if ignores else self.trainer
-            task = replace(task, samples=np.arange(len(used.labels)), plans=used.plans)
-            result = replace(trainer, inputs=used.inputs, labels=used.labels).one(task)
-        reply, client_state = self._finish(work, result, task)
-        return replace(reply, update=self.attack.forge(dict(reply.update), draws)), client_state
+        return [self.finish(work, results[i]) for i, work in enumerate(works)]
 
     def _batched(self, tasks: Sequence[Task]) -> bool:
         if self.mode != "auto":
@@ -146,7 +114,8 @@ class Worker:
         work = self.method.multiply_adds(tasks[0].params)
         return self.method.batched and batching_pays(len(tasks), largest, work, self.device)
 
-    def _task(self, work: Work, round: int) -> Task:
+    def task(self, work: Work, round: int) -> Task:
+        """Return what a client trains in ``round``: the same whenever it is asked for."""
         labels = self.host_labels[self.samples[work.client]]
         before = {phase.name: phase.once and bool(work.client_state) for phase in self.phases if phase.before_round}
         epochs = self.strategy.settings.local_epochs
@@ -166,8 +135,6 @@ class Worker:
         fresh = self.method.fresh(stream(self.seed, "fresh", round, work.client))
         like = next(iter(params.values()))
         params = params | {name: value.to(like) for name, value in fresh.items()}
-        if self.screening is not None:
-            context = context | self._threshold(self.screening, params, self.samples[work.client])
         return Task(params, self.samples[work.client], plans, context, extras)
 
     def _draws(self, phase: str, round: int, client: int) -> np.random.Generator:
@@ -178,51 +145,17 @@ class Worker:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
         return LocalResult(self.method.solve(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
 
-    def _threshold(self, screening: Screening, params: Params, samples: NDArray[np.int64]) -> Params:
-        """Say below what a client drops samples in a round, judged by its own under the parameters it begins with."""
-        values = []
-        with torch.no_grad():
-            for start in range(0, len(samples), 256):
-                rows = torch.from_numpy(samples[start : start + 256]).to(self.device)
-                values.append(screening.measure(params, self.trainer.inputs[rows]).double().cpu().numpy())
-        return screening.context(screening.threshold(np.concatenate(values)), params)
-
-    def _finish(self, work: Work, result: LocalResult, task: Task | None = None) -> tuple[Reply, Params]:
+    def finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
+        """Return a client's reply and its state for its next round, from what its training ended with."""
         known = work.instruction.params.keys() | work.instruction.own.keys()
-        if self.method.trained and len(known) < len(result.params):  # what was fresh has had its round
+        if self.method.trained and len(known) < len(result.params):  # drop what lives for one round
             params = {name: result.params[name] for name in result.params if name in known}
             lengths = {name: length for name, length in result.step_lengths.items() if name in known}
             result = replace(result, params=params, step_lengths=lengths)
-        result, notes = _noted(result, task)
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
         lengths = {name: length for name, length in result.step_lengths.items() if name in update}
-        return Reply(work.client, update, classes, samples, result.terms, lengths, notes), client_state
-
-
-def _screened(trainer: Trainer, screening: Screening) -> Trainer:
-    """Return a trainer that leaves out what the screening drops, also of what a strategy adds to a loss."""
-
-    def alone(phase: Phase) -> Phase:
-        return phase if phase.contrasted else replace(phase, loss=screening.screened(phase.loss))
-
-    def objective(loss: Loss) -> Loss:
-        return screening.screened(trainer.objective(loss))
-
-    return replace(trainer, phases=[alone(phase) for phase in trainer.phases], objective=objective)
-
-
-def _noted(result: LocalResult, task: Task | None) -> tuple[LocalResult, dict[str, float]]:
-    """Take what a screening has counted out of the losses; where it left no sample, nothing has been learnt."""
-    found = {name: result.terms.get(f"screening/{name}") for name in COUNTS}
-    if task is None or None in found.values():
-        return result, {}
-    counts = {name: float(round(mean * result.steps)) for name, mean in found.items() if mean is not None}
-    terms = {name: value for name, value in result.terms.items() if not name.startswith("screening/")}
-    empty = counts["clean_dropped"] + counts["poisoned_dropped"] == counts["clean"] + counts["poisoned"]
-    # Weight decay would move the parameters even so.
-    result = replace(result, params=dict(task.params) if empty else result.params, terms=terms)
-    return result, {**counts, "threshold": float(task.context[THRESHOLD])}
+        return Reply(work.client, update, classes, samples, result.terms, lengths, result.notes), client_state
 
 
 def _alike(order: Sequence[int], kinds: Sequence[Hashable]) -> list[list[int]]:

@@ -1,0 +1,60 @@
+"""A worker some of whose clients are malicious."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.engines.local.worker import Work, Worker
+from fedunseen.strategies import Reply
+from fedunseen.threats.attacks import Attack, LocalData
+from fedunseen.threats.screening import ScreenedTrainer
+
+__all__ = ["MaliciousWorker"]
+
+
+class MaliciousWorker(Worker):
+    """Does rounds as :class:`~fedunseen.engines.local.worker.Worker` does, and attacks with the clients that do.
+
+    First every client trains as if it were honest, and then a malicious one once more on what it makes of its data. So
+    an attack changes no bit of what the others send.
+
+    Args:
+        attack: what malicious clients do.
+        given, named: what a worker takes.
+    """
+
+    def __init__(self, attack: Attack, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.attack = attack
+
+    def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
+        """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
+        honest = super().round(works, round)
+        return [
+            self._attack(work, *done, round) if self.attack.active(work.client, round) else done
+            for work, done in zip(works, honest, strict=True)
+        ]
+
+    def _attack(self, work: Work, reply: Reply, client_state: Params, round: int) -> tuple[Reply, Params]:
+        """Return what a malicious client sends in the place of its honest reply."""
+        draws = stream(self.seed, "attack", round, work.client)
+        task, trainer = self.task(work, round), self.trainer
+        ignores = isinstance(trainer, ScreenedTrainer) and self.attack.settings.ignore_defence
+        if isinstance(trainer, ScreenedTrainer):
+            task = trainer.calibrated(task)  # on the samples that the client has stored, before it poisons them
+            trainer = trainer.plain() if ignores else trainer
+        rows = torch.from_numpy(task.samples).to(self.device)
+        data = LocalData(trainer.inputs[rows], trainer.labels[rows], task.plans)
+        used = self.attack.poison(work.client, data, draws)
+        if used is not data or ignores:
+            task = replace(task, samples=np.arange(len(used.labels)), plans=used.plans)
+            result = replace(trainer, inputs=used.inputs, labels=used.labels).one(task)
+            reply, client_state = self.finish(work, result)
+        return replace(reply, update=self.attack.forge(dict(reply.update), draws)), client_state

@@ -1,0 +1,168 @@
+"""A worker with malicious clients against honest workers that are given what those clients make of their data."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedunseen
+from fedunseen.core.phases import epochs_plan
+from fedunseen.data import ClassSpace
+from fedunseen.encoders import Backbone
+from fedunseen.engines.local.worker import Work, Worker
+from fedunseen.methods.classifier import Classifier
+from fedunseen.strategies import Scaffold
+from fedunseen.threats.attacks import POISONED, Attack, AttackSettings, Gaussian, LabelFlip, SignFlip
+from fedunseen.threats.malicious import MaliciousWorker
+from fedunseen.threats.screening import COUNTS, Magnitude, MagnitudeSettings, ScreenedTrainer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CLASSES, WIDTH, HELD = 6, 5, [[0, 1], [2, 3], [4]]
+EVIL = 1
+
+
+def data(flipped=False):
+    """Give inputs, labels and who holds what; if flipped, client 1 calls its two classes by each other's name."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), 7)
+    inputs = rng.normal(size=(CLASSES, WIDTH))[labels] + 0.3 * rng.normal(size=(len(labels), WIDTH))
+    samples = [np.flatnonzero(np.isin(labels, held)) for held in HELD]
+    if flipped:
+        labels = np.array([{2: 3, 3: 2}.get(int(label), int(label)) for label in labels])
+    return torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(labels), samples
+
+
+def worker(attack=None, screening=None, mode="batched", flipped=False):
+    inputs, labels, samples = data(flipped)
+    space = ClassSpace(tuple("abcdef"), np.eye(CLASSES), tuple("uvwxyz"), range(5), [], [5])
+    settings = Classifier.Settings(lr=0.1, batch_size=4, weight_decay=0.1)
+    method = Classifier(settings, space, torch.eye(CLASSES), Backbone((WIDTH,)))
+    given = (method, Scaffold(local_epochs=2), inputs, labels, samples, 5, mode)
+    made = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
+    if screening is not None:
+        made.trainer = ScreenedTrainer.around(made.trainer, Magnitude(screening, lambda params, inputs: inputs))
+    return made
+
+
+def round_of(made, round=0):
+    """Give replies and states of three clients that begin at the same model."""
+    params = made.method.init(np.random.default_rng(1))
+    told = made.strategy.instruct(made.strategy.init(params, 3), params, round)
+    works = [Work(k, made.strategy.recall(told, {}, round), {}) for k in range(3)]
+    return made.round(works, round)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def attack(kind, **settings):
+    named = {"name": "an attack of this file"} if kind.Settings is AttackSettings else {}
+    return kind(kind.Settings(clients=(EVIL,), rounds="1", **named, **settings))
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
+@pytest.mark.parametrize("kind", [LabelFlip, SignFlip, Gaussian, Attack])
+def test_an_attack_changes_no_bit_of_what_honest_clients_send_and_remember(kind, mode):
+    honest, attacked = (round_of(worker(one, mode=mode)) for one in (None, attack(kind, scale=3)))
+    for (reply, state), (other, after) in zip(honest, attacked, strict=True):
+        assert same(reply.update, other.update) == (reply.client != EVIL)
+        assert same(state, after) == (reply.client != EVIL or kind is not LabelFlip)
+
+
+def test_nobody_attacks_in_other_rounds():
+    honest, attacked = (round_of(worker(one), round=1) for one in (None, attack(SignFlip)))
+    assert all(same(one.update, other.update) for (one, _), (other, _) in zip(honest, attacked, strict=True))
+
+
+def test_a_flipped_sign_is_the_honest_update_times_minus_beta():
+    honest, attacked = (round_of(worker(one))[EVIL][0] for one in (None, attack(SignFlip, scale=2)))
+    assert same({name: -2 * value for name, value in honest.update.items()}, dict(attacked.update))
+
+
+def test_a_client_that_flips_labels_trains_as_one_whose_labels_are_flipped():
+    """To the bit: the same batches, in the same order."""
+    flipped, flipped_state = round_of(worker(flipped=True, mode="one-at-a-time"))[EVIL]
+    attacked, state = round_of(worker(attack(LabelFlip), mode="one-at-a-time"))[EVIL]
+    assert same(flipped.update, attacked.update)
+    assert same(flipped_state, state)
+    assert (flipped.terms, flipped.step_lengths) == (attacked.terms, attacked.step_lengths)
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
+def test_who_ignores_the_screening_sends_what_a_worker_without_one_would(mode):
+    strict = MagnitudeSettings(percentile=50)
+    plain = round_of(worker(mode="one-at-a-time"))[EVIL][0]
+    screened = round_of(worker(attack(Attack, ignore_defence=True), strict, mode))
+    assert same(plain.update, screened[EVIL][0].update)
+    assert screened[EVIL][0].notes == {}
+    honest = round_of(worker(None, strict, mode))
+    for client in (0, 2):
+        assert same(honest[client][0].update, screened[client][0].update)
+        assert honest[client][0].notes == screened[client][0].notes
+
+
+def test_the_threshold_is_calibrated_on_what_is_stored_not_on_what_is_trained_on():
+    class Adds(Attack):
+        """Trains on enormous samples beside its own."""
+
+        def poison(self, client, data, rng):
+            count = len(data.labels)
+            return replace(
+                data,
+                inputs=torch.cat([data.inputs, 1e3 * torch.ones_like(data.inputs)]),
+                labels=torch.cat([data.labels, data.labels]),
+                plans={"": epochs_plan(2 * count, 4, 1, rng)},
+            )
+
+    told = MagnitudeSettings(percentile=10)
+    honest, attacked = (round_of(worker(one, told))[EVIL][0] for one in (None, attack(Adds)))
+    assert attacked.notes["threshold"] == honest.notes["threshold"]
+    assert attacked.notes["clean"] == 28  # one pass over twice as many as it holds
+    assert honest.notes["clean"] == 28  # two passes over its own
+    assert attacked.notes["clean_dropped"] < honest.notes["clean_dropped"]
+
+
+def test_a_screened_round_counts_by_hand():
+    percentile = 30
+    inputs, _, samples = data()
+    reply, _ = round_of(worker(None, MagnitudeSettings(percentile=percentile)))[0]
+    sums = inputs[samples[0]].sum(-1).double().numpy()
+    threshold = np.percentile(sums, percentile)
+    dropped = 2 * (sums.astype(np.float32) < np.float32(threshold)).sum()  # in each of two passes
+    assert reply.notes == pytest.approx(dict(zip(COUNTS, (28, dropped, 0, 0), strict=True)) | {"threshold": threshold})
+    assert not any(name.startswith("screening") for name in reply.terms)
+
+
+def test_a_screening_that_leaves_no_sample_leaves_the_model():
+    for reply, _ in round_of(worker(None, MagnitudeSettings(threshold=1e9))):
+        assert not any(value.any() for value in reply.update.values())
+
+
+def test_the_trainer_without_its_screening_is_the_one_before():
+    bare = worker().trainer
+    again = ScreenedTrainer.around(bare, Magnitude(MagnitudeSettings(), lambda params, inputs: inputs)).plain()
+    assert type(again) is type(bare)
+    assert vars(again) == vars(bare)
+
+
+def test_poisoned_places_are_marked_for_counts_alone():
+    class Marks(Attack):
+        def poison(self, client, data, rng):
+            plan = data.plans[""]
+            return replace(data, plans={"": replace(plan, extras={POISONED: plan.weight})})
+
+    plain, marked = (round_of(worker(one, mode="one-at-a-time"))[EVIL][0] for one in (None, attack(Marks)))
+    assert same(plain.update, marked.update)
+
+
+@pytest.mark.parametrize("room", ["core", "data", "encoders", "methods", "strategies", "engines"])
+def test_no_room_below_knows_of_threats(room):
+    for path in (Path(fedunseen.__file__).parent / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.startswith("fedunseen.threats") for name in names), path
