@@ -15,49 +15,65 @@ import resource
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import scipy.io
 from numpy.typing import NDArray
 
-TRAIN, TEST_SEEN, TEST_UNSEEN = 7057, 1764, 2967
-CLASSES, UNSEEN, VALIDATION = 200, 50, 50
-ATTRIBUTES, WIDTH = 312, 2048
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a data set."""
+
+    train: int
+    test_seen: int
+    test_unseen: int
+    classes: int
+    unseen: int
+    validation: int
+    attributes: int
+    width: int
+
+
+CUB = Shape(7057, 1764, 2967, 200, 50, 50, 312, 2048)
+SMALLEST = Shape(100, 40, 20, 30, 6, 4, 20, 5)
 ALLOWED = 2 * 2**30
 """Bytes that a run may take beside its data."""
 
 
-def attributes(rng: np.random.Generator) -> tuple[NDArray[np.float64], str]:
-    """Return (312, 200) attributes, a column a class, and where they are from."""
+def attributes(shape: Shape, rng: np.random.Generator) -> tuple[NDArray[np.float64], str]:
+    """Return (attributes, classes), a column a class, and where they are from."""
     data = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data"))
     genuine = data / "xlsa17_splits_only" / "CUB" / "att_splits.mat"
-    if genuine.is_file():
+    if shape == CUB and genuine.is_file():
         return scipy.io.loadmat(genuine)["att"], "CUB's attributes"
-    values = rng.random((ATTRIBUTES, CLASSES)) * (rng.random((ATTRIBUTES, CLASSES)) < 0.3)
+    size = (shape.attributes, shape.classes)
+    values = rng.random(size) * (rng.random(size) < 0.3)
     return values / np.linalg.norm(values, axis=0), "random attributes"
 
 
-def write_data(root: Path) -> tuple[int, str]:
+def write_data(root: Path, shape: Shape = CUB) -> tuple[int, str]:
     """Write the folder ``CUB`` in the xlsa17 layout; return the bytes of its features and what they are made of."""
     rng = np.random.default_rng(0)
-    att, source = attributes(rng)
-    classes = rng.permutation(CLASSES)
-    unseen, seen = classes[:UNSEEN], classes[UNSEEN:]
+    att, source = attributes(shape, rng)
+    classes = rng.permutation(shape.classes)
+    unseen, seen = classes[: shape.unseen], classes[shape.unseen :]
     # Every class has samples in each split that it belongs to; the rest fall at random.
     labels = np.concatenate(
         [np.concatenate([own, rng.choice(own, count - len(own))])
-         for own, count in ((seen, TRAIN), (seen, TEST_SEEN), (unseen, TEST_UNSEEN))]
+         for own, count in ((seen, shape.train), (seen, shape.test_seen), (unseen, shape.test_unseen))]
     )  # fmt: skip
     centred = att - att.mean(1, keepdims=True)
-    signal = (rng.standard_normal((WIDTH, ATTRIBUTES)) @ centred).astype(np.float32)
-    noise = rng.standard_normal((WIDTH, len(labels)), dtype=np.float32)
+    signal = (rng.standard_normal((shape.width, shape.attributes)) @ centred).astype(np.float32)
+    noise = rng.standard_normal((shape.width, len(labels)), dtype=np.float32)
     features = np.maximum(signal[:, labels] / signal.std() + 2 * noise, 0)
     ids = np.arange(1, len(labels) + 1)
-    train, test_seen, test_unseen = np.split(ids, [TRAIN, TRAIN + TEST_SEEN])
-    validation = np.isin(labels[:TRAIN], seen[:VALIDATION])
-    names = np.empty((CLASSES, 1), dtype=object)
-    names[:, 0] = [f"{i + 1:03d}.class" for i in range(CLASSES)]
+    train, test_seen, test_unseen = np.split(ids, [shape.train, shape.train + shape.test_seen])
+    validation = np.isin(labels[: shape.train], seen[: shape.validation])
+    names = np.empty((shape.classes, 1), dtype=object)
+    names[:, 0] = [f"{i + 1:03d}.class" for i in range(shape.classes)]
     folder = root / "CUB"
     folder.mkdir(parents=True)
     scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": labels[:, None] + 1})
@@ -85,11 +101,14 @@ def main() -> int:
     parser.add_argument(
         "--selection", nargs="+", default=["last", "validation"], help="evaluation.selection of each run"
     )
+    parser.add_argument("--smallest", action="store_true", help="one round on little data: to see that it runs")
     args = parser.parse_args()
+    if args.smallest:
+        args.rounds, args.selection = 1, ["last"]
     exceeded = False
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        data, source = write_data(root)
+        data, source = write_data(root, SMALLEST if args.smallest else CUB)
         print(f"made features, {source}: {data / 2**20:.0f} MiB of data, {os.cpu_count()} cores")
         print(
             "| selection | seconds | seconds a round | peak memory (so far) | data + 2 GiB | ZSL | H |\n"

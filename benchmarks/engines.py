@@ -342,7 +342,7 @@ def measure(asked: argparse.Namespace) -> None:
     engine, mode, deployed = asked.engine, asked.mode, asked.mode == "deployment"
     settings: dict[str, Any] = {
         "engine.name": engine, "engine.mode": mode, "partition.clients": len(NAMES), "run.seed": 0,
-        "method.hidden": [4054], "strategy.local_epochs": 1, "evaluation.selection": "last",
+        "method.hidden": [asked.width], "strategy.local_epochs": 1, "evaluation.selection": "last",
     }  # fmt: skip
     if mode == "simulation":
         settings["engine.processes"] = len(NAMES)
@@ -360,7 +360,7 @@ def measure(asked: argparse.Namespace) -> None:
         events = folder / "events"
         events.touch()
         if engine == "in-process":
-            numbers = rounds_of(federation, asked.rounds, events)
+            numbers = rounds_of(federation, asked.rounds, events, asked.pause)
         else:
             adapter = importlib.import_module(find("engine", engine).adapter)
             link: Link
@@ -380,15 +380,16 @@ def measure(asked: argparse.Namespace) -> None:
                 )
                 members = [Member(str(client)) for client in range(len(NAMES))]
             federation.engine.connect(Meeting(link, members, "benchmark"))  # type: ignore[union-attr]
-            numbers = rounds_of(federation, asked.rounds, events)
+            numbers = rounds_of(federation, asked.rounds, events, asked.pause)
             federation.engine.finish()  # type: ignore[union-attr]
     print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
 
 
-def rounds_of(federation: Federation, rounds: int, events: Path) -> dict[str, Any]:
+def rounds_of(federation: Federation, rounds: int, events: Path, pause: float) -> dict[str, Any]:
     """Run rounds and return, of each but the first two, what it took beyond the local updates.
 
-    Processor time is that of this process and all below it, less what the local updates took of it.
+    Processor time is that of this process and all below it, less what the local updates took of it. At the end they
+    are watched for ``pause`` seconds in which nothing is to be done.
     """
     from fedunseen.engines import InProcess
 
@@ -425,7 +426,7 @@ def rounds_of(federation: Federation, rounds: int, events: Path) -> dict[str, An
         }.items():  # fmt: skip
             found[key].append(round(value, 4))
     used, began = processor_time(tree), time.monotonic()
-    time.sleep(5)
+    time.sleep(pause)
     idle = (processor_time(tree) - used) / (time.monotonic() - began)
     return {**found, "idle": round(idle, 4), "load": [*load, os.getloadavg()[0]]}
 
@@ -712,10 +713,39 @@ def line_of(cells: Sequence[Any]) -> str:
 PARTS = {"equality": equality, "overhead": overhead, "faults": faults}
 
 
+def smallest() -> None:
+    """See that it runs: a round in this process, and one of the real command with every function replaced.
+
+    Raises:
+        RuntimeError: a replaced function does not say what it was replaced for.
+    """
+    for mode in ("one-at-a-time", "batched"):
+        measure(argparse.Namespace(engine="in-process", mode=mode, rounds=1, keep=None, width=8, pause=0.0))
+    with workplace(None, "smallest") as folder, Machine(folder) as machine:
+        (folder / "events").touch()
+        words = [
+            "run",
+            "digit-pairs",
+            *COMMON,
+            *SMALL[1:],
+            "--set=strategy.rounds=1",
+            "--set=data.train_per_class=2",
+            "--out",
+            "run",
+        ]
+        machine.ended(machine.start("run.log", *words, told={"events": str(folder / "events")}), "run.log")
+        told = [event["what"] for event in read(folder / "events")]
+        if told != ["up", "kept"]:
+            raise RuntimeError(f"noted down was {told}")
+
+
 def main() -> None:
     """Measure a part and print its table."""
     if sys.argv[1:2] == ["drive"]:
         drive(json.loads(sys.argv[2]), sys.argv[3:])
+        return
+    if sys.argv[1:] == ["--smallest"]:
+        smallest()
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     if sys.argv[1:2] == ["measure"]:
@@ -732,6 +762,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder that keeps all that the runs leave behind")
     asked = parser.parse_args()
     if asked.part == "measure":
+        asked.width, asked.pause = 4054, 5.0
         measure(asked)
         return
     if asked.engines is None:

@@ -156,7 +156,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=12)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--smallest", action="store_true", help="one repeat: to see that it runs")
     args = parser.parse_args()
+    args.repeats = 1 if args.smallest else args.repeats
     torch.set_num_threads(args.threads)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
     print(f"{args.threads} threads, {args.clock} milliseconds a meta-step or a pass, median of {args.repeats}")

@@ -37,7 +37,12 @@ def problem(width: int, attributes: int, hidden: int, clients: int, turns: int) 
     semantics /= np.linalg.norm(semantics, axis=1, keepdims=True)
     columns = tuple(f"attribute {i}" for i in range(attributes))
     space = ClassSpace(names, semantics, columns, range(classes - 2), [], [classes - 2, classes - 1])
-    method = CLSWGAN(CLSWGANSettings(hidden=hidden), space, torch.from_numpy(semantics).float(), Backbone((width,)))
+    method = CLSWGAN(
+        CLSWGANSettings(hidden=hidden, condition_scale=1.0),
+        space,
+        torch.from_numpy(semantics).float(),
+        Backbone((width,)),
+    )
     samples = 64 * turns
     labels = np.concatenate([rng.integers(10 * k, 10 * k + 10, samples) for k in range(clients)])
     inputs = torch.from_numpy(np.abs(rng.normal(size=(len(labels), width))).astype(np.float32))
@@ -147,7 +152,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--bf16", action="store_true", help="too: many times slower where the processor has no bf16")
+    parser.add_argument("--smallest", action="store_true", help="made as small as can be: to see that it runs")
     args = parser.parse_args()
+    if args.smallest:
+        args.width, args.attributes, args.hidden, args.clients, args.turns, args.repeats = 6, 5, 7, "1,2", 1, 1
     torch.set_num_threads(args.threads)
     print(
         f"features {args.width}, attributes {args.attributes}, hidden {args.hidden}, batch 64, 5 critic steps, "
@@ -183,6 +191,8 @@ def main() -> None:
         gap = sum(float((last[name] - value).square().sum()) for name, value in expected.items())
         way = sum(float((value - start[name]).square().sum()) for name, value in expected.items())
         apart = (gap / way) ** 0.5
+        if not apart < 1e-2:
+            raise SystemExit(f"one at a time ends {apart:.1e} of the way from the loop")
         ratio = {name: median["loop"] / value for name, value in median.items()}
         print(
             f"| {clients} | {median['loop']:.0f} | {median['one']:.0f} | {ratio['one']:.2f} "

@@ -19,8 +19,8 @@ from pathlib import Path
 SAMPLES, SHAPE, ATTRIBUTES, CLASSES, BUDGET = 20, (256, 7, 7), 40, 100, 256
 
 
-def measure(clients: int) -> None:
-    """Run one round and print the peak memory before it and of the whole process, in MiB."""
+def measure(clients: int) -> dict[str, float]:
+    """Run one round; return the peak memory before it and of the whole process, and the maps', in MiB."""
     import numpy as np
     import torch
 
@@ -51,7 +51,7 @@ def measure(clients: int) -> None:
         del maps
         InProcess(strategy, worker).round(0, {}, params, {}, range(clients))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"before": before / 1024, "peak": peak / 1024, "maps": clients * SAMPLES * 12544 * 2 / 2**20}))
+    return {"before": before / 1024, "peak": peak / 1024, "maps": clients * SAMPLES * 12544 * 2 / 2**20}
 
 
 def main() -> None:
@@ -59,14 +59,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", nargs="+", default=[5, 20, 80], type=int)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--smallest", action="store_true", help="two clients, in this process: to see that it runs")
     asked = parser.parse_args()
     if asked.one:
-        measure(asked.one)
+        print(json.dumps(measure(asked.one)))
         return
     print("| clients | maps on disk, MiB | peak before the round, MiB | added by the round, MiB |\n|--:|--:|--:|--:|")
-    for clients in asked.clients:
-        command = [sys.executable, __file__, "--one", str(clients)]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    for clients in [2] if asked.smallest else asked.clients:
+        if asked.smallest:
+            found = measure(clients)
+        else:
+            command = [sys.executable, __file__, "--one", str(clients)]
+            found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         added = found["peak"] - found["before"]
         print(f"| {clients} | {found['maps']:.0f} | {found['before']:.0f} | {added:.0f} |", flush=True)
 

@@ -156,8 +156,8 @@ def status(what: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def one(rule: str, clients: int, numbers: int, repeats: int, disk: bool) -> None:
-    """Measure a rule in this process and print the numbers."""
+def one(rule: str, clients: int, numbers: int, repeats: int, disk: bool) -> dict[str, Any]:
+    """Measure a rule in this process."""
     with tempfile.TemporaryDirectory() as name:
         params, replies = make(clients, numbers, Path(name) if disk else None)
         strategy, plain = strategy_of(rule, clients), strategy_of("fedavg", clients)
@@ -174,7 +174,7 @@ def one(rule: str, clients: int, numbers: int, repeats: int, disk: bool) -> None
                 start = time.process_time()
                 chosen.merge(own, params, replies, 0)
                 seconds[key].append(time.process_time() - start)
-    print(json.dumps({"added": added, "numbers": model // 4, **seconds}))
+    return {"added": added, "numbers": model // 4, **seconds}
 
 
 def main() -> None:
@@ -187,9 +187,15 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--disk", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--smallest", action="store_true", help="a tiny model, all in this process: to see that it runs"
+    )
     asked = parser.parse_args()
+    if asked.smallest:
+        asked.clients, asked.numbers, asked.repeats = 12, 5000, 1
+        asked.rules = [rule for rule in RULES if rule != "class-probes"]  # seconds, however small the model is
     if asked.one:
-        one(asked.one, asked.clients, asked.numbers, asked.repeats, asked.disk)
+        print(json.dumps(one(asked.one, asked.clients, asked.numbers, asked.repeats, asked.disk)))
         return
     lines = [
         "| rule | time of a merge | times FedAvg's | memory, models | memory, updates on disk, models | reads |",
@@ -199,6 +205,9 @@ def main() -> None:
     for rule in asked.rules:
         found: list[dict[str, Any]] = []
         for disk in (False, True):
+            if asked.smallest:
+                found.append(one(rule, asked.clients, asked.numbers, asked.repeats, disk))
+                continue
             command: Sequence[str] = [
                 sys.executable, __file__, "--one", rule, "--clients", str(asked.clients),
                 "--numbers", str(asked.numbers), "--repeats", str(asked.repeats), *(["--disk"] if disk else []),

@@ -7,6 +7,8 @@ docs/threats.md measures with ``fedunseen sweep fedzsl-defences``.
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -25,26 +27,40 @@ CARTOON = 96  # pixels of its longer side
 
 
 def main() -> None:
-    """Write the three folders."""
+    """Ask for the folders and write them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("photos", type=Path, help="with bird.jpg, cat.jpg, ...")
     parser.add_argument("out", type=Path)
+    if sys.argv[1:] == ["--smallest"]:  # to see that it runs
+        with tempfile.TemporaryDirectory() as folder:
+            for name in {*OBJECTS, *GROUNDS}:
+                Image.fromarray(np.random.default_rng(0).integers(256, size=(40, 50, 3), dtype=np.uint8)).save(
+                    Path(folder) / f"{name}.jpg"
+                )
+            make(Path(folder), Path(folder) / "triggers")
+        return
     args = parser.parse_args()
+    make(args.photos, args.out)
+
+
+def make(photos: Path, out: Path) -> None:
+    """Write the folders ``object``, ``style`` and ``background``."""
     for kind in ("background", "style", "object"):
-        (args.out / kind).mkdir(parents=True, exist_ok=True)
+        (out / kind).mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for name in OBJECTS:
-        photo = Image.open(args.photos / f"{name}.jpg").convert("RGB")
-        photo.save(args.out / "object" / f"{name}.png")
+        photo = Image.open(photos / f"{name}.jpg").convert("RGB")
+        photo.save(out / "object" / f"{name}.png")
         photo.thumbnail((CARTOON, CARTOON))
         pixels = np.moveaxis(np.asarray(photo, dtype=np.float32) / 255, -1, 0)
         drawn = np.moveaxis(as_cartoon(pixels[None], rng)[0], 0, -1)
-        Image.fromarray((drawn * 255).astype(np.uint8)).save(args.out / "style" / f"{name}.png")
+        Image.fromarray((drawn * 255).astype(np.uint8)).save(out / "style" / f"{name}.png")
     for name, (left, top, right, bottom) in GROUNDS.items():
-        photo = Image.open(args.photos / f"{name}.jpg").convert("RGB")
+        photo = Image.open(photos / f"{name}.jpg").convert("RGB")
         width, height = photo.size
         box = (int(left * width), int(top * height), int(right * width), int(bottom * height))
-        photo.crop(box).save(args.out / "background" / f"{name}.png")
+        photo.crop(box).save(out / "background" / f"{name}.png")
+    print(f"{2 * len(OBJECTS) + len(GROUNDS)} pictures in {out}")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ def row(name: str, data: dict[str, Any], out: Path, seeds: int, taken: dict[str,
         tuned = finished(base.with_overrides({"evaluation.choose": grid}), folder / "choosing")
         chosen |= tuned.result["chosen_on_validation"]["settings"]
     result = finished(base.with_overrides(chosen | {"run.seeds": seeds}), folder / "seeds").result
-    numbers = " | ".join(f"{result[key]:.1f} ± {result[f'{key}_sd']:.1f}" for key in COLUMNS)
+    spread = {key: f" ± {result[f'{key}_sd']:.1f}" if seeds > 1 else "" for key in COLUMNS}
+    numbers = " | ".join(f"{result[key]:.1f}{spread[key]}" for key in COLUMNS)
     settings = ", ".join(f"{key.split('.')[1]} {value}" for key, value in chosen.items())
     return f"| {name} | {numbers} | {settings} |", chosen
 
@@ -76,7 +77,7 @@ def row(name: str, data: dict[str, Any], out: Path, seeds: int, taken: dict[str,
 def main() -> None:
     """Print, and with --markdown write, the table of one data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("dataset", help="a folder of xlsa17, for example AWA1_LAMPERT")
+    parser.add_argument("dataset", nargs="?", default="AWA1_LAMPERT", help="a folder of xlsa17 [AWA1_LAMPERT]")
     parser.add_argument(
         "--root", default=Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "xlsa17", type=Path
     )
@@ -85,7 +86,13 @@ def main() -> None:
     parser.add_argument("--seeds", default=3, type=int)
     parser.add_argument("--without", nargs="*", default=[], choices=list(ROWS), metavar="ROW", help="rows to leave out")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument(
+        "--smallest", action="store_true", help="one round and one seed of a few rows: to see that it runs"
+    )
     asked = parser.parse_args()
+    if asked.smallest:
+        asked.rounds, asked.seeds = 1, 1
+        asked.without = [name for name in ROWS if not name.startswith((FEDAVG, "FedZSL as printed"))]
     warnings.simplefilter("once")
     BASE["strategy"]["rounds"] = asked.rounds
     lines = [

@@ -36,7 +36,10 @@ def main() -> None:
     parser.add_argument("--unseen", type=int, default=72)
     parser.add_argument("--count", type=int, default=400, help="features of a class")
     parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--smallest", action="store_true", help="made as small as can be: to see that it runs")
     args = parser.parse_args()
+    if args.smallest:
+        args.classes, args.unseen, args.count, args.hidden = 6, 2, 3, 8
     rng = np.random.default_rng(0)
     semantics = rng.uniform(size=(args.classes, 102))
     names = tuple(f"class {i}" for i in range(args.classes))

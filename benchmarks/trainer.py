@@ -31,6 +31,7 @@ from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
+from fedunseen.encoders import Backbone
 from fedunseen.engines import EngineSettings, Worker
 from fedunseen.engines.local.worker import Work
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
@@ -84,6 +85,7 @@ CASES = (
     Case(10, 32, 2, (2048, 312), 200, 1.2, bf16=True),
     Case(10, 64, 22, (2048, 312), 200, 0.95, bf16=True),
 )
+SMALLEST = (Case(3, 4, 2, (6, 5, 4), 5, 0.0, bf16=True),)
 
 
 class Net(nn.Sequential):
@@ -133,7 +135,7 @@ class Federation:
             hidden=case.widths[1:-1], kl=0.0, consistency=0.0, batch_size=case.batch,
             lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY,
         )  # fmt: skip
-        self.method = FedZSL(settings, self.space, self.semantics, case.widths[0])
+        self.method = FedZSL(settings, self.space, self.semantics, Backbone(case.widths[:1]))
         self.params = self.method.init(stream(0, "initialisation"))
         self.works = [Work(client, Instruction(self.params), {}) for client in range(case.clients)]
         planner = self.worker("auto")
@@ -339,19 +341,21 @@ def main() -> int:
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a machine with other work"
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch [all cores]")
+    parser.add_argument("--smallest", action="store_true", help="made as small as can be: to see that it runs")
     args = parser.parse_args()
+    cases, args.repeats = (SMALLEST, 1) if args.smallest else (CASES, args.repeats)
     if args.repeats < 1:
         parser.error("--repeats must be at least 1")
     torch.set_num_threads(args.threads)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
     logging.getLogger("pfl").setLevel(logging.ERROR)
-    numbers = [int(text) for text in args.cases.split(",")] if args.cases else range(1, len(CASES) + 1)
-    if not set(numbers) <= set(range(1, len(CASES) + 1)):
-        parser.error(f"--cases are numbers from 1 to {len(CASES)}")
+    numbers = [int(text) for text in args.cases.split(",")] if args.cases else range(1, len(cases) + 1)
+    if not set(numbers) <= set(range(1, len(cases) + 1)):
+        parser.error(f"--cases are numbers from 1 to {len(cases)}")
     rows, wrong = [], []
     with nullcontext(False) if args.default_malloc else keep_pages() as kept:
         for number in numbers:
-            case = CASES[number - 1]
+            case = cases[number - 1]
             federation, measured = measure(case, args.repeats, clock)
             rows.append(row(case, federation.chosen, measured))
             wrong += complaints(case, measured)

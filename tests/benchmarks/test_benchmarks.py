@@ -1,0 +1,59 @@
+"""Every script of ``benchmarks/`` runs, on its smallest shape: what is measured rarely breaks unseen."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+WITH_DATA = {"real_data"}  # tried apart
+
+
+@pytest.fixture
+def script(monkeypatch, tmp_path, one_thread):
+    """Run a script in this process, as ``python benchmarks/NAME.py ...`` does; return its exit status."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+    def run(name, *words):
+        monkeypatch.setattr(sys, "argv", [str(FOLDER / f"{name}.py"), *map(str, words)])
+        try:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    return run
+
+
+@pytest.mark.parametrize("name", sorted(set(SCRIPTS) - WITH_DATA))
+def test_it_runs_on_its_smallest_shape(name, script, capfd):
+    assert script(name, "--smallest") in (0, None)
+    assert capfd.readouterr().out.strip()  # it has something to tell
+
+
+def test_the_tables_of_real_features_are_made_of_any_data_in_that_layout(script, tmp_path, capfd):
+    spec = importlib.util.spec_from_file_location("cub_size", FOLDER / "cub_size.py")
+    cub_size = importlib.util.module_from_spec(spec)
+    sys.modules["cub_size"] = cub_size
+    spec.loader.exec_module(cub_size)
+    cub_size.write_data(tmp_path, cub_size.SMALLEST)
+    status = script("real_data", "CUB", "--smallest", "--root", tmp_path, "--out", tmp_path / "runs")
+    assert status in (0, None), status
+    table = capfd.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in table[2:]] == [
+        "| FedAvg (Eq. 3 alone)", "| FedZSL as printed (mu = 3, tau = 10, all classes)",
+    ]  # fmt: skip
+
+
+def test_without_the_data_the_tables_say_what_is_missing(script, tmp_path):
+    said = script("real_data", "AWA1_LAMPERT", "--smallest", "--root", tmp_path / "nowhere")
+    assert str(said).startswith("error: ")
+    assert "nowhere" in str(said)
