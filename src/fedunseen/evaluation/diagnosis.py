@@ -1,0 +1,242 @@
+"""Did the run fail? Signs of it, each in words that need no knowledge of the field, with a remedy.
+
+Every check is a pure function of what a run writes down anyway: the lines of ``metrics.jsonl``, the numbers of
+``result.json`` and the answers in ``evaluation.safetensors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Finding", "accuracy", "diagnose"]
+
+Ids = NDArray[np.int64]
+
+Z = 1.96
+ENOUGH = 5  # test samples of a class before it counts that it is never answered
+LISTED = 5  # classes that are named
+GROWN = 1.5  # times the loss of the first rounds
+EMPTIED = 0.2  # of the accuracy without calibration
+
+
+class Finding(NamedTuple):
+    """A sign that something is wrong.
+
+    Attributes:
+        what: is wrong, with the numbers that show it.
+        why: it may be so.
+        remedy: what to do.
+    """
+
+    what: str
+    why: str
+    remedy: str
+
+
+def diagnose(
+    lines: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    answers: Mapping[str, NDArray[Any]],
+    names: Sequence[str],
+    unseen: Ids,
+    descriptions: bool = True,
+) -> list[Finding]:
+    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well.
+
+    Args:
+        lines: of ``metrics.jsonl``.
+        result: of ``result.json``.
+        answers: of ``evaluation.safetensors``: of a zero-shot run ``labels``, ``zsl_answers`` and ``silhouettes``, of a
+            few-shot run ``labels`` and ``answers``; what is missing is not asked for.
+        names: (C,) of all classes.
+        unseen: ids of the unseen classes.
+        descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
+    """
+    found = [growing_loss(lines)]
+    labels = answers.get("labels")
+    if "few_shot" in result:
+        found += [beside_nothing(result)]
+        if labels is not None:
+            found.append(never_answered(labels, answers["answers"], names, "new"))
+    elif descriptions:
+        if labels is not None:
+            own = np.isin(labels, unseen)
+            asked, answered = labels[own], answers["zsl_answers"][own]
+            found += [at_chance(asked, answered, len(unseen)), never_answered(asked, answered, names, "unseen")]
+        found += [emptied(result)]
+        if "silhouettes" in answers:
+            found.append(worse_features(*map(float, answers["silhouettes"])))
+    return [one for one in found if one is not None]
+
+
+def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
+    """Return the mean over classes of the share of right answers, in percent, and half of its 95 % interval.
+
+    Classes are fixed, samples drawn. The variance of a class with n samples is p (1 - p) / n with p moved half a sample
+    towards one half, so that a class that is always right or never is not taken to be certain.
+
+    Args:
+        labels: (n,) true classes.
+        answers: (n,) answered ones.
+
+    Example:
+        >>> value, half = accuracy(np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 0, 1, 1, 0]))
+        >>> value, round(half, 1)
+        (62.5, 41.3)
+    """
+    right = labels == answers
+    variance, shares = 0.0, []
+    for c in np.unique(labels):
+        own = right[labels == c]
+        n, p = len(own), float((own.sum() + 0.5) / (len(own) + 1))
+        shares.append(float(own.mean()))
+        variance += p * (1 - p) / n
+    return 100 * float(np.mean(shares)), 100 * Z * variance**0.5 / len(shares)
+
+
+def at_chance(labels: Ids, answers: Ids, classes: int) -> Finding | None:
+    """Warn of a model that names unseen classes no better than somebody who guesses.
+
+    Args:
+        labels: (n,) true classes of test samples of unseen classes.
+        answers: (n,) the answers among the unseen classes.
+        classes: how many unseen classes there are to choose from.
+    """
+    value, half = accuracy(labels, answers)
+    chance = 100 / classes
+    if value - half > chance:
+        return None
+    return Finding(
+        f"The model is no better than guessing on unseen classes: it names {value:.1f} ± {half:.1f} % of them right, "
+        f"guessing {chance:.1f} %.",
+        "Nothing that it learnt from the seen classes helps with the unseen ones.",
+        "Scale the features (data.features = ['centre', 'l2']), lower method.lr, or train for more rounds "
+        "(strategy.rounds).",
+    )
+
+
+def growing_loss(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """Warn of a training loss that ends well above where it began.
+
+    Compared are the medians of the first and the last quarter of the rounds; a loss that is ever negative, as that of a
+    critic is, says nothing by growing.
+    """
+    told = [line.get("losses", {}).get("loss") for line in lines]
+    losses = np.array([np.nan if value is None else value for value in told], dtype=np.float64)
+    if len(losses) < 2 or np.isnan(losses).all() or (losses[~np.isnan(losses)] <= 0).any():
+        return None
+    part = max(len(losses) // 4, 1)
+    first, last = (float(np.nanmedian(losses[side])) for side in (slice(None, part), slice(-part, None)))
+    if not last > GROWN * first:
+        return None
+    return Finding(
+        f"The training loss grew from {_number(first)} to {_number(last)} in {len(losses)} rounds.",
+        "The steps are too large for these features, so that training moves away from a solution.",
+        "Set method.lr to a tenth, or scale the features (data.features = ['centre', 'l2']).",
+    )
+
+
+def _number(value: float) -> str:
+    """Write a number with three digits that count, or all before the point.
+
+    Example:
+        >>> _number(0.01234), _number(4786.2)
+        ('0.0123', '4,786')
+    """
+    return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.3g}"
+
+
+def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -> Finding | None:
+    """Warn of classes that are never the answer, although there are test samples of them.
+
+    Args:
+        labels: (n,) true classes.
+        answers: (n,) answers.
+        names: (C,) of all classes.
+        kind: what the classes are called.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    enough = classes[counts >= ENOUGH]
+    never = [names[int(c)] for c in enough[~np.isin(enough, answers)]]
+    if not never:
+        return None
+    listed = ", ".join(never[:LISTED]) + (f" and {len(never) - LISTED} more" if len(never) > LISTED else "")
+    verb = "is" if len(never) == 1 else "are"
+    return Finding(
+        f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: {listed}.",
+        "To the model another class always fits better, also for their own samples.",
+        "Compare their descriptions with those of the classes that they are taken for (see the table of confusions), "
+        "and add attributes that tell them apart."
+        if kind == "unseen"
+        else "Look at their samples: they may be unlike everything that the parties trained on.",
+    )
+
+
+def emptied(result: Mapping[str, Any]) -> Finding | None:
+    """Warn of a calibration that leaves nothing of the seen or of the unseen classes, or that is missing.
+
+    Args:
+        result: with ``gzsl_seen``, ``gzsl_unseen``, the same ``uncalibrated_``, and ``calibration_factor``.
+    """
+    for side, letter, other in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
+        before, after = (float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", ""))
+        if result.get("calibration_factor") and before >= 5 and after < EMPTIED * before:
+            return Finding(
+                f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to {after:.1f} %.",
+                f"The factor that balances seen and unseen classes was chosen on other classes, perhaps too few, and "
+                f"sends nearly everything to the {other} ones here.",
+                "Set evaluation.calibration = 'none', or keep more classes for validation.",
+            )
+    if not result.get("calibration_factor") and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
+        return Finding(
+            f"Among all classes nearly every sample of an unseen class is taken for a seen one: U is "
+            f"{result['gzsl_unseen']:.1f} %, though among unseen classes alone {result['zsl']:.1f} % are right.",
+            "The model has seen examples of the seen classes only, and prefers them.",
+            "Let it be calibrated: evaluation.calibration = 'stacking' with evaluation.selection = 'validation'.",
+        )
+    return None
+
+
+def worse_features(after: float, before: float) -> Finding | None:
+    """Warn of features in which unseen classes lie less apart than in the samples as they came.
+
+    Args:
+        after: silhouette of the unseen classes in the model's features, in [-1, 1].
+        before: the same in the samples as they come in.
+    """
+    if after >= before - 0.1:
+        return None
+    return Finding(
+        f"The model's features keep unseen classes less apart than the samples as they come in: silhouette {after:.2f} "
+        f"instead of {before:.2f}.",
+        "Training has thrown away what tells these classes apart.",
+        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or make the hidden layers wider "
+        "(method.hidden).",
+    )
+
+
+def beside_nothing(result: Mapping[str, Any]) -> Finding | None:
+    """Warn of a few-shot model that is worse than raw samples or than its own features before training.
+
+    Args:
+        result: with ``few_shot``, ``few_shot_pixels`` and ``few_shot_random``, each with ``_ci95``.
+    """
+    value, half = (float(result[f"few_shot{end}"]) for end in ("", "_ci95"))
+    for name, words in (
+        ("few_shot_pixels", "the nearest example in raw samples"),
+        ("few_shot_random", "its own features before training"),
+    ):
+        other, beside = float(result[name]), float(result.get(f"{name}_ci95", 0.0))
+        if value + half < other - beside:
+            return Finding(
+                f"The model is worse than {words}: {value:.1f} ± {half:.1f} %, without training {other:.1f} ± "
+                f"{beside:.1f} %.",
+                "Training has thrown away what tells new classes apart.",
+                "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or take method.name = "
+                "'protonet'.",
+            )
+    return None

@@ -1,0 +1,54 @@
+"""The numbers of a run by name: what they are called in files, on the console and on pages. Every list starts here.
+
+Nothing is imported, so that everybody may import this.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+__all__ = ["FEW_SHOT", "SHORT", "TITLES", "ZERO_SHOT", "ZERO_SHOT_MEASURES", "FewShotName", "Measure", "ZeroShotName"]
+
+ZeroShotName = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
+FewShotName = Literal["few_shot", "few_shot_pixels", "few_shot_random"]
+
+
+class Measure(NamedTuple):
+    """One number of a run.
+
+    Attributes:
+        name: in ``metrics.jsonl`` and ``result.json``.
+        short: in tables and on the console.
+        title: above a chart.
+        words: what it is, for people.
+        colour: a CSS variable of the pages.
+    """
+
+    name: str
+    short: str
+    title: str
+    words: str
+    colour: str
+
+
+ZERO_SHOT_MEASURES = (
+    Measure("zsl", "ZSL", "ZSL accuracy", "only unseen classes to choose from", "orange"),
+    Measure("gzsl_unseen", "U", "U, unseen classes", "unseen classes, all classes to choose from", "orange"),
+    Measure("gzsl_seen", "S", "S, seen classes", "seen classes, all classes to choose from", "blue"),
+    Measure("gzsl_harmonic", "H", "H, harmonic mean", "harmonic mean of U and S", "green"),
+)
+ZERO_SHOT: tuple[ZeroShotName, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+"""What a zero-shot run is judged by, in percent."""
+FEW_SHOT: tuple[FewShotName, ...] = ("few_shot", "few_shot_pixels", "few_shot_random")
+"""Of a few-shot run: the model, the nearest example in raw samples, the nearest mean of untrained features."""
+
+SHORT = {one.name: one.short for one in ZERO_SHOT_MEASURES} | {
+    "few_shot": "few-shot",
+    "few_shot_pixels": "raw samples",
+    "few_shot_random": "untrained",
+}
+TITLES = {one.name: one.title for one in ZERO_SHOT_MEASURES} | {
+    "few_shot": "Few-shot accuracy",
+    "few_shot_pixels": "Nearest example in raw samples",
+    "few_shot_random": "Features before training",
+}

@@ -1,0 +1,168 @@
+"""Runs that failed are said to have failed, word for word; runs that went well are not."""
+
+import numpy as np
+import pytest
+
+from fedunseen.evaluation.diagnosis import (
+    Finding,
+    accuracy,
+    at_chance,
+    beside_nothing,
+    diagnose,
+    emptied,
+    growing_loss,
+    never_answered,
+    worse_features,
+)
+
+NAMES = ("zebra", "cow", "tiger", "orca", "wolf", "hippo", "eel", "otter")
+GOOD = {
+    "zsl": 70.0, "gzsl_unseen": 60.0, "gzsl_seen": 65.0, "gzsl_harmonic": 62.4, "uncalibrated_gzsl_unseen": 20.0,
+    "uncalibrated_gzsl_seen": 80.0, "uncalibrated_gzsl_harmonic": 32.0, "calibration_factor": 0.4,
+}  # fmt: skip
+
+
+def lines(*losses):
+    return [{"round": i, "losses": {"loss": loss}} for i, loss in enumerate(losses, 1)]
+
+
+def test_the_interval_is_that_of_many_draws():
+    """The half width is 1.96 standard deviations of the accuracy of drawn answers."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 40)
+    shares = np.array([0.9, 0.5, 0.2])
+    drawn = [accuracy(labels, np.where(rng.random(120) < shares[labels], labels, 9)) for _ in range(2000)]
+    values, halves = np.array(drawn).T
+    assert values.mean() == pytest.approx(100 * shares.mean(), abs=0.3)
+    assert halves.mean() == pytest.approx(1.96 * values.std(), rel=0.05)
+
+
+def test_every_class_counts_the_same():
+    labels, answers = np.array([0] * 90 + [1] * 10), np.array([0] * 100)
+    assert accuracy(labels, answers)[0] == 50.0
+
+
+def test_guessing_is_said():
+    labels = np.repeat([5, 6, 7], 40)
+    answers = np.full(120, 6)
+    assert at_chance(labels, answers, 3) == Finding(
+        "The model is no better than guessing on unseen classes: it names 33.3 ± 2.0 % of them right, guessing 33.3 %.",
+        "Nothing that it learnt from the seen classes helps with the unseen ones.",
+        "Scale the features (data.features = ['centre', 'l2']), lower method.lr, or train for more rounds "
+        "(strategy.rounds).",
+    )
+    assert at_chance(labels, labels, 3) is None
+
+
+def test_few_samples_prove_little():
+    """40 of 100 right of three classes is no better than a third, but 400 of 1,000 is."""
+    rng = np.random.default_rng(0)
+    for count, warned in ((33, True), (1000, False)):
+        labels = np.repeat([0, 1, 2], count)
+        answers = labels.copy()
+        wrong = rng.permutation(3 * count)[int(0.4 * 3 * count) :]
+        answers[wrong] = (labels[wrong] + 1) % 3
+        assert (at_chance(labels, answers, 3) is not None) == warned
+
+
+def test_a_loss_that_grows_is_said():
+    assert growing_loss(lines(562.0, 900.0, 2000.0, 4786.0)) == Finding(
+        "The training loss grew from 562 to 4,786 in 4 rounds.",
+        "The steps are too large for these features, so that training moves away from a solution.",
+        "Set method.lr to a tenth, or scale the features (data.features = ['centre', 'l2']).",
+    )
+
+
+@pytest.mark.parametrize(
+    "losses", [(3.0, 2.0, 1.0), (1.0,), (), (1.0, 1.3, 1.2), (-1.0, 2.0, 5.0), (None, None), (2.0, 50.0, 1.0, 1.0)]
+)
+def test_losses_that_fall_or_say_nothing_are_none(losses):
+    assert growing_loss(lines(*losses)) is None
+
+
+def test_an_infinite_loss_is_one_that_grew():
+    assert growing_loss(lines(1.0, 2.0, float("inf"))).what == "The training loss grew from 1 to inf in 3 rounds."
+
+
+def test_a_class_that_is_never_answered_is_named():
+    labels = np.repeat([5, 6, 7], 5)
+    assert never_answered(labels, np.repeat([5, 5, 7], 5), NAMES, "unseen") == Finding(
+        "1 of 3 unseen classes is never the answer: eel.",
+        "To the model another class always fits better, also for their own samples.",
+        "Compare their descriptions with those of the classes that they are taken for (see the table of confusions), "
+        "and add attributes that tell them apart.",
+    )
+    assert never_answered(labels, np.repeat([5, 5, 5], 5), NAMES, "new").what == (
+        "2 of 3 new classes are never the answer: eel, otter."
+    )
+    many = np.repeat(np.arange(8), 5)
+    assert never_answered(many, np.zeros(40, dtype=int), NAMES, "unseen").what == (
+        "7 of 8 unseen classes are never the answer: cow, tiger, orca, wolf, hippo and 2 more."
+    )
+    assert never_answered(labels, labels[::-1], NAMES, "unseen") is None
+    assert never_answered(np.repeat([5, 6], 4), np.full(8, 5), NAMES, "unseen") is None  # too few to say
+
+
+def test_a_calibration_that_empties_a_side_is_said():
+    told = {**GOOD, "uncalibrated_gzsl_seen": 47.2, "gzsl_seen": 0.0}
+    assert emptied(told) == Finding(
+        "Calibration empties the seen classes: S falls from 47.2 to 0.0 %.",
+        "The factor that balances seen and unseen classes was chosen on other classes, perhaps too few, and sends "
+        "nearly everything to the unseen ones here.",
+        "Set evaluation.calibration = 'none', or keep more classes for validation.",
+    )
+    assert emptied({**GOOD, "gzsl_unseen": 1.0}).what == (
+        "Calibration empties the unseen classes: U falls from 20.0 to 1.0 %."
+    )
+    assert emptied(GOOD) is None
+    assert emptied({**GOOD, "uncalibrated_gzsl_seen": 3.0, "gzsl_seen": 0.0}) is None  # there was nothing to empty
+
+
+def test_a_missing_calibration_is_said():
+    assert emptied({**GOOD, "calibration_factor": 0.0, "gzsl_unseen": 2.0}) == Finding(
+        "Among all classes nearly every sample of an unseen class is taken for a seen one: U is 2.0 %, though among "
+        "unseen classes alone 70.0 % are right.",
+        "The model has seen examples of the seen classes only, and prefers them.",
+        "Let it be calibrated: evaluation.calibration = 'stacking' with evaluation.selection = 'validation'.",
+    )
+    assert emptied({**GOOD, "calibration_factor": 0.0}) is None
+
+
+def test_features_worse_than_raw_ones_are_said():
+    assert worse_features(0.05, 0.3) == Finding(
+        "The model's features keep unseen classes less apart than the samples as they come in: silhouette 0.05 instead "
+        "of 0.30.",
+        "Training has thrown away what tells these classes apart.",
+        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or make the hidden layers wider "
+        "(method.hidden).",
+    )
+    assert worse_features(0.25, 0.3) is None
+
+
+def test_a_few_shot_model_worse_than_none_is_said():
+    told = {"few_shot": 40.0, "few_shot_ci95": 1.0, "few_shot_pixels": 45.0, "few_shot_pixels_ci95": 1.0}
+    told |= {"few_shot_random": 30.0, "few_shot_random_ci95": 1.0}
+    assert beside_nothing(told) == Finding(
+        "The model is worse than the nearest example in raw samples: 40.0 ± 1.0 %, without training 45.0 ± 1.0 %.",
+        "Training has thrown away what tells new classes apart.",
+        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or take method.name = 'protonet'.",
+    )
+    untrained = {**told, "few_shot_pixels": 30.0, "few_shot_random": 60.0}
+    assert beside_nothing(untrained).what == (
+        "The model is worse than its own features before training: 40.0 ± 1.0 %, without training 60.0 ± 1.0 %."
+    )
+    assert beside_nothing({**told, "few_shot_pixels": 41.5}) is None  # the intervals overlap
+
+
+def test_a_good_run_is_told_nothing_and_a_bad_one_everything():
+    unseen, labels = np.array([5, 6, 7]), np.repeat(np.arange(8), 10)
+    good = {"labels": labels, "zsl_answers": labels, "silhouettes": np.array([0.4, 0.1])}
+    assert diagnose(lines(3.0, 1.0), GOOD, good, NAMES, unseen) == []
+    bad = {"labels": labels, "zsl_answers": np.full(80, 5), "silhouettes": np.array([0.0, 0.4])}
+    told = diagnose(lines(1.0, 9.0), {**GOOD, "gzsl_seen": 0.0}, bad, NAMES, unseen)
+    assert [one.what.split(" ")[1] for one in told] == ["training", "model", "of", "empties", "model's"]
+    assert diagnose(lines(3.0, 1.0), {**GOOD, "zsl": 3.0}, bad, NAMES, unseen, descriptions=False) == []
+    few = {"few_shot": 40.0, "few_shot_ci95": 1.0, "few_shot_pixels": 50.0, "few_shot_random": 50.0}
+    told = diagnose(lines(3.0, 1.0), few, {"labels": labels, "answers": np.full(80, 5)}, NAMES, unseen)
+    assert [one.what.split(" ")[0] for one in told] == ["The", "7"]
+    assert diagnose([], GOOD, {}, NAMES, unseen) == []
