@@ -17,8 +17,8 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.files import write_tensors
 from fedunseen.experiment.directory import load_params
 from fedunseen.report import figures
-from fedunseen.report.episodes_page import half_width, verdict
 from fedunseen.report.statistics import episode_confusion
+from fedunseen.report.tasks.few_shot import half_width, verdict
 
 NAMES = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")
 VARIANTS = {

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -100,7 +101,7 @@ def run(
     from fedunseen.report import write_report  # figures take a second to import: not before they are needed
 
     report = write_report(done)
-    say(_headline(done), f"run:    {done.path}", f"report: {report}")
+    say(_headline(done), *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 
@@ -168,6 +169,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode or sample."""
+    from fedunseen.evaluation.measures import SHORT
     from fedunseen.experiment import load_run
     from fedunseen.experiment.compare import compare as compare_runs
 
@@ -191,7 +193,7 @@ def compare(
     for one in found:
         print(f"{one.run.path} against {one.other.path}, 95 % intervals over {one.count} {one.over}:")
         for name, (mean, half) in one.differences.items():
-            print(f"  {_WORDS[name]:<9}{mean:+.1f} ± {half:.1f}")
+            print(f"  {SHORT[name]:<9}{mean:+.1f} ± {half:.1f}")
 
 
 @app.command()
@@ -288,6 +290,11 @@ def doctor(as_json: Json = False) -> None:
         print(render(findings))
 
 
+def _warnings(result: Mapping[str, Any]) -> list[str]:
+    """Say what seems to be wrong with a run, a line each, with what to do."""
+    return [f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])]
+
+
 def _headline(done: Run) -> str:
     """Say a run's numbers on one line."""
     result = done.result
@@ -308,7 +315,6 @@ def _headline(done: Run) -> str:
     return f"{unseen}  harmonic {number('gzsl_harmonic')} %{triggers}"
 
 
-_WORDS = {"few_shot": "few-shot", "zsl": "ZSL", "gzsl_unseen": "U", "gzsl_seen": "S", "gzsl_harmonic": "H"}
 _WARNED: set[str] = set()
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError
+from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
 from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.run import Run
 from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 __all__ = ["Comparison", "compare"]
 
-_NAMES = ("few_shot", "zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+_NAMES = (FEW_SHOT[0], *ZERO_SHOT)
 _EPISODES = ("ways", "shots", "queries", "permute_labels")  # of two such runs, the episodes of a seed are the same
 # Settings of [data] that leave the test episodes as they are.
 _NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
@@ -51,7 +52,7 @@ def compare(run: Run, other: Run) -> Comparison:
         ExperimentError: they were not asked the same questions, or one has not kept its answers.
         RunDirectoryError: what a run left behind is damaged.
     """
-    names = [name for name in _NAMES if name in run.result and name in other.result]
+    names: list[str] = [name for name in _NAMES if name in run.result and name in other.result]
     if not names or run.manifest["benchmark"] != other.manifest["benchmark"] or _classes(run) != _classes(other):
         raise _apart(run, other, "their data or classes are not the same")
     if _seeds(run) != _seeds(other):

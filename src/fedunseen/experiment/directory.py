@@ -7,7 +7,7 @@
 ``model.safetensors``    the merged model of the chosen round
 ``scaling.safetensors``  what was fitted to scale features
 ``checkpoints/``         every state that a resume needs
-``result.json``          the final numbers; its presence means that the run is complete
+``result.json``          the final numbers and warnings; its presence means that the run is complete
 ``evaluation.safetensors``  what the report draws
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
@@ -43,6 +43,8 @@ from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
+from fedunseen.evaluation.diagnosis import diagnose
+from fedunseen.evaluation.measures import ZERO_SHOT
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
@@ -171,10 +173,28 @@ class RunDirectory:
             return None
         problem = f"{self.result_path} is damaged: delete it and resume the run"
         result = _json(self.result_path, problem, ("rounds",))
-        zero_shot = all(name in result for name in ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"))
+        zero_shot = all(name in result for name in ZERO_SHOT)
         if not zero_shot and "few_shot" not in result:
             raise RunDirectoryError(problem)
         return result
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the final numbers, and with them what seems to be wrong: all else must be written by then."""
+        write_json(self.result_path, {**result, "warnings": self._warnings(result)})
+
+    def _warnings(self, result: Mapping[str, Any]) -> list[dict[str, str]]:
+        """Return the findings of :mod:`fedunseen.evaluation.diagnosis`; of several seeds, those of each."""
+        if "seeds" in result:
+            found = []
+            for seed in result["seeds"]:
+                own = RunDirectory(self.path / f"seed-{seed}").result() or {}
+                found += [{**one, "what": f"Seed {seed}: {one['what']}"} for one in own.get("warnings", [])]
+            return found
+        space = ClassSpace.load(self.path / "classes.csv")
+        answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
+        descriptions = self.manifest().get("traits", {}).get("zero_shot", True)
+        findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions)
+        return [one._asdict() for one in findings]
 
     def complete(self) -> bool:
         """Say whether the run is complete and all that it left behind is whole."""

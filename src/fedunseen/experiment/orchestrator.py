@@ -34,12 +34,13 @@ from fedunseen.engines import Distributed, DistributedSettings, RoundResult
 from fedunseen.engines.remote.coordinator import Meeting, Member, dismiss_late
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.evaluation import Answers, best_factor, metrics
+from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.experiment.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.federation import Federation, check_participants, check_presence, mean_terms
 from fedunseen.experiment.few_shot import FewShot
 from fedunseen.experiment.party import simulated
-from fedunseen.experiment.registry import find
+from fedunseen.experiment.registry import find, traits
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.summary import observe_round, summary_tensors
@@ -49,7 +50,7 @@ __all__ = ["Progress", "free_directory", "in_process", "partition_of", "prepared
 
 SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # of every seed, or nearly so
 SHARED = ("few_shot", "few_shot_base", "few_shot_pixels", "few_shot_random")  # of a few-shot run, in place of NAMES
-NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+NAMES = ZERO_SHOT
 
 
 class Progress(Protocol):
@@ -166,7 +167,7 @@ def run(
             if chosen:
                 result["chosen_on_validation"] = chosen
             _write_summary(federation, directory, result)
-            write_json(directory.result_path, result)
+            directory.finish(result)
             _say_goodbye(federation)
     return load_run(path)
 
@@ -468,7 +469,7 @@ def _run_few_shot(
             result |= {"seconds": round(time.perf_counter() - started, 3), "run": str(directory.path)}
             _write_inputs(federation, benchmark, directory)
             write_tensors(directory.path / "evaluation.safetensors", judge.summary())
-            write_json(directory.result_path, result)
+            directory.finish(result)
             _say_goodbye(federation)
     return load_run(directory.path)
 
@@ -578,6 +579,7 @@ def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) ->
         image = {"picture_shape": list(benchmark.pictures.shape[1:])}
     return {
         "experiment": experiment.to_dict(),
+        **traits(experiment),
         "seed": experiment.run.seed,
         "data_fingerprint": fingerprint,
         "benchmark": benchmark.name,
@@ -652,5 +654,5 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
             "seconds": round(sum(result["seconds"] for result in results), 3),
             "run": str(path),
         }
-        write_json(directory.result_path, summary)
+        directory.finish(summary)
     return load_run(path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.data import BENCHMARKS
@@ -21,7 +21,10 @@ from fedunseen.strategies import STRATEGIES
 from fedunseen.threats import ATTACKS, SCREENINGS
 from fedunseen.threats.defences import DEFENCES
 
-__all__ = ["find", "names"]
+if TYPE_CHECKING:
+    from fedunseen.experiment.schema import Experiment
+
+__all__ = ["find", "names", "traits"]
 
 _OWN = {
     "data": BENCHMARKS,
@@ -78,3 +81,23 @@ def find(section: str, name: str) -> type[Any]:
     raise ExperimentError(
         f"{section}.name: " + unknown("benchmark" if section == "data" else section, name, names(section))
     )
+
+
+def traits(experiment: Experiment) -> dict[str, Any]:
+    """Return what a page must know of an experiment's method and strategy, so that it can be made without their code.
+
+    Returns:
+        For the manifest: ``task``; and ``traits``: whether the method can use descriptions (``zero_shot``), patterns of
+        its parameters that never travel (``private``), whether the strategy ``merges`` replies, and ``pools`` the data.
+
+    Example:
+        >>> from fedunseen import Experiment
+        >>> traits(Experiment.load("digit-pairs"))["traits"]
+        {'zero_shot': True, 'private': [], 'merges': True, 'pools': False}
+    """
+    method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    known = {
+        "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,
+        "pools": strategy.pools,
+    }  # fmt: skip
+    return {"task": method.task, "traits": known}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.orchestrator import Progress, run
 from fedunseen.experiment.registry import names
@@ -20,7 +21,6 @@ __all__ = ["LEFT_OUT", "guards", "magnitudes", "pictures", "study", "verdict"]
 LEFT_OUT = "magnitude-ignored"
 """The feature magnitude defence at all clients but the malicious ones."""
 
-MAIN = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 SWITCHES = ("defence", "screening")
 LOW, COST = 10.0, 3.0  # a defence holds if the backdoor stays below the one and ZSL falls by less than the other
 
@@ -150,12 +150,12 @@ def _run(experiment: Experiment, path: Path, progress: Progress | None) -> Run:
 
 def _numbers(done: Run) -> dict[str, Any]:
     """Return accuracies, backdoor and counts of a run, of several seeds the means."""
-    keep = ("backdoor", *MAIN)
+    keep = ("backdoor", *ZERO_SHOT)
     numbers = {key: value for key, value in done.result.items() if key.startswith(keep)}
     one = done.seeds[0] if done.seeds else done
     each = [run.result for run in done.seeds] or [done.result]
     if all("attacked" in r["attack"]["main"] for r in each):
-        for name in MAIN:
+        for name in ZERO_SHOT:
             numbers[f"{name}_attacked"] = float(np.mean([r["attack"]["main"]["attacked"][name] for r in each]))
     if "screened" in one.result:
         numbers["screened"] = {key: sum(r["screened"][key] for r in each) for key in one.result["screened"]}

@@ -14,6 +14,7 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.engines import RoundResult
+from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.federation import Federation
 from fedunseen.threats.screening import COUNTS
@@ -94,7 +95,6 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
     if attack is not None:
         attacked = [i for i, line in enumerate(lines) if line["attackers"]]
         space = federation.benchmark.space
-        names = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
         at = {"last": len(lines) - 1}
         if attacked:
             at |= {"attacked": attacked[0]} | ({"before": attacked[0] - 1} if attacked[0] else {})
@@ -120,7 +120,7 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
                 }
                 for probe in attack.probes
             ],
-            "main": {when: {name: lines[i][name] for name in names} for when, i in at.items()},
+            "main": {when: {name: lines[i][name] for name in ZERO_SHOT} for when, i in at.items()},
         }
     screened = [line["screening"] for line in lines if "screening" in line]
     if screened:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_text
 from fedunseen.report import figures, reproduce
 from fedunseen.report.figures import Curve
+from fedunseen.report.parts import render
 
 __all__ = ["conclusions", "magnitude_chart", "write_backdoor_report"]
 
@@ -32,33 +32,28 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
         path: where to.
         runs: the folder of the runs, for pictures of the triggers and features' magnitudes.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     from fedunseen.experiment.study import magnitudes, pictures
 
-    source = files("fedunseen.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((source / "backdoor.html").read_text("utf-8"))
     shown = pictures(runs / "none-attacked")
-    page = template.render(
-        facts=facts,
-        conclusions=conclusions(facts),
-        rows=[(name, one) for name, one in facts["defences"].items() if "refused" not in one],
-        refused=[(name, one["refused"]) for name, one in facts["defences"].items() if "refused" in one],
-        charts=[Markup(_chart(facts, name, one)) for name, one in facts["defences"].items() if "refused" not in one],
-        strips=[
+    context = {
+        "facts": facts,
+        "conclusions": conclusions(facts),
+        "rows": [(name, one) for name, one in facts["defences"].items() if "refused" not in one],
+        "refused": [(name, one["refused"]) for name, one in facts["defences"].items() if "refused" in one],
+        "charts": [Markup(_chart(facts, name, one)) for name, one in facts["defences"].items() if "refused" not in one],
+        "strips": [
             (trigger, [figures.image_source(_pixels(image)) for image in images])
             for trigger, images in zip(facts["triggers"], shown, strict=False)
         ],
-        magnitudes=[
+        "magnitudes": [
             Markup(magnitude_chart(values, f"Features' magnitude after round {round}"))
             for round, values in magnitudes(runs / "none-attacked").items()
         ],
-        command=_command(facts),
-        style=Markup((source / "style.css").read_text("utf-8")),
-    )
-    write_text(path, page + "\n")
+        "command": _command(facts),
+    }
+    write_text(path, render("backdoor.html", context))
     return path
 
 

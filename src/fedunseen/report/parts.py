@@ -1,26 +1,27 @@
-"""What the pages of all runs have in common: facts about a run, some of its sections, and how a page is made of them.
+"""What the sections of all pages share: facts about a run, and how sections become a page.
 
-``parts.html`` has the same sections' markup as macros.
+A page is a list of sections. A section is one object in one file: a template, and the function that computes what the
+template shows. A new one is written in a file of its own, or beside its like, and listed in ``tasks/zero_shot.py`` or
+``tasks/few_shot.py``. ``parts.html`` has the macros that all templates may use.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.report import figures, reproduce, statistics
 from fedunseen.report.figures import Curve
-from fedunseen.report.sharing import travel_section
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
+
     from fedunseen.experiment.run import Run
 
 __all__ = [
@@ -30,16 +31,14 @@ __all__ = [
     "LINES",
     "LISTED",
     "Facts",
+    "Section",
     "Tensors",
     "axis",
     "client_names",
-    "holdings",
     "labelled",
-    "losses",
     "parties",
     "render",
-    "technical",
-    "travel",
+    "render_sections",
     "upper_end",
 ]
 
@@ -47,15 +46,15 @@ Tensors = Mapping[str, NDArray[Any]]
 
 LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colours of lines that mean nothing by themselves
 LISTED = 120  # classes that are listed openly; more are folded away
-NAMED_HOLDINGS = 150  # classes of one client that are named
 
 BLIND = "No test sample took part in the choice."
 FLATTERS = "Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
 LAST = "The last round, whatever it is. Nothing was chosen."
 
 
-def render(template: str, context: Mapping[str, Any]) -> str:
-    """Return the text of a page: a template of this folder, filled in."""
+@cache
+def _environment() -> Environment:
+    """Return what fills in templates: those of this folder, and those of sections, which know the macros."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -67,41 +66,115 @@ def render(template: str, context: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = Markup((source / "style.css").read_text("utf-8"))
-    return environment.get_template(template).render(context, style=style) + "\n"
+    environment.globals["style"] = Markup((source / "style.css").read_text("utf-8"))
+    macros = environment.get_template("parts.html").module
+    environment.globals |= {name: getattr(macros, name) for name in ("bar", "percent", "said")}
+    return environment
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """Return the text of a page: a template of this folder, filled in."""
+    return _environment().get_template(template).render(context) + "\n"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page.
+
+    Attributes:
+        template: Jinja text. It sees ``facts``, ``experiment`` (the manifest's), and what ``content`` returns; strings
+            are escaped, and charts need ``| safe``.
+        content: computes what the template shows; None leaves the section out.
+    """
+
+    template: str
+    content: Callable[[Facts], Mapping[str, Any] | None]
+
+    def render(self, facts: Facts) -> str:
+        """Return the section as HTML; nothing where there is nothing to show."""
+        found = self.content(facts)
+        if found is None:
+            return ""
+        template = _environment().from_string(self.template)
+        return template.render(found, facts=facts, experiment=facts.experiment)
+
+
+def render_sections(facts: Facts, sections: Sequence[Section]) -> str:
+    """Return a page of sections."""
+    from markupsafe import Markup
+
+    body = [Markup(section.render(facts)) for section in sections]
+    return render("report.html", {"facts": facts, "experiment": facts.experiment, "sections": body})
 
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What several parts of the page need to know about one run."""
+    """What sections need to know about a run, read from its directory alone: no plug-in's code is loaded.
 
+    Attributes:
+        whole: the run that the page is about.
+        run: the same, or of several seeds the first: whose figures are drawn.
+        tensors: what ``evaluation.safetensors`` of that one holds.
+        merges: replies became one model; otherwise every client kept its own.
+        pools: all data lay in one place.
+        zero_shot: the method can use descriptions.
+        private: patterns of the method's parameters that never travel.
+    """
+
+    whole: Run
     run: Run
     tensors: Tensors
-    names: tuple[str, ...]
-    unseen: NDArray[np.int64]
     merges: bool
     pools: bool
     zero_shot: bool
+    private: tuple[str, ...]
 
     @staticmethod
     def of(run: Run) -> Facts:
         """Read them from the run directory."""
         from fedunseen.experiment.directory import load_params
-        from fedunseen.experiment.registry import find
 
-        tree = run.manifest["experiment"]
-        strategy = find("strategy", tree["strategy"]["name"])
-        method = find("method", tree["method"]["name"])
-        stored = load_params(run.path / "evaluation.safetensors")
+        first = run.seeds[0] if run.seeds else run
+        stored = load_params(first.path / "evaluation.safetensors")
+        tensors = {name: value.numpy() for name, value in stored.items()}
+        # A directory of an older version has no traits: what it left behind tells nearly as much.
+        traits = run.manifest.get("traits", {})
         return Facts(
             run,
-            {name: value.numpy() for name, value in stored.items()},
-            run.space.names,
-            run.space.unseen,
-            bool(strategy.merges),
-            bool(strategy.pools),
-            bool(method.zero_shot),
+            first,
+            tensors,
+            bool(traits.get("merges", "labels" in tensors)),
+            bool(traits.get("pools", run.manifest["experiment"]["strategy"]["name"] == "centralised")),
+            bool(traits.get("zero_shot", True)),
+            tuple(traits.get("private", ())),
         )
+
+    @property
+    def task(self) -> str:
+        """What the run's models are for: the name of a task."""
+        known = self.whole.manifest.get("task")
+        return str(known) if known else "few-shot" if "few_shot" in self.whole.result else "zero-shot"
+
+    @property
+    def experiment(self) -> Mapping[str, Any]:
+        """The sections of the experiment file."""
+        tree: Mapping[str, Any] = self.whole.manifest["experiment"]
+        return tree
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of all classes."""
+        return self.run.space.names
+
+    @cached_property
+    def unseen(self) -> NDArray[np.int64]:
+        """The ids of the unseen classes."""
+        return self.run.space.unseen
+
+    @cached_property
+    def parties(self) -> list[dict[str, Any]]:
+        """The parties of a deployment; see :func:`parties`."""
+        return parties(self.run)
 
     @property
     def chance(self) -> float:
@@ -109,13 +182,23 @@ class Facts:
         return 100.0 / max(len(self.unseen), 1)
 
     @property
+    def calibrated(self) -> bool:
+        """The scores of seen classes are lowered by a factor."""
+        return bool(self.run.result.get("calibration_factor"))
+
+    @property
+    def model(self) -> str:
+        """Name the model in two words."""
+        return "trained model" if self.pools else "merged model"
+
+    @property
     def holders(self) -> str:
         """Say in one clause who trained."""
         if self.pools:
             return "One model, with all training data in one place,"
         counts = self.tensors["client_counts"]
-        if members := parties(self.run):
-            return f"{len(members)} parties, each with data of its own that nobody else has seen,"
+        if self.parties:
+            return f"{len(self.parties)} parties, each with data of its own that nobody else has seen,"
         if len(counts) == 1:
             return "One client"
         disjoint = ((counts > 0).sum(axis=0) <= 1).all()
@@ -135,32 +218,6 @@ def upper_end(curves: Sequence[Curve]) -> float:
     """Return a common upper end for percentages: 100, or lower where all that is drawn is low."""
     highest = max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None)
     return 100.0 if highest > 50 else max(5 * np.ceil(highest * 1.08 / 5), 5.0)
-
-
-def losses(
-    run: Run, terms: Mapping[str, str] | None = None, title: str = "Losses by term, mean of clients"
-) -> str | None:
-    """Draw the losses by term; the total is left out where it is the only term's double.
-
-    Args:
-        run: of one seed.
-        terms: term -> what it is called; by default all there are, by their names.
-        title: above the chart.
-    """
-    lines = run.metrics
-    if terms is None:
-        terms = {name: name for name in lines[-1].get("losses", {})} if lines else {}
-    told = {name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms}
-    if len(told) == 2 and "loss" in told:
-        other = next(term for term in told if term != "loss")
-        if np.allclose(told[other], told["loss"], equal_nan=True):
-            del told["loss"]
-    if not told:
-        return None
-    curves = [
-        Curve(y, terms[name], LINES[i % len(LINES)], dashed=i >= len(LINES)) for i, (name, y) in enumerate(told.items())
-    ]
-    return figures.line_chart(curves, title, axis(lines), legend=True)
 
 
 def labelled(names: Sequence[str]) -> tuple[bool, list[str]]:
@@ -186,82 +243,7 @@ def parties(run: Run) -> list[dict[str, Any]]:
 
 def client_names(facts: Facts) -> list[str]:
     """Return what the rows of the maps of clients are called."""
-    if names := [str(party["name"]) for party in parties(facts.run)]:
-        return names
+    if facts.parties:
+        return [str(party["name"]) for party in facts.parties]
     rows = len(facts.tensors["client_counts"])
     return ["all data"] if facts.pools and rows == 1 else [f"client {k}" for k in range(rows)]
-
-
-def holdings(facts: Facts, idle: str = "not trained on", counted: bool = False) -> dict[str, Any]:
-    """Draw and list who holds which classes.
-
-    Args:
-        facts: of the run.
-        idle: what classes are that nobody holds although they are not unseen.
-        counted: say how many samples of each class a client holds.
-    """
-    counts = facts.tensors["client_counts"]
-    order, held, idling = statistics.holding_order(counts, facts.unseen)
-    clients = client_names(facts)
-    listed = []
-    for client, row in zip(clients, counts, strict=True):
-        own = [f"{facts.names[c]} ({row[c]:,})" if counted else facts.names[c] for c in np.flatnonzero(row).tolist()]
-        listed.append(
-            {
-                "client": client,
-                "classes": len(own),
-                "samples": int(row.sum()),
-                "names": own[:NAMED_HOLDINGS],
-                "more": max(len(own) - NAMED_HOLDINGS, 0),
-            }
-        )
-    per_client = (counts > 0).sum(axis=1)
-    spread = int(per_client.min()), int(per_client.max())
-    return {
-        "map": figures.holdings_map(
-            counts[:, order], facts.of_classes(order), held, idling, clients, idle_words=idle, counted=counted
-        ),
-        "listed": listed,
-        "range": spread[:1] if spread[0] == spread[1] else spread,
-        "held": held,
-        "idle": facts.of_classes(order[held : held + idling]),
-        "nobody": facts.of_classes(facts.unseen),
-    }
-
-
-def _parameter_sizes(path: Path) -> dict[str, int]:
-    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "np") as file:
-            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return {}
-
-
-def travel(facts: Facts) -> dict[str, Any] | None:
-    """Return what travels between clients and server, and what stays."""
-    from fedunseen.experiment.registry import find
-
-    run = facts.run
-    tree = run.manifest["experiment"]
-    strategy, method = (find(room, tree[room]["name"]) for room in ("strategy", "method"))
-    sizes = _parameter_sizes(run.path / "model.safetensors")
-    return travel_section(tree, run.result, run.metrics, sizes, strategy, method.private)
-
-
-def technical(run: Run, first: Run) -> dict[str, Any]:
-    """Return what is needed to make the run again, and what it cost."""
-    tree, lines = run.manifest["experiment"], first.metrics
-    again, whole = reproduce.command(tree)
-    return {
-        "command": again,
-        "whole": whole,
-        "toml": reproduce.toml_text(tree),
-        "versions": run.manifest["versions"],
-        "fingerprint": run.manifest["data_fingerprint"],
-        "created": run.manifest["created"],
-        "seconds": run.result["seconds"],
-        "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
-    }

@@ -2,27 +2,72 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.report import figures, statistics
+from fedunseen.report.parts import Facts, Section
 from fedunseen.strategies.selective import matches
 
 if TYPE_CHECKING:
     from fedunseen.data import ClassSpace
-    from fedunseen.strategies import Strategy
 
-__all__ = ["Module", "coverage_section", "modules", "traffic", "travel_section", "written_bytes"]
+__all__ = [
+    "COVERAGE_TEMPLATE",
+    "TRAVEL",
+    "Module",
+    "coverage_section",
+    "modules",
+    "traffic",
+    "travel_section",
+    "written_bytes",
+]
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 EVERYTHING = ("*",)
+
+TEMPLATE = """\
+<section>
+<h2>What travels</h2>
+{% if travel.modules %}
+<table class="modules">
+<thead><tr><th scope="col">module</th><th>parameters</th><th></th><th class="text"></th></tr></thead>
+<tbody>
+{% for row in travel.modules %}
+<tr{% if not row.one.shared %} class="stays"{% endif %}><th scope="row">{{ row.one.name }}</th><td>{{ "{:,}".format(row.one.parameters) }}</td><td class="wide"><span class="track" aria-hidden="true"><i style="width:{{ "%.1f" | format(row.share) }}%"></i></span></td><td class="text">{{ row.one.words }}</td></tr>
+{% endfor %}
+</tbody>
+<tfoot><tr><th scope="row">travels</th><td>{{ "{:,}".format(travel.shared) }}</td><td class="text" colspan="2">of {{ "{:,}".format(travel.all) }} parameters, {{ "%.3g" | format(travel.percent) }} %</td></tr></tfoot>
+</table>
+{% endif %}
+{% if travel.pools %}
+<p class="note below">All training data lie in one place, so there is nobody to send parameters to.</p>
+{% elif not travel.merges %}
+<p class="note below">Every client keeps its own model{% if travel.down is not none %}: {{ travel.down }} down and {{ travel.up }} up per client and round{% endif %}.</p>
+{% elif travel.down is not none %}
+<p class="fact"><b>{{ travel.down }}</b> down and <b>{{ travel.up }}</b> up per client and round, <b>{{ travel.total }}</b> in {{ travel.rounds }} round{{ "s" if travel.rounds != 1 }}, all clients together.</p>
+{% endif %}
+<p class="caption">{% if travel.patterns %}Parameters named <code>{{ travel.patterns | join(", ") }}</code> travel; the others stay with their client, from round to round. {% endif %}{% if travel.private and travel.merges and not travel.pools %}Never travels, whatever is shared: {{ travel.private | join(", ") }}, which a client trains on its own classes for itself. {% endif %}{% if travel.merges and not travel.pools %}Down: what the server sends to a client, the strategy's further tensors included; up: what the client sends back.{% if travel.text %} The text encoder is frozen: every client has it, and it never travels.{% endif %}{% if facts.task == "zero-shot" %} Rounds that only chose settings on validation classes are not counted.{% endif %}{% endif %}</p>
+</section>
+"""
+
+COVERAGE_TEMPLATE = """\
+<figure class="scroll">{{ coverage.map | safe }}</figure>
+<p class="caption">Columns are attributes{{ ", group by group" if coverage.grouped }}; a cell is the sum of the attribute over the classes that {{ "lie there" if facts.pools else "the client holds" }}{% if coverage.signed %}, blue above 0 and orange below; a full colour stands for {{ "%.3g" | format(coverage.most) }} on either side{% else %}: no colour is 0, full colour {{ "%.3g" | format(coverage.most) }}{% endif %}.</p>
+{% if coverage.attributes is not none and coverage.classes is not none %}
+<p class="fact"><b>{{ "%.2f" | format(coverage.classes) }}</b> overlap of two clients in classes, <b>{{ "%.2f" | format(coverage.attributes) }}</b> in attributes.</p>
+<p class="caption">In classes: what both hold over what either holds (Jaccard), the mean over pairs of clients. In attributes: the cosine of two rows of the lower map, likewise; 1 is the same mixture{% if not coverage.signed %}. Attributes that are never negative overlap in any case, the more so the more classes a client sums over{% endif %}.</p>
+{% endif %}
+"""
 
 
 @dataclass(frozen=True)
@@ -93,7 +138,8 @@ def travel_section(
     result: Mapping[str, Any],
     lines: Sequence[Mapping[str, Any]],
     model: Mapping[str, int],
-    strategy: type[Strategy],
+    merges: bool,
+    pools: bool,
     private: Sequence[str],
 ) -> dict[str, Any] | None:
     """Return what the page says of what travels; None where nothing is known of it.
@@ -103,14 +149,15 @@ def travel_section(
         result: of the run; made by an older version, it may lack ``parameters``.
         lines: of its ``metrics.jsonl``.
         model: parameter of its merged model -> how many numbers it is.
-        strategy: says whether anything travels at all.
+        merges: replies become one model.
+        pools: all data lie in one place, so that nothing travels.
         private: patterns of the method's parameters that never travel.
     """
     measured = traffic(lines)
     sizes = {str(name): int(size) for name, size in result.get("parameters", {}).items()}
     if measured is None and not sizes:
         return None
-    federated = strategy.merges and not strategy.pools
+    federated = merges and not pools
     shared = list(experiment["strategy"].get("shared", EVERYTHING)) if federated else []
     listed = modules(sizes, model, shared, private)
     travels, everything = sum(one.shared for one in listed), sum(sizes.values())
@@ -126,8 +173,8 @@ def travel_section(
         "up": written_bytes(measured["up"]) if measured else None,
         "total": written_bytes(measured["total"]) if measured else None,
         "rounds": len(lines),
-        "pools": strategy.pools,
-        "merges": strategy.merges,
+        "pools": pools,
+        "merges": merges,
         "text": bool(experiment["method"].get("text")),
     }
 
@@ -169,3 +216,24 @@ def written_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.3g} GB" if count < 999.5 else f"{count:,.0f} GB"
+
+
+def _parameter_sizes(path: Path) -> dict[str, int]:
+    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return {}
+
+
+def _travel(facts: Facts) -> dict[str, Any] | None:
+    run = facts.run
+    sizes = _parameter_sizes(run.path / "model.safetensors")
+    found = travel_section(facts.experiment, run.result, run.metrics, sizes, facts.merges, facts.pools, facts.private)
+    return {"travel": found} if found else None
+
+
+TRAVEL = Section(TEMPLATE, _travel)

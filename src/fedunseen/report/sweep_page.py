@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
+from fedunseen.evaluation.measures import FEW_SHOT, TITLES, ZERO_SHOT
+from fedunseen.evaluation.measures import SHORT as NAMED
 from fedunseen.experiment.registry import find
-from fedunseen.experiment.sweep.schema import FEW_SHOT, MEASURES, METRICS
+from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve, Frame
-from fedunseen.report.page import NUMBERS, TITLES
 from fedunseen.report.parts import render
 from fedunseen.report.sharing import written_bytes
 
@@ -30,16 +31,13 @@ __all__ = ["SweepTable", "sweep_tables", "write_sweep_report"]
 Floats = NDArray[np.float64]
 
 SHORT = {
-    **{name: short for name, short, _ in NUMBERS},
+    **NAMED,
     "backdoor": "backdoor",
     "backdoor_attacked": "backdoor when attacked",
     "backdoor_highest": "backdoor at most",
     "parameters_shared": "parameters that travel",
     "bytes_down": "down",
     "bytes_up": "up",
-    "few_shot": "few-shot",
-    "few_shot_pixels": "raw samples",
-    "few_shot_random": "untrained",
 }
 MEASURED = {
     **TITLES,
@@ -49,9 +47,6 @@ MEASURED = {
     "parameters_shared": "Parameters that travel",
     "bytes_down": "Bytes down, per client and round",
     "bytes_up": "Bytes up, per client and round",
-    "few_shot": "Few-shot accuracy",
-    "few_shot_pixels": "Nearest example in raw samples",
-    "few_shot_random": "Features before training",
 }
 WORDS = {
     "few_shot": "classes that nobody had, after a few examples of each",
@@ -93,7 +88,7 @@ class Number(NamedTuple):
     @property
     def value(self) -> str:
         """Write ours without its deviation."""
-        return "–" if self.mean is None else _written(self.metric, self.mean)  # noqa: RUF001 - as in the run's report
+        return "–" if self.mean is None else _written(self.metric, self.mean)
 
     @property
     def printed(self) -> str:
@@ -177,7 +172,7 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
         "tables": tables,
         "charts": [chart for figure in sweep.file.figures for chart in _charts(sweep, figure, rows, out)],
         "what": _what(tables),
-        "zero_shot": bool(_metrics(tables) & set(METRICS)),
+        "zero_shot": bool(_metrics(tables) & set(ZERO_SHOT)),
         "few_shot": [(SHORT[name], WORDS[name]) for name in FEW_SHOT if name in _metrics(tables)],
         "interval": _interval(tables, rows),
         "selections": _selections(rows) if _shows_accuracies(tables) else [],
@@ -298,7 +293,7 @@ def _shows_accuracies(tables: Sequence[SweepTable]) -> bool:
 def _what(tables: Sequence[SweepTable]) -> str:
     """Say what the numbers are."""
     shown = _metrics(tables)
-    said = ["per-class top-1 accuracies in percent"] if shown & set(METRICS) else []
+    said = ["per-class top-1 accuracies in percent"] if shown & set(ZERO_SHOT) else []
     said += ["few-shot accuracies over test episodes in percent"] if shown & set(FEW_SHOT) else []
     said += ["parameters and bytes that travel"] if shown & set(MEASURES) else []
     words = ", ".join(said)

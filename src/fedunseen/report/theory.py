@@ -2,16 +2,71 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedunseen.report import figures
+from fedunseen.report.parts import Facts, Section
 
-__all__ = ["theory_section"]
+__all__ = ["THEORY", "theory_section"]
 
 Row = dict[str, str]
+
+TEMPLATE = """\
+{% macro reasons(table, rows) %}
+<div class="scroll"><table class="reasons">
+<thead><tr><th scope="col">class</th><th>right</th><th class="text">why</th><th>attributes off&nbsp;by</th><th>Eq.&nbsp;61 allows</th><th>over half-way</th><th>certain (Eq.&nbsp;59)</th>{% if table.margins %}<th>Eq.&nbsp;20 left&nbsp;/&nbsp;right</th>{% endif %}</tr></thead>
+<tbody>
+{% for one in rows %}
+<tr><th scope="row">{{ one.name }}</th><td>{{ "%.0f" | format(one.accuracy) }} %</td><td class="text wrap">{{ one.reason }}</td><td>{{ "%.3g" | format(one.off) }}</td><td>{{ "%.3g" | format(one.room) }}</td><td>{{ "%.2f" | format(one.half_way) }}</td><td>{{ "%.0f" | format(one.certain) }} %</td>{% if table.margins %}<td>{{ "never" if one.ratio is none else "%.3g" | format(one.ratio) }}{{ " ✓" if one.margin }}</td>{% endif %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endmacro %}
+<section>
+<h2>The theory, measured</h2>
+<details><summary>For those who know DistZSL's analysis: what it promises, beside what happened</summary>
+<p class="lead small">Why classes succeed or fail, by the quantities of DistZSL's analysis (Chen et al. 2025, section III-F), on the merged model of round {{ theory.round }}, the clients' own models of that round before merging, and {{ "{:,}".format(theory.tested) }} test samples.</p>
+<div class="grid">
+{% for chart in theory.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
+</div>
+<p class="caption">
+{% if theory.alignment and theory.alignment.pairs %}Lemma 1: every point is a pair of clients; above the dotted line, the bound holds. {% endif %}
+{% if theory.unseen %}Accuracy: every point is an unseen class, at the mean of its samples; a sample left of 1 is recognised for certain, one right of it the less likely the further. Conditions are sufficient, not necessary.{% endif %}
+</p>
+<div class="scroll below"><table class="wide">
+<thead><tr><th scope="col">where</th><th class="text">quantity</th><th class="text">measured</th><th class="text">beside</th><th class="text">does it hold</th></tr></thead>
+<tbody>
+{% for row in theory.rows %}
+<tr><th scope="row">{{ row.where }}</th><td class="text wrap">{{ row.what }}</td><td class="text">{{ row.value }}</td><td class="text wrap">{{ row.beside }}</td><td class="text wrap">{{ row.verdict }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<p class="caption">
+{% if theory.alignment %}Distributions run over all {{ theory.alignment.classes }} classes at temperature {{ "%g" | format(theory.alignment.temperature) }}{% if not theory.alignment.estimated %}; this run estimates no Γ, the correlation of the semantics stands in for it{% endif %}. Lemma 1 says "almost all samples", but its proof bounds the mean (Jensen's inequality): single samples may exceed it. It compares clients on the samples on which their errors are measured.{% endif %}
+{% if theory.decoder %} δ, c_h and L_h are the extremes over the samples measured, so that Lemmas 3 and 4 must hold for all of them.{% else %} This method has no h, so that Lemmas 3 and 4 and Eq. 20 cannot be asked.{% endif %}
+{% if not theory.prototypes.as_given %} The theorem needs class attributes of one length, which these are not: for it alone they were brought to their root mean square length, {{ "%.3g" | format(theory.prototypes.length) }}.{% elif (theory.prototypes.length - 1) | abs > 0.001 %} All class attributes have the length {{ "%.3g" | format(theory.prototypes.length) }} instead of 1 (A4); the proof needs only that it is the same for all.{% endif %}
+{{ " " }}Predicted attributes are {{ "%.3g" | format(theory.prototypes.predicted_length) }} long on average: Eqs. 20 and 61 measure plain distances, to which that matters, though to no answer; half-way is measured at the best length, in the directions in which classes differ.</p>
+{% if theory.clients %}
+<details><summary>Each client's alignment error</summary>
+<div class="scroll"><table>
+<thead><tr><th scope="col">client</th><th>samples</th><th>ε own</th><th>ε common</th><th>distance to Γ</th><th>bound (Eq. 13)</th><th>samples over it</th></tr></thead>
+<tbody>
+{% for one in theory.clients %}
+<tr><th scope="row">{{ one.client }}</th><td>{{ one.samples }}</td><td>{{ "%.3g" | format(one.epsilon_own) }}</td><td>{{ "%.3g" | format(one.epsilon_common) }}</td><td>{{ "%.3g" | format(one.observed) }}</td><td>{{ "%.3g" | format(one.bound) }}</td><td>{{ "%.1f" | format(100 * one.over) }} %</td></tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endif %}
+{% for table in theory.tables %}
+<h3>{{ table.title }}</h3>
+<p class="caption">Worst first; {{ table.failing }} of {{ table["rows"] | length }} have less than half of their samples right{{ " (not calibrated)" if table.uncalibrated }}.{% if table.same %} The theorem is about the product of predicted and class attributes; the model's own scores give the same answer for {{ table.same }} of the samples.{% endif %}</p>
+{% if loop.first %}{{ reasons(table, table["rows"][:20]) }}{% if table["rows"] | length > 20 %}<details><summary>{{ table["rows"] | length - 20 }} more classes</summary>{{ reasons(table, table["rows"][20:]) }}</details>{% endif %}
+{% else %}<details><summary>All {{ table["rows"] | length }} classes</summary>{{ reasons(table, table["rows"]) }}</details>{% endif %}
+{% endfor %}
+</details>
+</section>
+"""
 
 
 def theory_section(stored: Mapping[str, Any], calibrated: bool) -> dict[str, Any]:
@@ -283,3 +338,15 @@ def _table(found: Mapping[str, Any], title: str, uncalibrated: bool) -> dict[str
         "rows": rows,
         "failing": sum(one["accuracy"] < 50 for one in classes),
     }
+
+
+def _theory(facts: Facts) -> dict[str, Any] | None:
+    """Return the section on DistZSL's theory; None for a run that measured nothing of it."""
+    try:
+        stored = json.loads((facts.run.path / "theory.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return {"theory": theory_section(stored, facts.calibrated)} if facts.merges else None
+
+
+THEORY = Section(TEMPLATE, _theory)

@@ -13,8 +13,9 @@ from typing import Any
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
+from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
 from fedunseen.experiment.directory import RunDirectory
-from fedunseen.experiment.sweep.schema import BACKDOOR, FEW_SHOT, MEASURES, METRICS, Cell, Sweep
+from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
 
 __all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
 
@@ -70,7 +71,7 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         status, problem = "refused", cell.refused
     elif result is not None:
         status = "done"
-        there = [name for name in (*METRICS, *BACKDOOR, *FEW_SHOT, "few_shot_ci95") if name in result]
+        there = [name for name in (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, "few_shot_ci95") if name in result]
         mean = {name: float(result[name]) for name in there} | _travelling(directory.path, result)
         sd = {name: float(result[f"{name}_sd"]) for name in there if f"{name}_sd" in result}
         seconds = float(result["seconds"])

@@ -25,14 +25,13 @@ from pydantic import Field, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import Settings
+from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotName, ZeroShotName
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
 
 __all__ = [
     "BACKDOOR",
-    "FEW_SHOT",
     "MEASURES",
-    "METRICS",
     "Cell",
     "Figure",
     "Paper",
@@ -47,16 +46,13 @@ __all__ = [
     "sweep_text",
 ]
 
-Metric = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "few_shot", "few_shot_pixels", "few_shot_random"]
+Metric = ZeroShotName | FewShotName
 Measure = (
     Metric
     | Literal["backdoor", "backdoor_attacked", "backdoor_highest"]
     | Literal["parameters_shared", "bytes_down", "bytes_up"]
 )
 EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
-METRICS: tuple[Metric, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
-FEW_SHOT: tuple[Metric, ...] = ("few_shot", "few_shot_pixels", "few_shot_random")
-"""Those of few-shot runs, in place of ``METRICS``: the model's, and what costs nothing."""
 BACKDOOR: tuple[Measure, ...] = ("backdoor", "backdoor_attacked", "backdoor_highest")
 """Accuracies of an attacked run's triggers: in the reported round, in the first attacked one, at most from then on."""
 MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
@@ -74,7 +70,7 @@ class Table(Settings):
     """Axes that have a table for each of their values; unset: the data sets."""
     columns: list[str] = Field(default_factory=list)
     """Axes whose values stand beside each other; all others have a row for each of their values."""
-    metrics: list[Measure] = Field(default_factory=lambda: list[Measure](METRICS))
+    metrics: list[Measure] = Field(default_factory=lambda: list[Measure](ZERO_SHOT))
     """What is shown of each run: accuracies, of attacked ones also of the triggers (`backdoor`, `backdoor_attacked`,
     `backdoor_highest`), and what travels (`parameters_shared`, `bytes_down`, `bytes_up`); unset, of few-shot runs
     `few_shot`, `few_shot_pixels` and `few_shot_random`."""
@@ -89,7 +85,7 @@ class Figure(Settings):
     """``round``, or an axis."""
     lines: list[str] = Field(default_factory=list)
     """Axes that have a line for each of their values; the others have charts of their own."""
-    metrics: list[Measure] = Field(default_factory=lambda: list[Measure]((METRICS[0], METRICS[3])))
+    metrics: list[Measure] = Field(default_factory=lambda: list[Measure]((ZERO_SHOT[0], ZERO_SHOT[3])))
     """A chart each; what travels is only drawn over an axis."""
     band: Literal["seeds", "clients", "none"] = "seeds"
     """What is shaded: one standard deviation over the seeds, or over the clients' own models before merging."""
@@ -104,7 +100,7 @@ class Paper(Settings):
     """Which table of which paper."""
     axes: list[str] = Field(default_factory=list)
     """The axes in the order in which ``figures`` are nested; unset: the data sets first, then the file's order."""
-    metrics: list[Metric] = Field(default_factory=lambda: list(METRICS))
+    metrics: list[Metric] = Field(default_factory=lambda: list[Metric](ZERO_SHOT))
     """What the numbers of one cell are, in order."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Tables within tables, an axis each; innermost a list of numbers in percent, ``nan`` where the paper has none."""
@@ -200,7 +196,7 @@ class Sweep:
     def metrics(self) -> tuple[Metric, ...]:
         """The accuracies that its runs have."""
         kinds = [find("method", cell.experiment.method.name).episodic for cell in self.cells if cell.experiment]
-        return (() if kinds and all(kinds) else METRICS) + (FEW_SHOT if any(kinds) else ())
+        return (() if kinds and all(kinds) else ZERO_SHOT) + (FEW_SHOT if any(kinds) else ())
 
 
 def sweep_names() -> list[str]:

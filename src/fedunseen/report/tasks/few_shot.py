@@ -1,4 +1,4 @@
-"""What the page of a few-shot run says: how well new classes are told apart after a few examples, and beside what."""
+"""The page of a few-shot run: how well new classes are told apart after a few examples, and beside what."""
 
 from __future__ import annotations
 
@@ -10,28 +10,17 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from fedunseen.report import figures, statistics
+from fedunseen.report.again import AGAIN
 from fedunseen.report.figures import Curve
-from fedunseen.report.parts import (
-    BLIND,
-    FLATTERS,
-    LAST,
-    LINES,
-    LISTED,
-    Facts,
-    axis,
-    holdings,
-    labelled,
-    losses,
-    parties,
-    technical,
-    travel,
-    upper_end,
-)
+from fedunseen.report.holdings import MAP, PARTIES, holdings
+from fedunseen.report.learning import losses
+from fedunseen.report.parts import BLIND, FLATTERS, LAST, LINES, LISTED, Facts, Section, axis, labelled, upper_end
+from fedunseen.report.sharing import TRAVEL
 
 if TYPE_CHECKING:
     from fedunseen.experiment.run import Run
 
-__all__ = ["episodes_context", "half_width", "verdict"]
+__all__ = ["SECTIONS", "half_width", "verdict"]
 
 NUMBERS = (
     ("few_shot", "Few-shot", "orange"),
@@ -54,41 +43,177 @@ CONFUSED = 60  # classes up to which the table of confusions is drawn
 SHARED = 5  # episodes that two classes must have in common to be called confused
 
 
-def episodes_context(run: Run) -> dict[str, Any]:
-    """Return everything that ``episodes.html`` names."""
-    first = run.seeds[0] if run.seeds else run
-    facts, tree = Facts.of(first), run.manifest["experiment"]
-    tensors = facts.tensors
-    return {
-        "facts": facts,
-        "experiment": tree,
-        "result": run.result,
-        "lead": _lead(run, facts),
-        "headline": _headline(run, facts),
-        "verdict": verdict(run.result, "seeds" if run.seeds else "episodes"),
-        "interval": _interval_words(run),
-        "choice": _choice(run, first),
-        "seeds": _seeds(run, facts),
-        "episode": _episode(facts) if "query_images" in tensors else None,
-        "curves": _curves(first, facts),
-        "classes": _classes(facts) if "labels" in tensors else None,
-        "plane": _plane(facts),
-        "parties": parties(first),
-        "holdings": holdings(facts, f"{IDLE}: nobody holds them", counted=True),
-        "dealt": _dealt(tensors["client_counts"]),
-        "travel": travel(facts),
-        "technical": technical(run, first),
-    }
+HEADER = """\
+<header>
+<p class="kicker">FedUnseen report · {{ experiment.name }}</p>
+<h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
+<p class="lead">
+{{ lead.who }} trained for {{ experiment.strategy.rounds }} round{{ "s" if experiment.strategy.rounds != 1 }}.
+{{ lead.nobody }}.
+{% if not facts.merges %}
+Every client kept its own model; all numbers are means over the clients.
+{% endif %}
+After {{ lead.examples }} of each of {{ lead.classes }}, {{ "the " ~ lead.model ~ " model" if facts.merges else "a client's model" }} names the right one for
+<strong>{{ "%.1f" | format(value) }}&nbsp;%</strong> of queries; guessing would reach {{ "%.3g" | format(lead.chance) }}&nbsp;%.
+</p>
+<ul class="chips">
+<li><b>method</b> {{ experiment.method.name }}</li>
+<li><b>episodes</b> {{ experiment.method.ways }}-way {{ experiment.method.shots }}-shot, {{ experiment.method.queries }} quer{{ "y" if experiment.method.queries == 1 else "ies" }} a class</li>
+<li><b>strategy</b> {{ experiment.strategy.name }}</li>
+<li><b>partition</b> {% if facts.pools %}none, all data pooled{% elif facts.parties %}the parties' own{% else %}{{ experiment.partition.kind }}, {{ experiment.partition.clients }} client{{ "s" if experiment.partition.clients != 1 }}{% endif %}</li>
+<li><b>benchmark</b> {{ facts.run.manifest.benchmark }}</li>
+<li>{% if facts.whole.seeds %}<b>seeds</b> {{ facts.whole.result.seeds[0] }} to {{ facts.whole.result.seeds[-1] }}{% else %}<b>seed</b> {{ experiment.run.seed }}{% endif %}</li>
+</ul>
+</header>
+"""
+
+NUMBERS_TEMPLATE = """\
+<section class="headline" aria-label="Headline numbers">
+<div class="numbers">
+{% for one in headline %}
+<div class="number {{ one.colour }}" id="number-{{ one.name }}">
+<h2>{{ one.short }}</h2>
+<p class="big">{{ percent(one.value) }}<small>%{% if one.half is not none %} ± {{ "%.1f" | format(one.half) }}{% endif %}</small></p>
+<p class="words">{{ one.words }}</p>
+{% if one.chance is not none %}
+<p class="beside">guessing {{ percent(one.chance) }}</p>
+{% endif %}
+{% if one.sd is not none %}
+<p class="beside">standard deviation {{ "%.1f" | format(one.sd) }}</p>
+{% endif %}
+</div>
+{% endfor %}
+</div>
+<p class="choice {{ "good" if verdict.order > 0 else "warning" }}" id="verdict"><b>{{ "" if verdict.order > 0 else "⚠ " }}{{ verdict.label }}</b> {{ verdict.words }} {{ interval }}</p>
+<p class="choice {{ "honest" if choice.honest else "warning" }}"><b>{{ "" if choice.honest else "⚠ " }}{{ choice.label }}.</b> {{ choice.words }}
+Accuracy is the share of queries named right among the {{ experiment.method.ways }} classes of their episode, the mean over test episodes that every model and both baselines share.</p>
+</section>
+"""
+
+SEEDS_TEMPLATE = """\
+<section>
+<h2>{{ seeds.count }} seeds</h2>
+<div class="scroll"><table>
+<thead><tr><th scope="col">seed</th>{% for head in seeds.heads %}<th>{{ head | lower }}</th>{% endfor %}<th>round</th></tr></thead>
+<tbody>
+{% for row in seeds.rows %}
+<tr><th scope="row">{{ row.seed }}</th>
+{% for value, half in row.cells %}
+<td>{{ "%.1f" | format(value) }}{% if half is not none %} ± {{ "%.1f" | format(half) }}{% endif %}</td>
+{% endfor %}
+<td>{{ row.round }}</td></tr>
+{% endfor %}
+</tbody>
+<tfoot><tr><th scope="row">mean, sd</th>
+{% for value, sd in seeds.means %}
+<td>{{ "%.1f" | format(value) }}, {{ "%.1f" | format(sd) }}</td>
+{% endfor %}
+<td></td></tr></tfoot>
+</table></div>
+{% if seeds.chart %}
+<div class="grid below"><figure>{{ seeds.chart | safe }}</figure></div>
+{% endif %}
+<p class="caption">In a row, ± is half of the 95&nbsp;% interval over that seed's episodes; each seed draws its own episodes, and deals the samples anew. Last row: mean and standard deviation over the seeds. Line: mean over the seeds after each round; shaded: lowest to highest seed.</p>
+<p class="divider"><b>From here on: seed {{ seeds.rows[0].seed }} alone.</b></p>
+</section>
+"""
+
+EPISODE_TEMPLATE = """\
+{% macro picture(one, words) %}<img src="{{ one.source }}" width="{{ one.width }}" height="{{ one.height }}" alt="{{ words }}">{% endmacro %}
+<section>
+<h2>The first test episode</h2>
+<p class="caption">Not picked: the first of {{ facts.run.result.test_episodes }}. Left, blue, all that the model was given of each class; right, what it was asked. Right for {{ episode.right }} of these {{ episode.count }}.</p>
+{% set longest = episode.rows | map(attribute="name") | map("length") | max %}
+<ol class="episode" style="--names:{{ [9, [2.2, 0.7 * longest] | max] | min }}em">
+{% for row in episode.rows %}
+<li><div class="name">{{ row.name }}</div>
+<ul class="examples">{% for one in row.examples %}<li>{{ picture(one, "example of class " ~ row.name) }}</li>{% endfor %}</ul>
+<ul class="queries">
+{% for one in row.queries %}
+<li class="{{ "right" if one.right else "wrong" }}">{{ picture(one, "query of class " ~ row.name) }}<span><b class="sign" role="img" aria-label="{{ "right" if one.right else "wrong" }}">{{ "✓" if one.right else "✗" }}</b>{% if not one.right %} {{ one.answer }}{% endif %}</span></li>
+{% endfor %}
+</ul></li>
+{% endfor %}
+</ol>
+<p class="caption">✓ named right; ✗ taken for the class that stands beside it.</p>
+</section>
+"""
+
+LEARNING_TEMPLATE = """\
+<section>
+<h2>Learning, round by round</h2>
+<div class="grid">
+{% for chart in curves["charts"] %}<figure>{{ chart | safe }}</figure>{% endfor %}
+</div>
+<p class="caption">After every round, {{ curves.episodes }} episodes {% if curves.of == "validation" %}of validation classes: other classes than those of the test, so that neither the headline number nor the dotted line for raw samples need lie on this curve's level.{% else %}of the test classes, the first of those that are reported.{% endif %}{% if not facts.merges %} Every client's model answers its share of them.{% endif %} Shaded: their 95&nbsp;% interval. {% if curves["charts"] | length > 1 %}Training episodes are drawn from the clients' own classes, and are measured while training goes on. {% endif %}Point at a chart to read its values.</p>
+</section>
+"""
+
+CLASSES_TEMPLATE = """\
+{% macro ranking(bars) %}
+{% set longest = bars | map(attribute="name") | map("length") | max %}
+<ol class="ranking single" style="--names:{{ [12, [2.6, 0.62 * longest] | max] | min }}em">
+{% for one in bars %}
+<li><span class="name" title="{{ "{:,}".format(one.samples) }} queries">{{ one.name }}</span>{{ bar(one.accuracy, "one") }}</li>
+{% endfor %}
+</ol>
+{% endmacro %}
+{% if classes %}
+<section>
+<h2>Accuracy by class</h2>
+{{ ranking(classes.bars) }}
+{% if classes.more_bars %}<details><summary>{{ classes.more_bars | length }} more classes</summary>{{ ranking(classes.more_bars) }}</details>{% endif %}
+<p class="caption">Best class first: percent of its queries that are named right, over all test episodes. Nobody trained on any of these classes.</p>
+{% if classes.confusion %}
+<h3>What classes are taken for</h3>
+<figure class="scroll">{{ classes.confusion | safe }}</figure>
+<p class="caption">Rows are true classes, columns answers, in percent{% if not classes.all_in_each %} of the row's queries in those episodes that have both classes; so rows need not add up to 100. Grey: never in one episode{% endif %}.{% if classes.ordered %} Classes that are taken for each other stand side by side.{% endif %}</p>
+{% endif %}
+{% if classes.confused %}
+<p class="caption">Most often:
+{% for one in classes.confused %}<span class="pair">{{ one.true }} → {{ one.answer }} ({{ "%.0f" | format(one.share) }}&nbsp;%)</span>{{ ", " if not loop.last else "." }}{% endfor %}{% if not classes.all_in_each %} In percent of the episodes that have both.{% endif %}</p>
+{% endif %}
+</section>
+{% else %}
+<section>
+<h2>Accuracy by class</h2>
+<p class="note">Under the strategy <b>{{ experiment.strategy.name }}</b> every client kept its own model, so there is no single model whose answers could be shown class by class. The numbers above are means over the clients.</p>
+</section>
+{% endif %}
+"""
+
+PLANE_TEMPLATE = """\
+<section>
+<h2>The plane of two features</h2>
+<p class="legend">{% for one in plane.classes %}<span><i class="key class" style="background:{{ one.colour }}"></i>{{ one.number ~ " " if one.number }}{{ one.name }}</span>{% endfor %}</p>
+<div class="planes">
+{% for map in plane.maps %}<figure>{{ map.drawn | safe }}<figcaption><b>Round {{ map.round }}</b> {{ percent(map.accuracy) }}&nbsp;% right</figcaption></figure>{% endfor %}
+</div>
+<p class="caption">Dots are {{ "{:,}".format(plane.count) }} samples of the classes of the first test episode, where the {{ lead.model }} model's features put them; the ground has the colour of the class that its classifier would answer there, after {{ lead.examples }} of each class. A dot on ground of its own colour is named right. A {{ "number" if plane.classes[0].number else "name" }} stands at the mean of its class. The axes of two pictures have nothing to do with each other.</p>
+</section>
+"""
+
+HOLDINGS_TEMPLATE = (
+    """\
+<section>
+<h2>Who holds what</h2>
+"""
+    + MAP
+    + """\
+<p class="caption">The numbers are samples; those of every class stand under “By name”. {% if dealt.clients > 1 %}A client holds {% if dealt.samples[0] == dealt.samples[1] %}{{ "{:,}".format(dealt.samples[0]) }}{% else %}{{ "{:,}".format(dealt.samples[0]) }} to {{ "{:,}".format(dealt.samples[1]) }}{% endif %} of them; the class that it has most of makes up {{ "%.0f" | format(dealt.largest) }}&nbsp;% of them on average, where {{ "%.3g" | format(dealt.even) }}&nbsp;% would be even.{% endif %}</p>
+</section>
+"""
+)
 
 
 def _chance(facts: Facts) -> float:
     """Return the accuracy of guessing, in percent."""
-    return 100.0 / float(facts.run.manifest["experiment"]["method"]["ways"])
+    return 100.0 / float(facts.experiment["method"]["ways"])
 
 
-def _lead(run: Run, facts: Facts) -> dict[str, Any]:
+def _lead(facts: Facts) -> dict[str, Any]:
     """Return the words of the first paragraph."""
-    tree, space = run.manifest["experiment"], facts.run.space
+    tree, space = facts.experiment, facts.run.space
     method, kind = tree["method"], tree["partition"]["kind"]
     ways, shots, count = method["ways"], method["shots"], len(facts.tensors["client_counts"])
     if facts.pools:
@@ -128,9 +253,9 @@ def half_width(result: Mapping[str, Any], name: str) -> float | None:
     return float(scipy.stats.t.ppf(0.975, seeds - 1) * result[f"{name}_sd"] / seeds**0.5)
 
 
-def _headline(run: Run, facts: Facts) -> list[dict[str, Any]]:
+def _headline(facts: Facts) -> list[dict[str, Any]]:
     """Return the numbers at the top of the page."""
-    method = run.manifest["experiment"]["method"]
+    run, method = facts.whole, facts.experiment["method"]
     words = {
         "few_shot": f"{method['ways']}-way {method['shots']}-shot, classes that nobody had",
         "few_shot_pixels": "nearest example, samples as they are: nothing is learnt",
@@ -200,10 +325,10 @@ def _interval_words(run: Run) -> str:
     return f"± is half of the 95{NO_BREAK}% interval {words}"
 
 
-def _choice(run: Run, first: Run) -> dict[str, Any]:
+def _choice(facts: Facts) -> dict[str, Any]:
     """Say in plain words how the round was chosen."""
-    result = first.result
-    which = "Each seed's round" if run.seeds else f"Round {result['selected_round']} of {result['rounds']}"
+    result = facts.run.result
+    which = "Each seed's round" if facts.whole.seeds else f"Round {result['selected_round']} of {result['rounds']}"
     if result["selection"] == "validation":
         words = f"{which} was chosen on episodes of validation classes, which nobody trains on. {BLIND}"
         return {"words": words, "label": "Chosen on validation classes", "honest": True}
@@ -235,8 +360,9 @@ def _accuracy_chart(run: Run, facts: Facts, curve: Curve, x: NDArray[np.float64]
     )
 
 
-def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
+def _curves(facts: Facts) -> dict[str, Any] | None:
     """Draw one run's accuracy by round, its accuracy in training and its losses."""
+    run = facts.run
     lines = run.metrics
     if not lines:
         return None
@@ -265,7 +391,7 @@ def _curves(run: Run, facts: Facts) -> dict[str, Any] | None:
     count = evaluation["validation_episodes"]
     if evaluation["selection"] != "validation":  # the first of the test episodes
         count = min(count, evaluation["episodes"])
-    return {"charts": charts, "of": _watched(run), "episodes": count}
+    return {"curves": {"charts": charts, "of": _watched(run), "episodes": count}}
 
 
 def _stage(term: str) -> tuple[str, str]:
@@ -286,8 +412,9 @@ def _said(stage: str, stages: Sequence[str]) -> str:
     return f"stage {stage[5:]}" if stage else "last stage"
 
 
-def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
+def _seeds(facts: Facts) -> dict[str, Any] | None:
     """Summarise a run of several seeds: a table, and the mean curve with the spread over seeds."""
+    run = facts.whole
     if not run.seeds:
         return None
     names = [name for name in HEADS if name in run.result]
@@ -305,18 +432,21 @@ def _seeds(run: Run, facts: Facts) -> dict[str, Any] | None:
     low, mean, high = statistics.band(each.T.tolist())
     curve = Curve(mean, "seeds", "orange", low, high)
     short = {name: title for name, title, _ in NUMBERS}
-    return {
+    found = {
         "rows": rows,
         "heads": [short[name] for name in names],
         "means": [(run.result[name], run.result[f"{name}_sd"]) for name in names],
         "chart": _accuracy_chart(run, facts, curve, axis(all_lines[0][:rounds]), None) if rounds else None,
         "count": len(rows),
     }
+    return {"seeds": found}
 
 
 def _episode(facts: Facts) -> dict[str, Any] | None:
     """Return the rows of the first test episode: a class's examples, and its queries with what they were taken for."""
     tensors = facts.tensors
+    if "query_images" not in tensors:
+        return None
     support, queries = tensors["support_images"], tensors["query_images"]
     if not queries.shape[1]:
         return None
@@ -334,7 +464,7 @@ def _episode(facts: Facts) -> dict[str, Any] | None:
         for n, name in enumerate(names)
     ]
     right = answers == np.arange(len(answers))[:, None]
-    return {"rows": rows, "right": int(right.sum()), "count": right.size}
+    return {"episode": {"rows": rows, "right": int(right.sum()), "count": right.size}}
 
 
 def _picture(image: NDArray[np.float32]) -> dict[str, Any]:
@@ -343,7 +473,9 @@ def _picture(image: NDArray[np.float32]) -> dict[str, Any]:
 
 def _classes(facts: Facts) -> dict[str, Any]:
     """Rank test classes by accuracy, and say which are taken for which."""
-    ways, episodes = facts.run.manifest["experiment"]["method"]["ways"], facts.run.result["test_episodes"]
+    if "labels" not in facts.tensors:
+        return {"classes": None}
+    ways, episodes = facts.experiment["method"]["ways"], facts.run.result["test_episodes"]
     labels, answers = (
         facts.tensors[name].astype(np.int64).reshape(episodes, ways, -1) for name in ("labels", "answers")
     )
@@ -360,7 +492,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
     wrong = np.where((together >= min(SHARED, episodes)) & ~np.eye(len(ids), dtype=bool), np.nan_to_num(table), 0.0)
     worst = [divmod(int(i), len(ids)) for i in np.argsort(-wrong, axis=None, kind="stable")[:6]]
     written = [names[i] for i in order]
-    return {
+    found = {
         "bars": bars[:LISTED],
         "more_bars": bars[LISTED:],
         "all_in_each": ways == len(ids),
@@ -370,19 +502,20 @@ def _classes(facts: Facts) -> dict[str, Any]:
             {"true": names[i], "answer": names[j], "share": float(wrong[i, j])} for i, j in worst if wrong[i, j] >= 0.5
         ],
     }
+    return {"classes": found}
 
 
 def _plane(facts: Facts) -> dict[str, Any] | None:
     """Draw the first test episode in the plane of two features, after some rounds (FedFSL, Fig. 6)."""
     from fedunseen.experiment.directory import load_params
 
-    found = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "plane").glob("round-*.safetensors")}
-    if not found:
+    stored = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "plane").glob("round-*.safetensors")}
+    if not stored:
         return None
     maps: list[dict[str, Any]] = []
     names: list[str] = []
     numbered, count = False, 0
-    for round, path in sorted(found.items()):
+    for round, path in sorted(stored.items()):
         tensors = {name: value.numpy() for name, value in load_params(path).items()}
         classes = tensors["classes"].astype(np.int64)
         place = {int(c): n for n, c in enumerate(classes)}
@@ -400,7 +533,7 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
             f"{accuracy:.1f} % right",
         )
         maps.append({"round": round, "accuracy": accuracy, "drawn": drawn})
-    return {
+    found = {
         "maps": maps,
         "count": count,
         "classes": [
@@ -408,6 +541,7 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
             for n, name in enumerate(names)
         ],
     }
+    return {"plane": found}
 
 
 def _dealt(counts: NDArray[np.int64]) -> dict[str, Any]:
@@ -420,3 +554,42 @@ def _dealt(counts: NDArray[np.int64]) -> dict[str, Any]:
         "largest": float(share.mean()),
         "even": 100 / max(int((counts.sum(axis=0) > 0).sum()), 1),
     }
+
+
+def _header(facts: Facts) -> dict[str, Any]:
+    return {"lead": _lead(facts), "value": facts.whole.result["few_shot"]}
+
+
+def _numbers(facts: Facts) -> dict[str, Any]:
+    """Return the numbers at the top, what they prove, and how the round was chosen."""
+    run = facts.whole
+    return {
+        "headline": _headline(facts),
+        "verdict": verdict(run.result, "seeds" if run.seeds else "episodes"),
+        "interval": _interval_words(run),
+        "choice": _choice(facts),
+    }
+
+
+def _holdings(facts: Facts) -> dict[str, Any] | None:
+    """Return who holds which classes and how many samples; parties keep that to themselves."""
+    if facts.parties:
+        return None
+    held = holdings(facts, f"{IDLE}: nobody holds them", True, f"nobody: {IDLE}")
+    return {"holdings": held, "dealt": _dealt(facts.tensors["client_counts"])}
+
+
+SECTIONS = (
+    Section(HEADER, _header),
+    Section(NUMBERS_TEMPLATE, _numbers),
+    Section(SEEDS_TEMPLATE, _seeds),
+    Section(EPISODE_TEMPLATE, _episode),
+    Section(LEARNING_TEMPLATE, _curves),
+    Section(CLASSES_TEMPLATE, _classes),
+    Section(PLANE_TEMPLATE, _plane),
+    PARTIES,
+    Section(HOLDINGS_TEMPLATE, _holdings),
+    TRAVEL,
+    AGAIN,
+)
+"""From top to bottom. A new section is one more line."""

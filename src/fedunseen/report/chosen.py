@@ -1,0 +1,116 @@
+"""What was chosen on validation classes: the round, the calibration, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
+from fedunseen.report import figures, statistics
+from fedunseen.report.figures import Curve
+from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.run import Run
+
+__all__ = ["CHOSEN"]
+
+COLOURS = {one.name: one.colour for one in ZERO_SHOT_MEASURES}
+
+TEMPLATE = """\
+<section>
+<h2>Chosen on validation classes</h2>
+<div class="grid">
+{% for chart in chosen.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
+<div class="scroll"><table>
+<thead><tr>{% if chosen.tried %}{% for key in chosen["keys"] %}<th scope="col" class="text">{{ key }}</th>{% endfor %}{% else %}<th></th>{% endif %}<th>ZSL</th><th>U</th><th>S</th><th>H</th><th></th></tr></thead>
+<tbody>
+{% for one in chosen.tried %}
+<tr{% if one.won %} class="won"{% endif %}>{% for value in one["values"] %}<td class="text">{{ value }}</td>{% endfor %}
+<td>{{ "%.1f" | format(one.zsl) }}</td><td>{{ "%.1f" | format(one.gzsl_unseen) }}</td><td>{{ "%.1f" | format(one.gzsl_seen) }}</td><td>{{ "%.1f" | format(one.gzsl_harmonic) }}</td><td class="text">{{ "✓ chosen" if one.won }}</td></tr>
+{% else %}
+<tr><th scope="row">best round</th><td>{{ "%.1f" | format(chosen.validation.zsl) }}</td><td>{{ "%.1f" | format(chosen.validation.gzsl_unseen) }}</td><td>{{ "%.1f" | format(chosen.validation.gzsl_seen) }}</td><td>{{ "%.1f" | format(chosen.validation.gzsl_harmonic) }}</td><td></td></tr>
+{% endfor %}
+</tbody></table></div>
+</div>
+<p class="caption">Accuracy on validation classes that played the unseen ones, in a run that never saw a test sample. Its best round by {{ "ZSL" if experiment.evaluation.criterion == "zsl" else "H" }} was round {{ chosen.round }}, with calibration factor {{ "%.4g" | format(chosen.factor) }}; both were then used as they are.{% if chosen["charts"] | length > 1 %} Over a setting's values, the other settings are as chosen.{% endif %}{% if chosen.last %} The best round is the last one: more rounds may give more.{% endif %}</p>
+</section>
+"""
+
+
+def _chosen(facts: Facts) -> dict[str, Any] | None:
+    """Return what was chosen on validation classes, if anything was."""
+    run = facts.run
+    chosen = run.result.get("chosen_on_validation")
+    if not chosen:
+        return None
+    keys = list(chosen.get("settings", {}))
+    tried = [
+        {"values": [one["settings"][key] for key in keys], "won": one["settings"] == chosen["settings"], **one}
+        for one in chosen.get("tried", [])
+    ]
+    last = chosen["round"] == run.result["rounds"] > 1
+    charts = [chart for chart in (_selection_chart(run, keys), *_sensitivity(run, keys)) if chart]
+    return {"chosen": {**chosen, "keys": keys, "tried": tried, "charts": charts, "last": last}}
+
+
+def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
+    """Draw, for each setting tried at several numbers, the accuracies over them, with the others as chosen."""
+    chosen = run.result["chosen_on_validation"]
+    charts = []
+    for key in keys:
+        tried = [
+            one
+            for one in chosen.get("tried", [])
+            if all(one["settings"][other] == chosen["settings"][other] for other in keys if other != key)
+        ]
+        values = [one["settings"][key] for one in tried]
+        if len(values) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            continue
+        tried = [tried[i] for i in np.argsort(values, kind="stable")]
+        ordered = [one["settings"][key] for one in tried]
+        curves = [
+            Curve(np.array([one[name] for one in tried], dtype=np.float64), label, COLOURS[name], dashed=dashed)
+            for name, label, dashed in (
+                ("gzsl_harmonic", "H", False),
+                ("zsl", "ZSL", False),
+                ("gzsl_unseen", "U", True),
+                ("gzsl_seen", "S", True),
+            )
+        ]
+        written = [f"{value:g}" for value in ordered]
+        marked = ordered.index(chosen["settings"][key])
+        charts.append(figures.value_chart(curves, f"Validation classes by {key}", written, key, marked))
+    return charts
+
+
+def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
+    """Draw how each candidate did on validation classes, round by round."""
+    from fedunseen.experiment.directory import RunDirectory
+
+    chosen = run.result["chosen_on_validation"]
+    criterion = run.manifest["experiment"]["evaluation"]["criterion"]
+    name = "zsl" if criterion == "zsl" else "gzsl_harmonic"
+    tried = chosen.get("tried", [])
+    folders = [str(i) for i in range(len(tried))] if tried else [""]
+    lines = {i: RunDirectory(run.path / "selection" / folder).metrics() for i, folder in enumerate(folders)}
+    settings = [one["settings"] for one in tried] or [{}]
+    best = settings.index(chosen["settings"]) if tried else 0
+    # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
+    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]
+    shown = [i for i in (best, *others) if lines[i]]
+    if best not in shown:
+        return None
+    curves = []
+    for colour, i in zip(LINES, shown, strict=False):
+        label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
+        curves.append(Curve(statistics.curve(lines[i], name), label, colour))
+    title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
+    return figures.line_chart(
+        curves, title, axis(lines[best]), upper_end(curves), unit="%", mark=chosen["round"], legend=len(curves) > 1
+    )
+
+
+CHOSEN = Section(TEMPLATE, _chosen)
