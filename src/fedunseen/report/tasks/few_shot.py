@@ -541,7 +541,7 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
             for n, name in enumerate(names)
         ],
     }
-    return {"plane": found}
+    return {"plane": found, "lead": _lead(facts)}
 
 
 def _dealt(counts: NDArray[np.int64]) -> dict[str, Any]:
