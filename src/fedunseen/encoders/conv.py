@@ -17,7 +17,6 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, linear_layer, transformed
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
-from fedunseen.encoders.pooling import halve
 
 __all__ = ["Conv", "Conv4", "Conv4Settings", "ConvBackbone", "ConvSettings", "Norm", "normalise"]
 
@@ -129,7 +128,7 @@ class ConvBackbone(Backbone):
             maps = F.conv2d(maps, params[f"f.conv{i}.weight"], params.get(f"f.conv{i}.bias"), padding=1)
             maps = normalise(params, f"f.norm{i}", maps, self.settings.norm, training)
             # The largest of some numbers, or zero: in which order makes no difference, but a quarter of the work.
-            maps = torch.relu(halve(maps) if pooled else maps)
+            maps = torch.relu(F.max_pool2d(maps, 2) if pooled else maps)
         maps = as_floats(maps)
         if self.output == "maps":
             return maps

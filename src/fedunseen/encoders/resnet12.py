@@ -20,7 +20,6 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.conv import Norm, normalise
 from fedunseen.encoders.images import as_floats, as_images
-from fedunseen.encoders.pooling import halve
 
 __all__ = ["ResNet12", "ResNet12Backbone", "ResNet12Settings"]
 
@@ -117,7 +116,7 @@ class ResNet12Backbone(Backbone):
                 through = F.leaky_relu(through, _SLOPE) if j < 2 else through
             shortcut = F.conv2d(maps, params[f"{name}.shortcut.weight"], params.get(f"{name}.shortcut.bias"))
             through = through + normalise(params, f"{name}.norm3", shortcut, self.settings.norm, training)
-            maps = F.leaky_relu(halve(through) if pooled else through, _SLOPE)  # it grows: order is free
+            maps = F.leaky_relu(F.max_pool2d(through, 2) if pooled else through, _SLOPE)  # it grows: order is free
         maps = as_floats(maps)
         if self.output == "maps":
             return maps
