@@ -193,7 +193,7 @@ def test_a_part_is_not_dealt_again(command, refused, tmp_path):
     assert refused("data", "deal", "digit-pairs", *again, "--out", tmp_path / "more") == (
         "folder/client-1 is but a part of a benchmark (data.part = true): deal the whole one"
     )
-    with pytest.raises(DataError, match=re.escape("folder/client-1: the split test_seen has no sample")):
+    with pytest.raises(DataError, match=re.escape("folder/client-1 has no test sample of a seen class")):
         Folder.load(Folder.Settings(root=out / "client-1"), 0)
     assert command("data", "check", out / "client-1", "--set", "data.part=true").code == 0
     done = command("data", "check", out / "client-1")  # a party is never told to change the table that all share

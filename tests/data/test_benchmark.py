@@ -47,7 +47,11 @@ def changed(array, where, value):
             lambda b: {"features": changed(b.features, b.train, 2.5)},
             "small: all training samples have the same features: nothing can be learnt from them",
         ),
-        (lambda b: {"test_seen": b.test_seen[:0]}, "small: the split test_seen has no sample"),
+        (lambda b: {"train": b.train[:0]}, "small has no training sample: give each seen class some"),
+        (
+            lambda b: {"test_seen": b.test_seen[:0]},
+            "small has no test sample of a seen class: give some (a class with a single sample trains on it)",
+        ),
         (
             lambda b: {"test_unseen": changed(b.test_unseen, 0, 58)},
             "small: the sample id 58 in test_unseen is outside 0..57",

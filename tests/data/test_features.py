@@ -1,10 +1,13 @@
+import io
 import re
+import zipfile
 
 import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError
 from fedunseen.data import read_features
+from fedunseen.data.features import array_names, load_arrays
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, np.int32])
@@ -29,6 +32,13 @@ def test_one_vector_alone(tmp_path):
 def test_reads_csv_with_and_without_header(tmp_path, header):
     (tmp_path / "a.csv").write_text(header + "1,2.5\n-3e2,4\n")
     assert read_features(tmp_path / "a.csv", 2).tolist() == [[1, 2.5], [-300, 4]]
+
+
+def header(shape, descr):
+    """The first bytes of a ``.npy`` file, whatever follows them."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
 
 
 def save(path, content):
@@ -79,7 +89,29 @@ def save(path, content):
         ("a.npy", "not an array", "{path} is damaged or not a NumPy file"),
         ("a.npz", b"PK\x03\x04cut", "{path} is damaged or not a NumPy file"),
         ("a.npz", b"", "{path} is damaged or not a NumPy file"),
+        (
+            "a.npy",
+            header((2**42, 3), "<f4") + b"123",
+            "{path} is damaged: an array of shape (4398046511104, 3) and type float32 takes 52,776,558,133,248 bytes, "
+            "more than the file holds",
+        ),
+        (
+            "a.npy",
+            header((-1, 3), "<f4") + bytes(12),
+            "{path} is damaged: an array of shape (-1, 3) and type float32 takes -12 bytes, more than the file holds",
+        ),
         ("a.csv", "1,2,x\n", "{path}, line 1: 'x' is not a number"),
+        ("a.csv", '1,2,"0,5"\n', "{path}, line 1: '0,5' is not a number: write a point for its comma"),
+        (
+            "a.csv",
+            "1;2;0,5\n",
+            "{path} separates its cells by semicolons: save it with commas between them, points in numbers",
+        ),
+        (
+            "a.csv",
+            "1\t2\t3\n",
+            "{path} separates its cells by tabs: save it with commas between them, points in numbers",
+        ),
         ("a.csv", "1,2,3\n1,inf,2\n", "{path}, line 2: 'inf' is not a finite number"),
         ("a.csv", "1,2,3\n1,2\n", "{path}, line 2: 2 cells, but the first line has 3"),
         ("a.csv", "x,y,z\n", "{path} has a header, but no vector"),
@@ -100,7 +132,7 @@ def test_a_cut_numpy_file_is_refused_wherever_it_is_cut(tmp_path):
         path = tmp_path / f"cut{name[1:]}"
         for length in range(0, len(whole), 37):
             path.write_bytes(whole[:length])
-            with pytest.raises(DataError, match=r"is damaged or not a NumPy file$"):
+            with pytest.raises(DataError, match=r"is damaged( or not a NumPy file$|: an array of shape \(20, 3\))"):
                 read_features(path, 3)
 
 
@@ -113,3 +145,24 @@ def test_nothing_is_unpickled(tmp_path):
     np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
     with pytest.raises(DataError, match="Python objects"):
         read_features(tmp_path / "a.npy")
+
+
+def test_an_array_that_nobody_needs_is_not_read(tmp_path):
+    """It declares 29 TiB, which would be refused if it were asked for."""
+    path = tmp_path / "a.npz"
+    np.savez(path, features=np.ones((2, 3)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("huge.npy", header((2**43,), "<f4") + b"123")
+    assert read_features(path, 3).tolist() == [[1.0] * 3] * 2
+    assert set(load_arrays(path, ["features", "absent"])) == {"features"}
+    assert array_names(path) == ["features", "huge"]
+    with pytest.raises(DataError, match=r"a\.npz is damaged: an array of shape \(8796093022208,\) and type float32 "):
+        load_arrays(path, ["huge"])
+
+
+def test_a_table_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf1,2\n")
+    assert read_features(tmp_path / "a.csv").tolist() == [[1.0, 2.0]]
+    (tmp_path / "a.csv").write_text("1,2\n", "utf-16")
+    with pytest.raises(DataError, match=r"a\.csv is not a text file in UTF-8: save it as CSV in UTF-8$"):
+        read_features(tmp_path / "a.csv")

@@ -103,7 +103,10 @@ def replaced(values, i, value):
             {"features": FEATURES.astype(object)},
             "{npz} holds Python objects, which are never loaded: save plain numbers or text",
         ),
-        ({"classes": CLASSES.replace("unseen", "seen")}, "{name}: the split test_unseen has no sample"),
+        (
+            {"classes": CLASSES.replace("unseen", "seen")},
+            "{name} has no sample of an unseen class: give some, to test on classes that nobody trains on",
+        ),
         (
             {"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"},
             "{csv}, line 6: 5 cells, but the first line has 4",
@@ -207,7 +210,10 @@ def test_bad_optional_arrays(tmp_path, changes, message):
 def test_a_part_need_not_have_all_classes_and_splits(tmp_path):
     names, split = np.array(["cat", "cat"]), np.array(["train", "train"])
     make(tmp_path, CLASSES.replace("validation", "seen"), features=FEATURES[:2], labels=names, split=split)
-    with pytest.raises(DataError, match=r"the split test_seen has no sample$"):
+    with pytest.raises(
+        DataError,
+        match=r" has no test sample of a seen class: give some \(a class with a single sample trains on it\)$",
+    ):
         load(tmp_path)
     benchmark = load(tmp_path, part=True)
     assert benchmark.part
@@ -232,3 +238,38 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     assert own.users.tolist() == whole.train[1:].tolist()
     assert own.answers.tolist() == [0, 1, 0, 1, 0]
     assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (2, 0, 0)
+
+
+# Text that is none, names in other scripts
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": np.array(3.0)}, "features is a single number, not an array with an entry for each sample"),
+        ({"labels": np.array([b"\xff"] * 9)}, "labels holds text that is not UTF-8: save it as Python text"),
+        ({"split": np.array([b"tr\xe4in"] * 9)}, "split holds text that is not UTF-8: save it as Python text"),
+        ({"labels": np.array(["\udc80"] * 9)}, "labels holds text that is not UTF-8: save it as Python text"),
+        (
+            {"labels": np.full(9 * 4, 0x7FFFFFFF, np.uint32).view("<U4")},
+            "labels holds text that is not UTF-8: save it as Python text",
+        ),
+    ],
+)
+def test_text_and_shapes_that_are_none(tmp_path, changes, message):
+    npz = make(tmp_path, **changes) / "features.npz"
+    with pytest.raises(DataError, match=f"^{re.escape(f'{npz}: {message}')}$"):
+        load(tmp_path)
+
+
+def test_an_accent_may_be_a_character_of_its_own(tmp_path):
+    """File systems and keyboards write "é" in two ways."""
+    labels = np.array(LABELS)
+    labels = np.where(labels == "cat", "ze\u0300bre", labels)
+    table = CLASSES.replace("cat,", "z\u00e8bre,")
+    benchmark = load(make(tmp_path, table, labels=labels))
+    assert benchmark.labels.tolist() == load(make(tmp_path)).labels.tolist()
+    twice = table.replace("dog,", "ze\u0300bre,")
+    make(tmp_path, twice, labels=labels)
+    with pytest.raises(DataError, match=r"two class names look alike, 'zèbre': their accents are written differently"):
+        load(tmp_path)

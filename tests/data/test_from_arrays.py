@@ -105,5 +105,5 @@ def test_tests_and_groups_that_do_not_fit_are_refused():
         Benchmark.from_arrays(X, Y, ANIMALS, test=(X[:, :1], Y))
     with pytest.raises(DataError, match=r"^groups have the shape \(3,\), but there are 4 training samples$"):
         Benchmark.from_arrays(X, Y, ANIMALS, groups=[1, 2, 3])
-    with pytest.raises(DataError, match=r"^arrays: the split test_unseen has no sample$"):
+    with pytest.raises(DataError, match=r"^arrays has no sample of an unseen class: give some, "):
         Benchmark.from_arrays(X, Y, ANIMALS, test=(X, Y))

@@ -16,8 +16,9 @@ from fedunseen.data.awa2 import Awa2
 from fedunseen.data.cub import Cub
 from fedunseen.data.deepfashion import DeepFashion
 from fedunseen.data.images import read_image
-from fedunseen.data.layouts import draw_test, plain
+from fedunseen.data.layouts import draw_test
 from fedunseen.data.sun import Sun
+from fedunseen.data.tables import plain
 from published_layouts import (
     ANIMALS,
     BIRDS,

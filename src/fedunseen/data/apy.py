@@ -22,9 +22,8 @@ from fedunseen.data.layouts import (
     PublishedSettings,
     class_means,
     published,
-    read_lines,
 )
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.tables import did_you_mean, read_lines
 
 __all__ = ["Apy"]
 

@@ -17,7 +17,7 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.scaling import Scaling, blocks
 from fedunseen.data.tables import did_you_mean
 
-__all__ = ["Benchmark", "DataSettings"]
+__all__ = ["Benchmark", "DataSettings", "empty_split"]
 
 
 class DataSettings(NamedSettings):
@@ -197,7 +197,7 @@ class Benchmark:
             if not len(ids):
                 if self.part or (split == "test_seen" and not self.space.attributes):
                     continue
-                raise DataError(f"{self.name}: the split {split} has no sample")
+                raise DataError(empty_split(self.name, split))
             if ids[0] < 0 or ids[-1] >= samples:
                 outside = ids[0] if ids[0] < 0 else ids[-1]
                 raise DataError(f"{self.name}: the sample id {outside} in {split} is outside 0..{samples - 1}")
@@ -308,6 +308,15 @@ class Benchmark:
             test_seen=test_seen,
             test_unseen=self.train[np.isin(labels, space.validation)],
         )
+
+
+def empty_split(name: str, split: str) -> str:
+    """Return the sentence that says what a benchmark lacks whose split ``split`` is empty."""
+    if split == "train":
+        return f"{name} has no training sample: give each seen class some"
+    if split == "test_seen":
+        return f"{name} has no test sample of a seen class: give some (a class with a single sample trains on it)"
+    return f"{name} has no sample of an unseen class: give some, to test on classes that nobody trains on"
 
 
 def _described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:

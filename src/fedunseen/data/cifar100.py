@@ -30,8 +30,7 @@ from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.class_table import PROMPT, check_collisions, describe, read_class_table
 from fedunseen.data.images import UNREADABLE, cached, read_image
-from fedunseen.data.layouts import plain, read_lines
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.tables import did_you_mean, plain, read_lines
 
 __all__ = ["UNSEEN", "VALIDATION", "Cifar100", "Source", "class_images", "find_source"]
 

@@ -30,8 +30,7 @@ from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.cifar100 import SIDE, Cifar100, class_images, find_source
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
 from fedunseen.data.images import UNREADABLE, cached, read_image, to_rgb
-from fedunseen.data.layouts import plain, read_lines
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.tables import did_you_mean, plain, read_lines
 
 __all__ = ["SUPERCLASSES", "CifarFs", "Fc100"]
 

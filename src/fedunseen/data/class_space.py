@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.random import stream
-from fedunseen.data.tables import did_you_mean, number, read_csv, write_csv
+from fedunseen.data.tables import composed, did_you_mean, number, read_csv, write_csv
 
 __all__ = ["ClassSpace", "draw_validation", "read_classes"]
 
@@ -97,6 +97,9 @@ class ClassSpace:
                     raise DataError(f"the {kind} name {name!r} occurs {times} times: give each {kind} its own name")
                 if not name or name != name.strip():
                     raise DataError(f"the {kind} name {name!r} is empty or has space around it: rename it")
+        if len({composed(name) for name in self.names}) < len(self.names):
+            twice = next(name for name, times in Counter(map(composed, self.names)).items() if times > 1)
+            raise DataError(f"two class names look alike, {twice!r}: their accents are written differently: rename one")
         for group in self.attribute_groups:
             if SEPARATOR in group:
                 raise DataError(f"the attribute group name {group!r} holds a colon and a space: rename it")

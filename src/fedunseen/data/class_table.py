@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.class_space import SPLITS, ClassSpace
-from fedunseen.data.layouts import plain
-from fedunseen.data.tables import read_csv
+from fedunseen.data.tables import plain, read_csv
 
 __all__ = ["PROMPT", "check_collisions", "describe", "read_class_table"]
 

@@ -31,9 +31,9 @@ from fedunseen.data.layouts import (
     Listing,
     class_means,
     draw_test,
-    read_lines,
     unit_length,
 )
+from fedunseen.data.tables import read_lines
 
 __all__ = ["DeepFashion"]
 

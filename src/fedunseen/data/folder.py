@@ -38,11 +38,13 @@ from fedunseen.core.files import replacing
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.features import load_arrays
+from fedunseen.data.features import array_names, load_arrays
 from fedunseen.data.scaling import blocks
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.tables import composed, did_you_mean
 
 __all__ = ["Folder", "write_folder"]
+
+REQUIRED = ("features", "labels", "split")
 
 
 class Folder(BenchmarkLoader):
@@ -76,10 +78,14 @@ class Folder(BenchmarkLoader):
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         path = root / "features.npz"
-        arrays = load_arrays(path)
-        for key in ("features", "labels", "split"):
+        arrays = load_arrays(path, (*REQUIRED, "image_shape", "users", "answers"))
+        for key in REQUIRED:
             if key not in arrays:
-                raise DataError(f"{path} has no array {key!r} (it has: {', '.join(sorted(arrays)) or 'none'})")
+                raise DataError(
+                    f"{path} has no array {key!r} (it has: {', '.join(sorted(array_names(path))) or 'none'})"
+                )
+        if not arrays["features"].ndim:
+            raise DataError(f"{path}: features is a single number, not an array with an entry for each sample")
         labels = _labels(path, arrays["labels"], space)
         test = _is_test(path, arrays["split"])
         if not len(arrays["features"]) == len(labels) == len(test):
@@ -159,7 +165,12 @@ def _image_shape(path: Path, given: NDArray[Any] | None, features: NDArray[Any])
             f"{path}: image_shape is {given.ravel().tolist()}, but the features have the shape {features.shape}: give "
             "(height, width) or (channels, height, width) of a sample, or leave it out"
         )
-    if features.dtype != np.uint8 and not all(((block >= 0) & (block <= 1)).all() for block in blocks(features)):
+    numbers = features.dtype.kind in "fiub"  # anything else the benchmark refuses
+    if (
+        numbers
+        and features.dtype != np.uint8
+        and not all(((block >= 0) & (block <= 1)).all() for block in blocks(features))
+    ):
         raise DataError(
             f"{path}: images of type {features.dtype} have numbers outside [0, 1]: scale them, or save bytes"
         )
@@ -182,21 +193,33 @@ def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.i
         return labels.astype(np.int64)  # the benchmark checks their range
     if labels.dtype.kind not in "US":
         raise DataError(f"{path}: the labels are of type {labels.dtype}, neither class names nor row numbers")
-    names, inverse = np.unique(_as_text(labels), return_inverse=True)
-    ids = {name: i for i, name in enumerate(space.names)}
+    names, inverse = np.unique(_as_text(path, "labels", labels), return_inverse=True)
+    ids = {composed(name): i for i, name in enumerate(space.names)}
     for name in names.tolist():
-        if name not in ids:
-            raise DataError(f"{path}: the label {name!r} is not a class of classes.csv{did_you_mean(name, ids)}")
-    return np.array([ids[name] for name in names.tolist()], dtype=np.int64)[inverse]
+        if composed(name) not in ids:
+            raise DataError(
+                f"{path}: the label {name!r} is not a class of classes.csv{did_you_mean(name, space.names)}"
+            )
+    return np.array([ids[composed(name)] for name in names.tolist()], dtype=np.int64)[inverse]
 
 
 def _is_test(path: Path, split: NDArray[Any]) -> NDArray[np.bool_]:
-    words = _as_text(np.atleast_1d(split).ravel())
+    words = _as_text(path, "split", np.atleast_1d(split).ravel())
     for word in np.unique(words).tolist():
         if word not in ("train", "test"):
             raise DataError(f"{path}: {unknown('split', word, ('train', 'test'))}")
     return np.asarray(words == "test")
 
 
-def _as_text(words: NDArray[Any]) -> NDArray[np.str_]:
-    return np.char.decode(words, "utf-8") if words.dtype.kind == "S" else words.astype(np.str_)
+def _as_text(path: Path, key: str, words: NDArray[Any]) -> NDArray[np.str_]:
+    """Return an array as text, checked to be such: NumPy's own holds any 32-bit numbers as characters."""
+    try:
+        if words.dtype.kind == "S":
+            return np.char.decode(words, "utf-8")
+        if words.dtype.kind == "U" and words.dtype.itemsize:
+            codes = np.ascontiguousarray(words.astype(words.dtype.newbyteorder("="))).view(np.uint32)
+            if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():
+                raise ValueError
+        return words.astype(np.str_)
+    except (UnicodeError, ValueError):
+        raise DataError(f"{path}: {key} holds text that is not UTF-8: save it as Python text") from None

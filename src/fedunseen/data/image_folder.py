@@ -27,8 +27,8 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import PROMPT, check_collisions, read_class_table
 from fedunseen.data.images import list_images
-from fedunseen.data.layouts import ImageBenchmark, ImageSettings, Listing, draw_test, plain
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.layouts import ImageBenchmark, ImageSettings, Listing, draw_test
+from fedunseen.data.tables import did_you_mean, plain
 
 __all__ = ["ImageFolder"]
 

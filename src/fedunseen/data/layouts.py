@@ -26,10 +26,10 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count, part_of_layout
-from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.images import Box, decode, decoded_bytes, read_image
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.tables import did_you_mean, plain, read_lines
 from fedunseen.data.xlsa17 import read_mat, texts
 
 __all__ = [
@@ -43,9 +43,7 @@ __all__ = [
     "class_means",
     "class_split",
     "draw_test",
-    "plain",
     "published",
-    "read_lines",
     "read_matrix",
     "read_numbered",
     "unit_length",
@@ -248,7 +246,7 @@ class ImageBenchmark(BenchmarkLoader):
         told = count(listing.space, listing.labels, ids, "images")
         told |= {"bytes": decoded_bytes(len(kept), settings.size), "cache": str(cache_folder())}
         empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
-        told["problems"] = [f"{listing.name}: the split {split} has no sample" for split in empty]
+        told["problems"] = [empty_split(listing.name, split) for split in empty]
         absent = [file for file in dict.fromkeys(files) if not (listing.root / file).is_file()]
         if absent:
             told["problems"].append(
@@ -402,34 +400,6 @@ def class_split(path: Path, names: Sequence[str], seen: str, unseen: str, valida
         raise DataError(f"{path}: the class {names[both[0]]!r} is in both {seen} and {unseen}")
     held = np.intersect1d(_class_ids(path / validation, names), shown) if (path / validation).is_file() else None
     return ClassSplit(shown, hidden, held)
-
-
-def plain(name: str) -> str:
-    """Return a class's name without the marks in which two writings of it differ.
-
-    Example:
-        >>> plain("Polar_Bear") == plain("polar+bear") == plain("polar  bear")
-        True
-    """
-    return " ".join(name.casefold().replace("_", " ").replace("+", " ").split())
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file, stripped, without blank ones.
-
-    Raises:
-        DataError: if it cannot be read as text, or is empty.
-    """
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-    except (OSError, UnicodeDecodeError):
-        raise DataError(f"{path} cannot be read as text: unpack it again") from None
-    lines = [line for line in lines if line]
-    if not lines:
-        raise DataError(f"{path} is empty: unpack it again")
-    return lines
 
 
 def read_numbered(path: Path) -> list[tuple[int, str]]:

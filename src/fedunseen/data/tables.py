@@ -6,13 +6,34 @@ import csv
 import difflib
 import io
 import math
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import write_text
 
-__all__ = ["did_you_mean", "number", "read_csv", "write_csv"]
+__all__ = ["composed", "did_you_mean", "is_number", "number", "plain", "read_csv", "read_lines", "write_csv"]
+
+
+def composed(name: str) -> str:
+    r"""Return a name with each accent and its letter as one character: file systems and keyboards differ in this.
+
+    Example:
+        >>> composed("ze\u0300bre") == "z\u00e8bre"
+        True
+    """
+    return unicodedata.normalize("NFC", name)
+
+
+def plain(name: str) -> str:
+    """Return a class's name without the marks in which two writings of it differ.
+
+    Example:
+        >>> plain("Polar_Bear") == plain("polar+bear") == plain("polar  bear")
+        True
+    """
+    return " ".join(composed(name).casefold().replace("_", " ").replace("+", " ").split())
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -37,10 +58,20 @@ def number(text: str, where: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise DataError(f"{where}: {text!r} is not a number") from None
+        comma = ": write a point for its comma" if is_number(text.replace(",", ".", 1)) else ""
+        raise DataError(f"{where}: {text!r} is not a number{comma}") from None
     if not math.isfinite(value):
         raise DataError(f"{where}: {text!r} is not a finite number")
     return value
+
+
+def is_number(text: str) -> bool:
+    """Say whether Python reads a text as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_csv(path: Path) -> list[tuple[int, list[str]]]:
@@ -65,10 +96,34 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
         raise DataError(f"{path} is not a CSV file: {error}") from None
     if not rows:
         raise DataError(f"{path} is empty")
+    commas = len(rows[0][1]) - 1
+    for mark, called in ((";", "semicolons"), ("\t", "tabs")):
+        if sum(cell.count(mark) for cell in rows[0][1]) > commas:
+            raise DataError(
+                f"{path} separates its cells by {called}: save it with commas between them, points in numbers"
+            )
     for line, row in rows:
         if len(row) != len(rows[0][1]):
             raise DataError(f"{path}, line {line}: {len(row)} cells, but the first line has {len(rows[0][1])}")
     return rows
+
+
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a text file, stripped, without blank ones.
+
+    Raises:
+        DataError: if it cannot be read as text, or is empty.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"{path} cannot be read as text: unpack it again") from None
+    lines = [line for line in lines if line]
+    if not lines:
+        raise DataError(f"{path} is empty: unpack it again")
+    return lines
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[str]]) -> None:

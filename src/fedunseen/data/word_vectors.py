@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import cache_folder, replacing
 from fedunseen.data.images import cached
+from fedunseen.data.tables import is_number
 
 __all__ = ["PADDING", "WordIds", "look_up", "read_vectors", "sequences", "split_words"]
 
@@ -178,17 +179,9 @@ def read_vectors(path: Path, wanted: set[str]) -> tuple[dict[str, int], Floats]:
 def _split(line: str, width: int) -> tuple[str, list[str]]:
     """Return a line's word and its numbers; some of GloVe's words hold spaces themselves."""
     word, *cells = line.split(" ")
-    if width and len(cells) > width and not any(_is_number(cell) for cell in cells[:-width]):
+    if width and len(cells) > width and not any(is_number(cell) for cell in cells[:-width]):
         return " ".join([word, *cells[:-width]]), cells[-width:]
     return word, cells
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _numbers(cells: Sequence[str], where: str) -> Floats:

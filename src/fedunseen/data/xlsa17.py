@@ -30,6 +30,7 @@ from fedunseen.data.attribute_groups import builtin_groups
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.tables import read_lines
 
 __all__ = ["Xlsa17", "read_mat", "texts"]
 
@@ -200,8 +201,7 @@ def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[st
     path = folder / "predicates.txt"
     if not path.is_file():
         return tuple(f"attribute {i}" for i in range(count)), {}
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    names = tuple(re.sub(r"^\d+\s+", "", line) for line in lines)
+    names = tuple(re.sub(r"^\d+\s+", "", line) for line in read_lines(path))
     if len(names) != count:
         raise DataError(f"{path} names {len(names)} attributes, but {folder / SPLITS} has {count}")
     groups: dict[str, tuple[int, ...]] = {}
