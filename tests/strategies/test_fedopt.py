@@ -1,0 +1,112 @@
+"""Server optimisers against Algorithm 2 of Reddi et al. 2021, one number at a time in plain Python."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.strategies import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi, Reply
+
+ETA, BETA1, BETA2, TAU, ROUNDS = 0.3, 0.8, 0.7, 0.05, 5
+HELD = [1, 3, 4]  # classes of three clients
+MADE = {
+    "fedavgm": lambda: FedAvgM(server_lr=ETA, momentum=BETA1),
+    "fedadagrad": lambda: FedAdagrad(server_lr=ETA, beta1=BETA1, tau=TAU),
+    "fedyogi": lambda: FedYogi(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
+    "fedadam": lambda: FedAdam(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
+}
+
+
+def by_hand(name, start, updates):
+    """Give one number after each round; ``updates`` (rounds, clients)."""
+    x, m, v, found = start, 0.0, TAU**2, []
+    for of_clients in updates:
+        delta = sum(held * update for held, update in zip(HELD, of_clients, strict=True)) / sum(HELD)
+        if name == "fedavgm":
+            m = BETA1 * m + delta
+            x = x + ETA * m
+        else:
+            m = BETA1 * m + (1 - BETA1) * delta
+            if name == "fedadagrad":
+                v = v + delta**2
+            elif name == "fedyogi":
+                v = v - (1 - BETA2) * delta**2 * math.copysign(1.0, v - delta**2)
+            else:
+                v = BETA2 * v + (1 - BETA2) * delta**2
+            x = x + ETA * m / (math.sqrt(v) + TAU)
+        found.append(x)
+    return found
+
+
+def numbers():
+    rng = np.random.default_rng(3)
+    return rng.normal(size=(2, 3)), rng.normal(scale=0.2, size=(ROUNDS, len(HELD), 2, 3))
+
+
+def replies(of_clients, **more):
+    return [
+        Reply(
+            k, {"w": torch.from_numpy(update), **{name: torch.tensor([value]) for name, value in more.items()}}, held, 1
+        )
+        for k, (update, held) in enumerate(zip(of_clients, HELD, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_rounds_are_those_of_the_papers_algorithm(name):
+    start, updates = numbers()
+    strategy, params = MADE[name](), {"w": torch.from_numpy(start)}
+    state = strategy.init(params, 3)
+    expected = np.empty((ROUNDS, *start.shape))
+    for place in np.ndindex(*start.shape):
+        expected[(slice(None), *place)] = by_hand(name, start[place], updates[(slice(None), slice(None), *place)])
+    for round in range(ROUNDS):
+        state, params = strategy.merge(state, params, replies(updates[round]), round)
+        np.testing.assert_allclose(params["w"].numpy(), expected[round], rtol=1e-12)
+
+
+def test_yogis_squares_fall_and_rise_by_a_part_of_the_square():
+    """With v = tau^2 = 1: a square of 0.25 lowers it by (1 - beta2) 0.25, one of 4 raises it by (1 - beta2) 4."""
+    strategy = FedYogi(tau=1.0, beta2=0.9)
+    v = strategy.second(torch.ones(2), torch.tensor([0.25, 4.0]))
+    torch.testing.assert_close(v, torch.tensor([1 - 0.025, 1 + 0.4]))
+
+
+def test_without_momentum_the_server_is_fedavg():
+    start, updates = numbers()
+    params = {"w": torch.from_numpy(start)}
+    plain, momentum = FedAvg(server_lr=0.5), FedAvgM(server_lr=0.5, momentum=0.0)
+    for given in updates:
+        (_, one), (_, other) = (
+            strategy.merge(strategy.init(params, 3), params, replies(given), 0) for strategy in (plain, momentum)
+        )
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
+def test_parameters_that_hardly_move_are_given_longer_steps_and_large_tau_is_fedavg(name):
+    params = {"w": torch.zeros(2, dtype=torch.float64)}
+    given = [Reply(0, {"w": torch.tensor([1.0, 0.01], dtype=torch.float64)}, 1, 1)]
+
+    def after(tau, lr):
+        kind = type(MADE[name]())
+        strategy = kind(server_lr=lr, beta1=0.0, tau=tau)
+        return strategy.merge(strategy.init(params, 1), params, given, 0)[1]["w"]
+
+    small = after(1e-6, 0.1)
+    assert float(small[0] / small[1]) == pytest.approx(1, rel=2e-3)  # of updates a hundred times as large
+    forgotten = math.sqrt(0.99) if name == "fedadam" else 1.0  # of tau^2, where v begins, FedAdam forgets a part
+    large = after(1e6, 1e6 * (forgotten + 1))  # the update over tau sqrt(forgotten) + tau
+    torch.testing.assert_close(large, given[0].update["w"], rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_running_statistics_are_averaged(name):
+    strategy = MADE[name]()
+    params = {"w": torch.zeros(2, 3, dtype=torch.float64), "n.running_var": torch.tensor([2.0])}
+    state = strategy.init(params, 3)
+    assert not any("running" in key for key in state)
+    _, after = strategy.merge(state, params, replies(numbers()[1][0], **{"n.running_var": 0.5}), 0)
+    assert after["n.running_var"].tolist() == [2.5]
+    assert strategy.merges_by_mean  # the server takes nothing but the mean: private merging fits
