@@ -1,4 +1,4 @@
-"""``fedunseen``: run, report, predict, compare, sweep, presets, settings, data, attack, certs, host, join, doctor."""
+"""``fedunseen``: init, run, report, predict, compare, sweep, presets, settings, data, attack, host, join, doctor ..."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
 from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, RunPath, Track, overrides_of, say
 from fedunseen.cli.deployment import certs, host, join
+from fedunseen.cli.init import init
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 
@@ -47,6 +48,7 @@ FedUnseen: federated learning that recognises classes which nobody holds.
 Where to begin:
   fedunseen run digit-pairs      train a first model; needs no download and takes about a minute
   fedunseen presets              list the experiments that come with the package
+  fedunseen init FOLDER          write an experiment for your own pictures or features
   fedunseen data check FOLDER    see what your own data lack, and how to use them
   fedunseen predict RUN IMAGE    let a trained model name what is in a picture
   fedunseen doctor               see what is installed, and how to get what is missing
@@ -208,6 +210,7 @@ def presets() -> None:
         print(f"{name:<{width}}  {first}")
 
 
+app.command()(init)
 app.command()(sweep)
 app.command()(sweeps)
 app.command()(certs)

