@@ -31,7 +31,7 @@ def test_an_attack_and_what_was_dropped_stand_in_the_report(tmp_path):
         "attack.triggers": ["background", "style"],
     }
     result, section = page(tmp_path, {**attack, "screening.name": "magnitude"})
-    assert "<code>backdoor</code> by clients 0, 3 in rounds 2 to 3 (2 rounds)" in section
+    assert "Clients 0, 3 are malicious: attack <code>backdoor</code> in rounds 2 to 3 (2 rounds)" in section
     assert f'<data value="{result["backdoor_attacked"]}">' in section
     assert "background: clean images before a sky; client 0 trains on 50" in section
     screened = result["screened"]

@@ -360,9 +360,9 @@ def test_of_many_classes_few_meet_in_an_episode(changed, tmp_path):
     page, text = page_of(changed(tensors={"labels": labels.ravel(), "answers": answers.ravel()}), tmp_path)
     assert "rows need not add up to 100" in page.text
     table, together = slow_confusion(labels, answers, np.unique(labels))
-    told = re.findall(r'class="pair">(\d) → (\d) \((\d+)&nbsp;%\)', text)
+    told = re.findall(r'class="pair">said (\d), is (\d) \((\d+)&nbsp;%\)', text)
     assert told
-    for true, answer, share in told:
+    for answer, true, share in told:
         assert together[int(true), int(answer)] >= 5
         assert float(share) == pytest.approx(table[int(true), int(answer)], abs=0.51)
 

@@ -470,3 +470,79 @@ def test_a_resumed_run_measures_the_same_theory(made, tmp_path):
     run(source.experiment, folder, resume=True)
     for name in ("theory.json", "evaluation.safetensors", "similarity/round-2.safetensors"):
         assert (folder / name).read_bytes() == (source.path / name).read_bytes()
+
+
+def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp_path):
+    """Method and strategy of a package that is not installed: all that the page needs is in the run directory."""
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    assert manifest["task"] == "zero-shot"
+    assert manifest["traits"] == {"zero_shot": True, "private": [], "merges": True, "pools": False}
+    manifest["experiment"]["method"] = {"name": "another-package-s", "their": 1}
+    manifest["experiment"]["strategy"] |= {"name": "another-package-s-too"}
+    manifest["experiment"]["data"] = {"name": "theirs"}
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    page, text = page_of(load_run(folder), tmp_path)
+    assert "another-package-s on digit-pairs" in page.text
+    assert "What travels" in page.text
+    assert 'name = "another-package-s-too"' in text.replace("&#34;", '"')
+    del manifest["traits"], manifest["task"]  # as an older version left it
+    (folder / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    assert page_of(load_run(folder), tmp_path)[1] == text
+
+
+def test_a_task_without_a_page_is_refused_in_one_sentence(made, tmp_path):
+    from fedunseen.core.errors import RunDirectoryError
+
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "task": "any-shot"}), "utf-8")
+    with pytest.raises(RunDirectoryError) as caught:
+        write_report(load_run(folder))
+    assert str(caught.value) == (
+        f"{folder} holds a run of the task 'any-shot', for which this version has no page: update fedunseen"
+    )
+
+
+def test_the_top_of_the_page_says_in_plain_words_how_good_the_model_is(made, tmp_path):
+    run = made()
+    _, text = page_of(run, tmp_path)
+    short = re.search(r'<section class="short".*?</section>', text, re.DOTALL)[0]
+    result = run.result
+    assert f"names {result['zsl']:.0f} right if it chooses among those 20 classes; guessing names 5." in short
+    assert f"{result['gzsl_unseen']:.0f} of 100 of these right, and {result['gzsl_seen']:.0f} of 100 of" in short
+    assert text.index('id="short"') < text.index('id="number-zsl"')
+    bars = re.findall(r'title="6 test samples">(\d\d)<.*?<span class="num">([\d.]+)</span>', text, re.DOTALL)
+    weak = [name for name, value in bars if float(value) < 50]
+    if weak:
+        assert f"{len(weak)} of 20 unseen classes ha" in short
+    else:
+        assert "None of the 20 unseen classes: each has at least half of its samples right." in short
+
+
+def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(made().path, folder)
+    stored = json.loads((folder / "result.json").read_text("utf-8"))
+    finding = {"what": "It went <b>wrong</b>.", "why": "Who knows.", "remedy": "Try again."}
+    for warnings in ([], [finding]):
+        (folder / "result.json").write_text(json.dumps({**stored, "warnings": warnings}), "utf-8")
+        page, text = page_of(load_run(folder), tmp_path)
+        assert ("Something seems to be wrong" in page.text) == bool(warnings)
+    assert "It went <b>wrong</b>. Who knows. What to do: Try again." in page.text
+    assert text.index('id="warnings"') < text.index('id="short"')
+    assert "Do what the box above says, and run it again." in page.text
+
+
+def test_a_run_that_learns_nothing_says_so_in_its_result(tmp_path):
+    """No step at all: a model that nobody trained answers by chance."""
+    from fedunseen import Experiment
+    from fedunseen import run as run_experiment
+
+    settings = {"method.lr": 1e-12, "strategy.rounds": 1, "evaluation.selection": "last", "data.train_per_class": 5}
+    settings |= {"data.test_per_class": 6, "method.kl": 0, "evaluation.theory": False, "evaluation.embedding": False}
+    done = run_experiment(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    assert done.result["warnings"][0]["what"].startswith("The model is no better than guessing on unseen classes: ")
+    assert done.result["warnings"][0].keys() == {"what", "why", "remedy"}

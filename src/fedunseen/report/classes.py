@@ -56,7 +56,7 @@ TEMPLATE = """\
 <p class="caption">Only unseen classes to choose from. Rows are true classes, columns answers; a row says where its test samples went, in percent. A perfect model fills the diagonal and nothing else. Classes with similar semantics stand side by side, so blocks near the diagonal are confusions among relatives.</p>
 {% if classes.confused %}
 <p class="caption">Most often:
-{% for one in classes.confused %}<span class="pair">{{ one.true }} → {{ one.answer }} ({{ "%.0f" | format(one.share) }}&nbsp;%)</span>{{ ", " if not loop.last else "." }}{% endfor %}</p>
+{% for one in classes.confused %}<span class="pair">{{ said(one.true, one.answer) }} ({{ "%.0f" | format(one.share) }}&nbsp;%)</span>{{ ", " if not loop.last else "." }}{% endfor %}</p>
 {% endif %}
 </section>
 {% endif %}

@@ -16,6 +16,7 @@ from fedunseen.report.holdings import MAP, PARTIES, holdings
 from fedunseen.report.learning import losses
 from fedunseen.report.parts import BLIND, FLATTERS, LAST, LINES, LISTED, Facts, Section, axis, labelled, upper_end
 from fedunseen.report.sharing import TRAVEL
+from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
 
 if TYPE_CHECKING:
     from fedunseen.experiment.run import Run
@@ -171,7 +172,7 @@ CLASSES_TEMPLATE = """\
 {% endif %}
 {% if classes.confused %}
 <p class="caption">Most often:
-{% for one in classes.confused %}<span class="pair">{{ one.true }} → {{ one.answer }} ({{ "%.0f" | format(one.share) }}&nbsp;%)</span>{{ ", " if not loop.last else "." }}{% endfor %}{% if not classes.all_in_each %} In percent of the episodes that have both.{% endif %}</p>
+{% for one in classes.confused %}<span class="pair">{{ said(one.true, one.answer) }} ({{ "%.0f" | format(one.share) }}&nbsp;%)</span>{{ ", " if not loop.last else "." }}{% endfor %}{% if not classes.all_in_each %} In percent of the episodes that have both.{% endif %}</p>
 {% endif %}
 </section>
 {% else %}
@@ -560,6 +561,26 @@ def _header(facts: Facts) -> dict[str, Any]:
     return {"lead": _lead(facts), "value": facts.whole.result["few_shot"]}
 
 
+def _short(facts: Facts) -> dict[str, Any]:
+    """Return the summary for people who decide."""
+    result, method = facts.whole.result, facts.experiment["method"]
+    ways, examples = method["ways"], _lead(facts)["examples"]
+    what = f"A model that learns {ways} new classes from {examples} of each, without any training."
+    if not facts.merges:
+        what = f"A model for each client; each learns {ways} new classes from {examples} of each. Numbers are means."
+    good = f"Of 100 new samples it names {result['few_shot']:.0f} right; guessing names {_chance(facts):.3g}, and the "
+    good += f"nearest example in raw samples, with nothing learnt, {result['few_shot_pixels']:.0f}."
+    weak: list[Weak] = []
+    words = ""
+    if "labels" in facts.tensors:
+        labels, answers = (facts.tensors[name].astype(np.int64) for name in ("labels", "answers"))
+        weak = weak_classes(facts, labels, answers)
+        words = weak_words(weak, len(np.unique(labels)), "test classes")
+    remedy = "Give more examples of each class (method.shots), the weak ones first."
+    usage = "Use it: fedunseen predict RUN INPUT --support FOLDER, with a folder of examples for each new class."
+    return {"what": what, "good": good, "weak": words, "next": advice(facts, weak, remedy, usage)}
+
+
 def _numbers(facts: Facts) -> dict[str, Any]:
     """Return the numbers at the top, what they prove, and how the round was chosen."""
     run = facts.whole
@@ -581,6 +602,8 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
 
 SECTIONS = (
     Section(HEADER, _header),
+    WARNINGS,
+    Section(SHORT_TEMPLATE, _short),
     Section(NUMBERS_TEMPLATE, _numbers),
     Section(SEEDS_TEMPLATE, _seeds),
     Section(EPISODE_TEMPLATE, _episode),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.report import figures
 from fedunseen.report.again import AGAIN
@@ -16,6 +18,7 @@ from fedunseen.report.learning import LEARNING, SEEDS
 from fedunseen.report.merging import MERGING
 from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names
 from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
+from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
 from fedunseen.report.theory import THEORY
 
 __all__ = ["SECTIONS"]
@@ -78,7 +81,7 @@ Below each, the model's first answer among the unseen classes, then its next two
 {% for card in images.cards %}
 <li class="{{ "right" if card.right else "wrong" }}">
 <img src="{{ card.source }}" width="{{ card.width }}" height="{{ card.height }}" alt="test sample of class {{ card.true }}">
-<p class="answer"><span class="sign" role="img" aria-label="{{ "right" if card.right else "wrong" }}">{{ "✓" if card.right else "✗" }}</span> {{ card.answers[0].name }}{% if not card.right %} <small>is {{ card.true }}</small>{% endif %}</p>
+<p class="answer"><span class="sign" role="img" aria-label="{{ "right" if card.right else "wrong" }}">{{ "✓" if card.right else "✗" }}</span> {% if card.right %}{{ card.true }}{% else %}<small>said</small> {{ card.answers[0].name }}, <small>is</small> {{ card.true }}{% endif %}</p>
 <p class="next">{% for one in card.answers[1:] %}<span{% if one.right %} class="hit"{% endif %}>{{ one.name }}</span>{{ ", " if not loop.last }}{% endfor %}</p>
 </li>
 {% endfor %}
@@ -97,6 +100,35 @@ HOLDINGS = (
     + COVERAGE_TEMPLATE
     + "</section>\n"
 )
+
+
+def _short(facts: Facts) -> dict[str, Any]:
+    """Return the summary for people who decide."""
+    result, names, unseen = facts.whole.result, len(facts.names), len(facts.unseen)
+    if not facts.merges:
+        what = "A model for each client, trained on its own classes alone; the numbers are their means."
+    elif facts.zero_shot:
+        what = f"A model that names {names} classes. Of {unseen} of them nobody has an example: it knows them by their "
+        what += "descriptions alone, and takes further classes in the same way."
+    else:
+        what = (
+            f"A model that names the {names - unseen} classes that it was trained on. It cannot use descriptions, so "
+        )
+        what += f"that its answers for the other {unseen} are guesses."
+    good = f"Of 100 samples of classes that nobody has it names {result['zsl']:.0f} right if it chooses among those "
+    good += f"{unseen} classes; guessing names {facts.chance:.3g}. If it chooses among all {names} classes, it names "
+    good += f"{result['gzsl_unseen']:.0f} of 100 of these right, and {result['gzsl_seen']:.0f} of 100 of the other "
+    good += "classes' samples."
+    weak: list[Weak] = []
+    words = ""
+    if "labels" in facts.tensors and facts.zero_shot:
+        labels, answers = (facts.tensors[name].astype(np.int64) for name in ("labels", "zsl_answers"))
+        own = np.isin(labels, facts.unseen)
+        weak = weak_classes(facts, labels[own], answers[own])
+        words = weak_words(weak, len(np.unique(labels[own])), "unseen classes")
+    remedy = "Give the weak classes attributes that tell them from the classes that were said instead."
+    usage = "Use it: fedunseen predict RUN INPUT, with --classes FILE for classes that it has never heard of."
+    return {"what": what, "good": good, "weak": words, "next": advice(facts, weak, remedy, usage)}
 
 
 def _numbers(facts: Facts) -> dict[str, Any]:
@@ -178,6 +210,8 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
 
 SECTIONS = (
     Section(HEADER, lambda facts: {"zsl": facts.whole.result["zsl"]}),
+    WARNINGS,
+    Section(SHORT_TEMPLATE, _short),
     Section(NUMBERS, _numbers),
     SEEDS,
     Section(IMAGES, _images),
