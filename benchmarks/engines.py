@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedunseen.engines.remote.link import Link
-    from fedunseen.experiment.federation import Federation
 
 NAMES = ("north", "south", "west")
 LIBRARIES = {"nvflare": "nvflare", "flower": "flwr"}
@@ -334,8 +333,7 @@ def measure(asked: argparse.Namespace) -> None:
     from fedunseen.engines.remote.coordinator import Meeting, Member
     from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
-    from fedunseen.experiment.federation import Federation
-    from fedunseen.experiment.orchestrator import partition_of, prepared
+    from fedunseen.experiment.assemble import assemble, partition_of, prepared
     from fedunseen.experiment.registry import find
 
     torch.set_num_threads(1)
@@ -354,7 +352,7 @@ def measure(asked: argparse.Namespace) -> None:
         partition = elsewhere(experiment.partition)
     else:
         partition = partition_of(experiment, benchmark, 0)
-    federation = Federation.make(experiment, benchmark, partition)
+    federation = assemble(experiment, benchmark, partition)
     title = f"{TITLES.get(engine, engine)}, {mode}"
     with workplace(asked.keep, f"overhead {title}") as folder, contextlib.ExitStack() as stack:
         events = folder / "events"
@@ -385,7 +383,7 @@ def measure(asked: argparse.Namespace) -> None:
     print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
 
 
-def rounds_of(federation: Federation, rounds: int, events: Path, pause: float) -> dict[str, Any]:
+def rounds_of(federation: Any, rounds: int, events: Path, pause: float) -> dict[str, Any]:
     """Run rounds and return, of each but the first two, what it took beyond the local updates.
 
     Processor time is that of this process and all below it, less what the local updates took of it. At the end they
@@ -404,18 +402,15 @@ def rounds_of(federation: Federation, rounds: int, events: Path, pause: float) -
             return done
 
         vars(engine.worker)["round"] = worked
-    state, params = federation.initial()
-    own: dict[int, Any] = {}
+    state = federation.start()
     load = [os.getloadavg()[0]]
     for current in range(rounds + 2):
         tree, told = below(os.getpid()), len(read(events))
         used, began = processor_time(tree), time.monotonic()
-        result = engine.round(current, state, params, own, federation.participants(current))
+        state, result = federation.round(state)
         took = time.monotonic() - began
         used = processor_time(tree) - used
         assert not result.dropped, result.dropped
-        state, params = result.state, result.params
-        own.update(result.client_states)
         trained = [event for event in read(events)[told:] if event["what"] == "trained"]
         if current < 2:
             continue
@@ -638,7 +633,7 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
     from fedunseen.cli.main import main as command
     from fedunseen.engines.remote import party
     from fedunseen.engines.remote.coordinator import Distributed, Meeting
-    from fedunseen.experiment.directory import Checkpoint, RunDirectory
+    from fedunseen.federation.directory import Checkpoint, RunDirectory
 
     events = Path(told["events"])
     waited = threading.Event()

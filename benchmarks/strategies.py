@@ -19,9 +19,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command sets it, befo
 
 from fedunseen import Experiment
 from fedunseen.core.files import write_text
-from fedunseen.core.parameters import Params, size_in_bytes
+from fedunseen.core.parameters import size_in_bytes
 from fedunseen.data import make_partition
-from fedunseen.experiment.federation import Federation
+from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.registry import find
 
 STRATEGIES = ("fedavg", "fedprox", "fednova", "scaffold", "moon", "fedgloss")
@@ -38,27 +38,22 @@ class Contender:
     def __init__(self, case: dict[str, Any], strategy: str) -> None:
         experiment = Experiment.load("digit-pairs", {"method.lr": 0.01, "strategy.name": strategy, **case})
         benchmark = find("data", "digit-pairs").load(experiment.data, 0)
-        self.federation = Federation.make(experiment, benchmark, make_partition(experiment.partition, benchmark, 0))
-        self.state, self.params = self.federation.initial()
-        self.states: dict[int, Params] = {}
+        self.federation = assemble(experiment, benchmark, make_partition(experiment.partition, benchmark, 0))
+        self.state = self.federation.start()
         self.seconds: list[float] = []
-        self.round = 0
 
     def step(self) -> None:
         """Run one round."""
-        clients = self.federation.participants(self.round)
         start = time.process_time()
-        done = self.federation.engine.round(self.round, self.state, self.params, self.states, clients)
-        if self.round:
+        self.state, done = self.federation.round(self.state)
+        if self.state.round > 1:
             self.seconds.append(time.process_time() - start)
-        self.state, self.params, self.bytes = done.state, done.params, (done.bytes_down, done.bytes_up)
-        self.states |= done.client_states
-        self.round += 1
+        self.bytes = (done.bytes_down, done.bytes_up)
 
     @property
     def kept(self) -> int:
         """Bytes that all clients remember between rounds."""
-        return sum(size_in_bytes(own) for own in self.states.values())
+        return sum(size_in_bytes(own) for own in self.state.clients.values())
 
 
 def measure(name: str, case: dict[str, Any], rounds: int) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError
 from fedunseen.data.folder import Folder
-from fedunseen.experiment.orchestrator import partition_of
+from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.registry import find
 from published_layouts import write_image, write_sentiment140
 

@@ -8,8 +8,8 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.engines.local import in_process
-from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.registry import find, names
+from fedunseen.federation.directory import RunDirectory
 from fedunseen.threats.defences import DEFENCES
 
 SHORT = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}

@@ -12,8 +12,8 @@ import torch
 from fedunseen import load_run, run
 from fedunseen.core import files
 from fedunseen.core.errors import RunDirectoryError
-from fedunseen.experiment import directory as directory_module
-from fedunseen.experiment.directory import Checkpoint, RunDirectory, load_params
+from fedunseen.federation import directory as directory_module
+from fedunseen.federation.directory import Checkpoint, RunDirectory, load_params
 
 
 class Killed(BaseException):
@@ -154,12 +154,10 @@ def test_without_resume_a_run_is_not_written_over(make, finished):
 
 
 def test_a_finished_run_is_given_back_at_once(make, finished, monkeypatch):
-    from fedunseen.experiment.federation import Federation
-
     def fail(*_):
         raise AssertionError("it prepares training")
 
-    monkeypatch.setattr(Federation, "make", staticmethod(fail))
+    monkeypatch.setattr("fedunseen.experiment.orchestrator.assemble", fail)
     before = {file: file.stat().st_mtime_ns for file in finished.path.rglob("*")}
     again = run(make(), finished.path, resume=True)
     assert again.result == finished.result

@@ -13,7 +13,7 @@ from PIL import Image
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.experiment import load_run, run
-from fedunseen.experiment.directory import load_params
+from fedunseen.federation.directory import load_params
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
@@ -275,10 +275,12 @@ def examples(tmp_path):
 
 def test_new_classes_are_learnt_from_a_folder_of_examples(done, examples):
     support, picture = examples
-    (ranking,) = done.recognise(picture, support)
+    (ranking,) = done.predict(picture, support=support)
     assert sorted(one.name for one in ranking) == [f"digit {c}" for c in range(5, 10)]
     assert [one.score for one in ranking] == sorted((one.score for one in ranking), reverse=True)
-    (fewer,) = done.recognise(picture, {"a": [support / "digit 7" / "0.png"], "b": [support / "digit 8" / "0.png"]}, 1)
+    (fewer,) = done.predict(
+        picture, top=1, support={"a": [support / "digit 7" / "0.png"], "b": [support / "digit 8" / "0.png"]}
+    )
     assert [one.name for one in fewer] in (["a"], ["b"])
 
 
@@ -286,7 +288,7 @@ def test_at_least_one_class_is_asked_for(done, examples):
     support, picture = examples
     for top in (0, -1):
         with pytest.raises(ExperimentError, match=f"^--top {top}: ask for at least 1 class$"):
-            done.recognise(picture, support, top)
+            done.predict(picture, top=top, support=support)
 
 
 def test_the_nearest_example_is_that_of_the_pictures_under_a_frozen_encoder_too(done, tmp_path):
@@ -313,16 +315,16 @@ def test_wrong_examples_are_one_sentence(done, examples, tmp_path):
     for c in "xyz":
         (support / c).mkdir()
     with pytest.raises(DataError, match=r"x is empty: put at least one example of the class there$"):
-        done.recognise(picture, support)
+        done.predict(picture, support=support)
     with pytest.raises(DataError, match=r"is no folder: give one with a folder of examples for each class$"):
-        done.recognise(picture, tmp_path / "nowhere")
+        done.predict(picture, support=tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"^the examples are of 1 classes: give some of at least two$"):
-        done.recognise(picture, {"one": [picture]})
+        done.predict(picture, support={"one": [picture]})
     many = {str(k): [picture] for k in range(6)}
     with pytest.raises(
         DataError, match=r"^this run's model tells 5 classes apart, and there are examples of 6: give fewer"
     ):
-        done.recognise(picture, many)
+        done.predict(picture, support=many)
     with pytest.raises(ExperimentError, match=r"learns classes from examples: give a folder .* --support FOLDER$"):
         done.predict(picture)
 
@@ -367,7 +369,7 @@ def test_one_picture_is_a_batch_too(examples, tmp_path):
     support, picture = examples
     done = run(small(encoder__norm="batch-statistics", encoder__smallest=1, strategy__rounds=1), tmp_path / "run")
     before = {name: value.clone() for name, value in done.params.items()}
-    (ranking,) = done.recognise(picture, support)
+    (ranking,) = done.predict(picture, support=support)
     assert all(np.isfinite(one.score) for one in ranking)
     assert all(torch.equal(done.params[name], value) for name, value in before.items())
 
@@ -389,14 +391,15 @@ def test_fixed_answers_go_by_their_names(tmp_path):
         (tmp_path / f"{name}.txt").write_text(text + "\n")
     support = {name: [tmp_path / f"{name}.txt"] for name in texts}
     one, other = (
-        done.recognise(tmp_path / "negative.txt", dict(order)) for order in (support.items(), reversed(support.items()))
+        done.predict(tmp_path / "negative.txt", support=dict(order))
+        for order in (support.items(), reversed(support.items()))
     )
     assert one == other
     (tmp_path / "three.txt").write_text("bad day\n \ngood day\n\n")
     with pytest.raises(DataError, match=r"three.txt: line 2 is empty: leave it out, so that every line is a tweet$"):
-        done.recognise(tmp_path / "three.txt", support)
+        done.predict(tmp_path / "three.txt", support=support)
     with pytest.raises(DataError) as caught:
-        done.recognise(tmp_path / "negative.txt", {"sad": support["negative"], "happy": support["positive"]})
+        done.predict(tmp_path / "negative.txt", support={"sad": support["negative"], "happy": support["positive"]})
     assert str(caught.value) == (
         "this run's answers are always negative, positive, and there are examples of happy, sad: call them the same"
     )

@@ -24,7 +24,7 @@ def test_the_names_of_the_package_are_there():
 
 def test_rankings_are_the_method_s_scores_less_the_calibration_of_seen_classes(finished, rows):
     p = {name: value.double().numpy() for name, value in finished.params.items()}
-    mean, deviation = (finished._scaler.statistics[f"0.{what}"].astype(np.float64) for what in ("mean", "deviation"))
+    mean, deviation = (finished.scaler.statistics[f"0.{what}"].astype(np.float64) for what in ("mean", "deviation"))
     space, factor = finished.space, finished.result["calibration_factor"]
     assert factor != 0
     for row, ranking in zip(rows, finished.predict(rows), strict=True):

@@ -10,9 +10,9 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.data import make_partition
-from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.orchestrator import free_directory
 from fedunseen.experiment.registry import find
+from fedunseen.federation.directory import load_params
 
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 

@@ -10,9 +10,9 @@ import torch
 from fedunseen import Experiment, run
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.data import make_partition
-from fedunseen.experiment.directory import load_params
-from fedunseen.experiment.federation import Federation
+from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.registry import find
+from fedunseen.federation.directory import load_params
 from fedunseen.threats import ATTACKS, SCREENINGS
 
 LAST = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
@@ -27,7 +27,7 @@ def lines(done):
 
 def federation(experiment):
     benchmark = find("data", experiment.data.name).load(experiment.data, 0)
-    return Federation.make(experiment, benchmark, make_partition(experiment.partition, benchmark, 0))
+    return assemble(experiment, benchmark, make_partition(experiment.partition, benchmark, 0))
 
 
 def after(experiment, rounds, modes=None):
@@ -35,7 +35,8 @@ def after(experiment, rounds, modes=None):
     made = federation(experiment)
     if modes:
         made.engine.worker.mode = modes
-    state, params = made.initial()
+    start = made.start()
+    state, params = start.server, start.params
     states, results = {}, []
     for round in range(rounds):
         result = made.engine.round(round, state, params, states, made.participants(round))
@@ -277,7 +278,7 @@ def test_triggers_of_features_from_a_folder(make, tmp_path):
     (probe,) = made.attack.probes
     assert (len(probe.magnitudes), len(probe.inputs)) == (4, 5)
     both = torch.cat([probe.magnitudes, probe.inputs])
-    scaled = torch.from_numpy(made.feature_scaler(rows))
+    scaled = torch.from_numpy(made.scaler(rows))
     assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, scaled.tolist()))
     np.save(tmp_path / "strange.npy", rows[:1])
     with pytest.raises(FedUnseenError) as error:

@@ -15,7 +15,7 @@ from test_report import Page, page_of
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.files import write_tensors
-from fedunseen.experiment.directory import load_params
+from fedunseen.federation.directory import load_params
 from fedunseen.report import figures
 from fedunseen.report.statistics import episode_confusion
 from fedunseen.report.tasks.few_shot import half_width, verdict

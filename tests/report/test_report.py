@@ -139,7 +139,7 @@ def test_every_figure_says_what_it_is_and_every_unseen_class_is_named(made, tmp_
 
 
 def test_images_are_marked_right_and_wrong_as_the_model_answered(made, tmp_path):
-    from fedunseen.experiment.directory import load_params
+    from fedunseen.federation.directory import load_params
 
     run = made()
     page, _ = page_of(run, tmp_path)
@@ -271,7 +271,7 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
 
 
 def test_similarities_by_round_stand_in_one_row_with_their_agreement(made, tmp_path):
-    from fedunseen.experiment.directory import load_params
+    from fedunseen.federation.directory import load_params
     from fedunseen.report.statistics import agreement
 
     run = made()
@@ -291,7 +291,7 @@ def test_similarities_are_those_of_the_rounds_model(made):
     import torch
 
     from fedunseen.data.digit_pairs import DigitPairs
-    from fedunseen.experiment.directory import load_params
+    from fedunseen.federation.directory import load_params
 
     run = made()
     benchmark = DigitPairs.load(run.experiment.data, 0)
@@ -303,7 +303,7 @@ def test_similarities_are_those_of_the_rounds_model(made):
             & np.isin(np.arange(len(benchmark.labels)), np.concatenate([benchmark.test_seen, benchmark.test_unseen]))
         )
         with torch.no_grad():
-            predicted = run._method.attributes(run.params, torch.from_numpy(benchmark.features[rows])).mean(0).numpy()
+            predicted = run.method.attributes(run.params, torch.from_numpy(benchmark.features[rows])).mean(0).numpy()
         expected = benchmark.space.semantics @ predicted
         np.testing.assert_allclose(stored["compatibility"][place].numpy(), expected, atol=1e-4)
 
@@ -321,7 +321,7 @@ def test_the_plane_shows_every_sample_and_the_silhouettes_are_those_of_the_space
     benchmark = DigitPairs.load(run.experiment.data, 0)
     inputs, labels = benchmark.features[benchmark.test_unseen], benchmark.labels[benchmark.test_unseen]
     with torch.no_grad():
-        features = run._method.represent(run.params, torch.from_numpy(inputs)).numpy()
+        features = run.method.represent(run.params, torch.from_numpy(inputs)).numpy()
     before, after = (float(value) for value in re.findall(r"<b>(-?[\d.]+)</b>", section))
     assert before == pytest.approx(silhouette_score(inputs, labels), abs=0.0051)
     assert after == pytest.approx(silhouette_score(features, labels), abs=0.0051)
@@ -407,7 +407,7 @@ def test_settings_tried_at_several_numbers_are_drawn_over_them(made, tmp_path):
 
 def test_one_class_is_not_several(made, tmp_path):
     from fedunseen.core.files import write_tensors
-    from fedunseen.experiment.directory import load_params
+    from fedunseen.federation.directory import load_params
 
     folder = tmp_path / "copy"
     shutil.copytree(made().path, folder)
@@ -430,7 +430,7 @@ def test_colour_images_are_shown_in_colour(made, tmp_path):
     from PIL import Image
 
     from fedunseen.core.files import write_tensors
-    from fedunseen.experiment.directory import load_params
+    from fedunseen.federation.directory import load_params
 
     folder = tmp_path / "copy"
     shutil.copytree(made().path, folder)
@@ -445,7 +445,7 @@ def test_colour_images_are_shown_in_colour(made, tmp_path):
 
 
 def test_large_images_are_shrunk_to_what_is_shown():
-    from fedunseen.experiment.summary import small as shrunk
+    from fedunseen.tasks.zero_shot_summary import small as shrunk
 
     colour = np.zeros((3, 200, 100), dtype=np.uint8)
     colour[0, :, :50] = 255

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.sweep import Row, read_sweep
+from fedunseen.federation.directory import RunDirectory
 from fedunseen.report.sweep_page import _named, sweep_tables, write_sweep_report
 
 METRICS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")

@@ -191,10 +191,8 @@ def examine(
 
     from fedunseen.core.parameters import to_device
     from fedunseen.core.random import stream
-    from fedunseen.data import make_partition
-    from fedunseen.experiment.encoding import encode
-    from fedunseen.experiment.federation import Federation
-    from fedunseen.experiment.registry import find
+    from fedunseen.experiment.assemble import assemble, load_data, partition_of
+    from fedunseen.experiment.registry import find, task_of
     from fedunseen.threats import Subject, measure_classifier, measure_method
 
     kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
@@ -213,13 +211,18 @@ def examine(
             f"strategy.name = {experiment.strategy.name!r} sends no gradients: choose one that merges updates, for "
             "example fedavg"
         )
+    if not task_of(experiment).attackable:
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} sends gradients of whole episodes, and these attacks recover "
+            "single samples with a label each: choose a zero-shot method, for example fedzsl"
+        )
     seed = experiment.run.seed
-    benchmark = encode(experiment, find("data", experiment.data.name).load(experiment.data, seed))
-    partition = make_partition(experiment.partition, benchmark, seed)
+    benchmark = load_data(experiment, seed)
+    partition = partition_of(experiment, benchmark, seed)
     held = np.unique(np.concatenate(partition.clients))
     if images > len(held):
         raise ExperimentError(f"--images {images}: the clients hold only {len(held)} training samples")
-    federation = Federation.make(experiment, benchmark, partition)
+    federation = assemble(experiment, benchmark, partition)
     victims = np.sort(stream(seed, "leakage samples").choice(held, images, replace=False))
     holders = [next(own for own in partition.clients if victim in own) for victim in victims]
     drawn = to_device(federation.method.init(stream(seed, "initialisation")), federation.device)

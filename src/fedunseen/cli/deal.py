@@ -13,7 +13,7 @@ from fedunseen.cli.names import COORDINATOR, party_names
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
-from fedunseen.experiment.orchestrator import partition_of
+from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 

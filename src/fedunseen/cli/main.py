@@ -151,7 +151,7 @@ def predict(
     ranked: list[dict[str, Any]] = []
     for source in inputs:
         rows = reader.read(source)
-        rankings = done.recognise(rows, support, top) if support else done.predict(rows, classes, top, among)
+        rankings = done.predict(rows, classes, top, among, support)
         for i, ranking in enumerate(rankings):
             name = str(source) if len(rows) == 1 else f"{source}[{i}]"
             ranked.append({"input": name, "classes": [{"name": p.name, "score": p.score} for p in ranking]})

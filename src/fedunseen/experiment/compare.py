@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
-from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.run import Run
+from fedunseen.federation.directory import load_params
 from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 __all__ = ["Comparison", "compare"]

@@ -14,15 +14,15 @@ import torch
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.parameters import Params, within
 from fedunseen.data import Benchmark, Partition, Scaler
-from fedunseen.data.episodes import for_episodes
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import plain
+from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.federation import Federation
-from fedunseen.experiment.registry import find
+from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation import Federation
 
 __all__ = ["PartyData", "simulated"]
 
@@ -79,9 +79,7 @@ class PartyData:
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
         experiment = Experiment.from_dict(tree, {k: v for k, v in self.own.items() if not k.startswith("data.")})
-        benchmark = encode(experiment, self.benchmark)
-        if find("method", experiment.method.name).episodic:
-            benchmark = for_episodes(benchmark)
+        benchmark = task_of(experiment).held(encode(experiment, self.benchmark))
         self._compare(benchmark, header["space"])
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
@@ -92,7 +90,7 @@ class PartyData:
         held = tuple(benchmark.train if k == client else nobody for k in range(clients))
         partition = Partition(held, np.zeros(clients, dtype=np.int64), np.full(clients, NEVER))
         scaler = Scaler(experiment.data.features, {name: value.numpy() for name, value in statistics.items()})
-        federation = Federation.make(experiment, benchmark, partition, scaler=scaler)
+        federation = assemble(experiment, benchmark, partition, scaler=scaler)
         samples = federation.partition.clients[client]
         return Ready(_in_process(federation), len(np.unique(benchmark.labels[samples])), len(samples))
 
@@ -133,15 +131,13 @@ def simulated(argument: str) -> Callable[[str, bytes], bytes]:
     Args:
         argument: how many threads a worker process computes with.
     """
-    from fedunseen.experiment.orchestrator import in_process, prepared  # which hands this function to the engine
-
     torch.set_num_threads(max(1, int(argument)))
     warnings.simplefilter("ignore")  # the coordinator has said it already
 
     def make(told: Mapping[str, Any]) -> InProcess:
         experiment = in_process(Experiment.from_dict(told["experiment"]))
         benchmark, partition = prepared(experiment, told["selection"])
-        return _in_process(Federation.make(experiment, benchmark, partition))
+        return _in_process(assemble(experiment, benchmark, partition))
 
     return stand_in(make)
 

@@ -18,13 +18,14 @@ from fedunseen.encoders import ENCODERS
 from fedunseen.engines import ENGINES
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
+from fedunseen.tasks import TASKS, Task
 from fedunseen.threats import ATTACKS, SCREENINGS
 from fedunseen.threats.defences import DEFENCES
 
 if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
 
-__all__ = ["find", "names", "traits"]
+__all__ = ["find", "names", "task_of", "traits"]
 
 _OWN = {
     "data": BENCHMARKS,
@@ -35,6 +36,7 @@ _OWN = {
     "screening": SCREENINGS,
     "defence": DEFENCES,
     "engine": ENGINES,
+    "task": TASKS,
 }
 _GROUP = {
     "data": "fedunseen.benchmarks",
@@ -45,6 +47,7 @@ _GROUP = {
     "screening": "fedunseen.screenings",
     "defence": "fedunseen.defences",
     "engine": "fedunseen.engines",
+    "task": "fedunseen.tasks",
 }
 
 
@@ -101,3 +104,9 @@ def traits(experiment: Experiment) -> dict[str, Any]:
         "pools": strategy.pools,
     }  # fmt: skip
     return {"task": method.task, "traits": known}
+
+
+def task_of(experiment: Experiment) -> type[Task]:
+    """Return the task of the experiment's method."""
+    found: type[Task] = find("task", find("method", experiment.method.name).task)
+    return found

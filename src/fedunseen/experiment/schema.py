@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import NamedSettings, Settings
@@ -20,8 +20,9 @@ from fedunseen.data import DataSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.registry import find
-from fedunseen.strategies import Strategy, StrategySettings
-from fedunseen.threats.attacks import AttackSettings, parse_rounds
+from fedunseen.experiment.rules import READING, Chosen, obey
+from fedunseen.strategies import StrategySettings
+from fedunseen.tasks import EvaluationSettings
 from fedunseen.threats.defences import DefenceSettings
 from fedunseen.threats.privacy import PrivacySettings
 
@@ -43,37 +44,6 @@ SECTIONS = (
 )
 NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # whose name says which
 OPTIONAL = ("attack", "screening", "defence", "privacy")  # left out of what is written where they are "none", as before
-
-
-class EvaluationSettings(Settings):
-    """How accuracies are measured and how rounds, calibration and settings are chosen."""
-
-    selection: Literal["validation", "best-on-test", "last"] = "validation"
-    """Where the round and the calibration factor are chosen: on validation classes, by a run of their own that never
-    sees a test sample; on the test set, as many papers do; or not at all (last round, no calibration)."""
-    criterion: Literal["harmonic", "zsl"] = "harmonic"
-    """What the chosen round has most of."""
-    calibration: Literal["stacking", "none"] = "stacking"
-    """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
-    factor: float | None = Field(None, allow_inf_nan=False)
-    """A fixed calibration factor in the method's score units, instead of a chosen one."""
-    clients: bool | None = None
-    """Measure every client's own model before merging, each round; by default for all methods but generative ones,
-    which would have to train classifiers for each."""
-    theory: bool = True
-    """Measure what DistZSL's theory promises on the reported round, and similarities on a few, for the report; only for
-    methods that predict attributes under strategies that merge."""
-    embedding: bool = True
-    """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
-    episodes: int = Field(600, ge=2)
-    """Few-shot: test episodes, fixed by the seed, on which accuracy and its 95 % interval are measured in the end."""
-    validation_episodes: int = Field(100, ge=2)
-    """Few-shot: episodes after every round, of validation classes where the round is chosen on them, else of unseen
-    ones (then the first test episodes)."""
-    boundaries: tuple[PositiveInt, ...] = (1, 5, 10, 20, 50)
-    """Few-shot with two features a sample: rounds after which the plane of an episode is drawn (FedFSL, Fig. 6)."""
-    choose: dict[str, list[Any]] = Field(default_factory=dict)
-    """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
 
 
 class RunSettings(Settings):
@@ -198,131 +168,14 @@ class Experiment(BaseModel):
         }
 
     def _check_combination(self) -> None:
-        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)
-        name = self.method.name
-        if not method.trained and strategy.merges and not strategy.pools:
-            raise ExperimentError(
-                f"method.name = {name!r} is a closed form that no strategy can merge: "
-                "set strategy.name to 'centralised' or 'local'"
-            )
-        self._check_merging(strategy)
-        self._check_threats()
-        if isinstance(self.engine, DistributedSettings) and self.engine.mode == "deployment":
-            self._check_deployment(strategy)
-        evaluation = self.evaluation
-        if evaluation.choose and evaluation.selection != "validation":
-            raise ExperimentError(
-                "evaluation.choose needs evaluation.selection = 'validation': settings are chosen there"
-            )
-        if evaluation.factor is not None and evaluation.calibration == "none":
-            raise ExperimentError("evaluation.factor has no effect with evaluation.calibration = 'none': leave one out")
-        if evaluation.factor is not None and not method.zero_shot:
-            raise ExperimentError(
-                f"evaluation.factor has no effect on method.name = {name!r}, which knows no unseen class"
-            )
-        if evaluation.choose and method.episodic:
-            raise ExperimentError(
-                f"evaluation.choose is not there for few-shot methods such as method.name = {name!r}: compare settings "
-                "with a sweep, on validation classes (evaluation.selection = 'validation')"
-            )
-        for key, values in evaluation.choose.items():
-            if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition", "privacy"):
-                raise ExperimentError(
-                    f"evaluation.choose: {key!r} cannot be chosen; only method, strategy, defence and engine can"
-                )
-            if not values:
-                raise ExperimentError(f"evaluation.choose: {key!r} has no value to choose from: give it a few")
-        for combination in itertools.product(*evaluation.choose.values()) if evaluation.choose else ():
+        obey(READING, Chosen(self))
+        choose = self.evaluation.choose
+        for combination in itertools.product(*choose.values()) if choose else ():
             try:
-                settings = dict(zip(evaluation.choose, combination, strict=True))
+                settings = dict(zip(choose, combination, strict=True))
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
                 raise ExperimentError(f"evaluation.choose: {error}") from None
-
-    def _check_merging(self, strategy: type[Strategy]) -> None:
-        """Refuse a defence or private merging where the strategy merges nothing for them to work on, or undoes it."""
-        defence, privacy, name = self.defence.name, self.privacy.name, self.strategy.name
-        for section, choice in (("defence", defence), ("privacy", privacy)):
-            if choice != "none" and (strategy.pools or not strategy.merges):
-                raise ExperimentError(
-                    f"{section}.name = {choice!r} has no effect with strategy.name = {name!r}, which merges no "
-                    "clients' updates: leave it out, or choose a strategy that does"
-                )
-        if defence != "none" and strategy.lengths == "model":
-            raise ExperimentError(
-                f"defence.name = {defence!r} cannot bound what strategy.name = {name!r} merges, which divides every "
-                "update by the steps that its client says it took: choose another strategy, for example fedavg"
-            )
-        if privacy == "none":
-            return
-        if not strategy.merges_by_mean:
-            raise ExperimentError(
-                f"privacy.name = {privacy!r} protects the mean of the updates, but strategy.name = {name!r} takes more "
-                "than that from its clients: choose fedavg, fedavg-decay, fedprox or moon"
-            )
-        if self.strategy.weights == "samples":
-            raise ExperimentError(
-                f"privacy.name = {privacy!r} cannot weight clients by how many samples they have, which is private: "
-                "set strategy.weights to 'classes' or 'uniform'"
-            )
-        if self.evaluation.selection == "validation":
-            raise ExperimentError(
-                f"privacy.name = {privacy!r} counts every round on the clients' data, and evaluation.selection = "
-                "'validation' would train a run more on them: set it to 'last'"
-            )
-
-    def _check_deployment(self, strategy: type[Strategy]) -> None:
-        """Refuse what needs all data in one place, or all parties in one process."""
-        name, defence = self.strategy.name, self.defence.name
-        reasons = {
-            f"strategy.name = {name!r} merges nothing": strategy.pools or not strategy.merges,
-            f"attack.name = {self.attack.name!r} is a simulated one": self.attack.name != "none",
-            "evaluation.selection = 'validation' trains on samples that lie with the parties": (
-                self.evaluation.selection == "validation"
-            ),
-            f"privacy.name = {self.privacy.name!r} with strategy.weights = {self.strategy.weights!r} has to know "
-            "who holds how many classes": self.privacy.name != "none" and self.strategy.weights != "uniform",
-            f"defence.name = {defence!r} has to know who holds which classes": (
-                defence != "none" and find("defence", defence).asks_scores
-            ),
-            f"run.seeds = {self.run.seeds} are as many runs": self.run.seeds > 1,
-        }
-        if wrong := [reason for reason, there in reasons.items() if there]:
-            raise ExperimentError(f"engine.mode = 'deployment' is not for this experiment: {wrong[0]}: change that")
-
-    def _check_threats(self) -> None:
-        method, strategy = find("method", self.method.name), find("strategy", self.strategy.name)
-        name = self.strategy.name
-        for section, settings in (("attack", self.attack), ("screening", self.screening)):
-            if settings.name != "none" and (strategy.pools or not strategy.merges):
-                raise ExperimentError(
-                    f"{section}.name = {settings.name!r} is about clients whose updates are merged, which "
-                    f"strategy.name = {name!r} does not do: choose another strategy, for example fedavg"
-                )
-        for section, settings in (("attack", self.attack), ("screening", self.screening)):
-            if method.episodic and settings.name != "none":
-                raise ExperimentError(
-                    f"{section}.name = {settings.name!r} is not there for few-shot methods such as method.name = "
-                    f"{self.method.name!r}, whose classes are told by their place in an episode: leave [{section}] out"
-                )
-        if self.screening.name != "none" and (method.generates or not method.trained):
-            raise ExperimentError(
-                f"screening.name = {self.screening.name!r} judges the features that one loss is computed from, and "
-                f"method.name = {self.method.name!r} has several or none: choose another method, for example fedzsl"
-            )
-        if isinstance(self.attack, AttackSettings):
-            first = min((first for first, _ in parse_rounds(self.attack.rounds)), default=1)
-            if first > self.strategy.rounds:
-                raise ExperimentError(
-                    f"attack.rounds = {self.attack.rounds!r} begins after the last of {self.strategy.rounds} rounds: "
-                    "let the attack begin earlier, or run more rounds (strategy.rounds)"
-                )
-            if self.evaluation.selection != "last":
-                raise ExperimentError(
-                    f"attack.name = {self.attack.name!r} is measured round by round to the last one, and with "
-                    f"evaluation.selection = {self.evaluation.selection!r} a round before the attack could be chosen: "
-                    "set evaluation.selection to 'last'"
-                )
 
 
 def preset_names() -> list[str]:

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.evaluation.measures import ZERO_SHOT
-from fedunseen.experiment.directory import load_params
 from fedunseen.experiment.orchestrator import Progress, run
 from fedunseen.experiment.registry import names
 from fedunseen.experiment.run import Run
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.directory import load_params
 
 __all__ = ["LEFT_OUT", "guards", "magnitudes", "pictures", "study", "verdict"]
 

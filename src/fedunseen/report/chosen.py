@@ -88,7 +88,7 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
 
 def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     """Draw how each candidate did on validation classes, round by round."""
-    from fedunseen.experiment.directory import RunDirectory
+    from fedunseen.federation.directory import RunDirectory
 
     chosen = run.result["chosen_on_validation"]
     criterion = run.manifest["experiment"]["evaluation"]["criterion"]

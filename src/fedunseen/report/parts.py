@@ -132,7 +132,7 @@ class Facts:
     @staticmethod
     def of(run: Run) -> Facts:
         """Read them from the run directory."""
-        from fedunseen.experiment.directory import load_params
+        from fedunseen.federation.directory import load_params
 
         first = run.seeds[0] if run.seeds else run
         stored = load_params(first.path / "evaluation.safetensors")

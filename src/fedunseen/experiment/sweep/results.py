@@ -14,8 +14,8 @@ from typing import Any
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
-from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
+from fedunseen.federation.directory import RunDirectory
 
 __all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
 

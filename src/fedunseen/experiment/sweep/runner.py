@@ -31,9 +31,9 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json
-from fedunseen.experiment.directory import RunDirectory
 from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
+from fedunseen.federation.directory import RunDirectory
 
 __all__ = ["Heard", "free_memory", "run_sweep"]
 

@@ -1,13 +1,15 @@
-"""How a few-shot run is measured: episodes of validation classes after every round, 600 test episodes in the end."""
+"""Few-shot: judged by episodes of validation classes after every round, and by 600 test episodes in the end."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.stats
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,21 +18,25 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
 from fedunseen.core.random import stream
-from fedunseen.data import Benchmark
-from fedunseen.data.episodes import Episodes, Tasks, split, validation_samples
+from fedunseen.data import Benchmark, Partition
+from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
-from fedunseen.experiment.directory import RunDirectory, load_params
-from fedunseen.experiment.federation import Federation, mean_terms
-from fedunseen.experiment.summary import small
+from fedunseen.federation.directory import load_params
+from fedunseen.federation.federation import Federation
+from fedunseen.federation.rounds import Choice
+from fedunseen.methods import Method
 from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML
 from fedunseen.methods.protonet import prototype_logits
 from fedunseen.metrics import confidence, episode_accuracies
+from fedunseen.tasks.base import EvaluationSettings, Prediction, Question, Task, Trained
+from fedunseen.tasks.zero_shot_summary import small
 
-__all__ = ["FewShot"]
+__all__ = ["FewShot", "example_folders"]
 
 _BLOCK = 8  # episodes answered at once
+_SCORED = 64  # samples scored at once in `predict`: images may take much memory on their way
 _SHOWN_QUERIES = 6  # of each class of the episode that the report shows
 _GRID = 120  # cells along a side of the plane of an episode
 _POINTS = 200  # samples of each class in that plane
@@ -54,66 +60,113 @@ class Pool:
         return Pool(self.rows, Episodes(e.index[chosen], e.classes[chosen], e.quarters[chosen], e.shots))
 
 
-@dataclass(frozen=True, eq=False)
-class FewShot:
-    """Judges the rounds of a few-shot run.
+class FewShot(Task):
+    """Learns classes from one to a few examples each; judged by episodes of classes that nobody trained on.
 
     Attributes:
-        federation: of the run.
-        method: its method.
+        method: the federation's.
         watched: the episodes after every round.
         of: what they are of: ``validation`` or ``test``.
         tests: the test episodes.
         base: test episodes of the training classes, if the benchmark has such samples.
         final: the chosen model's (E, N, Q) answers to the test episodes, of several models each one's; once measured.
+
+    Raises:
+        ExperimentError: there are no validation classes to choose on.
+        DataError: too few classes have enough samples.
     """
 
-    federation: Federation
-    method: Episodic
-    watched: Pool
-    of: str
-    tests: Pool
-    base: Pool | None
-    final: list[NDArray[np.int64]] = field(default_factory=list)
+    name = "few-shot"
+    accuracies = ("few_shot",)
+    also_averaged = ("few_shot_base", "few_shot_pixels", "few_shot_random")
+    needs_descriptions = False
+    chooses_settings = False
+    attackable = False
 
-    @staticmethod
-    def make(federation: Federation, benchmark: Benchmark) -> FewShot:
-        """Draw the episodes.
-
-        Args:
-            federation: its benchmark is :func:`~fedunseen.data.episodes.for_episodes` of the other.
-            benchmark: with its validation classes.
-
-        Raises:
-            ExperimentError: there are no validation classes to choose on.
-            DataError: too few classes have enough samples.
-        """
+    def __init__(
+        self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings, rounds: int
+    ) -> None:
+        super().__init__(federation, benchmark, evaluation, rounds)
         method = federation.method
         assert isinstance(method, Episodic)
-        evaluation, seed = federation.experiment.evaluation, federation.experiment.run.seed
-
-        def pool(purpose: str, rows: NDArray[np.int64], count: int) -> Pool:
-            rng = stream(seed, f"episodes {purpose}")
-            try:
-                return Pool(rows, method.draw(benchmark.labels[rows], count, rng, training=False))
-            except DataError as error:
-                raise DataError(
-                    f"{benchmark.name}, {purpose} classes: {error}: lower method.ways, or shots and queries"
-                ) from None
-
-        tests = pool("test", benchmark.test_unseen, evaluation.episodes)
-        base = None
+        self.method = method
+        self.final: list[NDArray[np.int64]] = []
+        self.tests = self._pool("test", benchmark.test_unseen, evaluation.episodes)
+        self.base = None
         if len(federation.benchmark.test_seen):
-            base = pool("training", federation.benchmark.test_seen, evaluation.validation_episodes)
+            self.base = self._pool("training", federation.benchmark.test_seen, evaluation.validation_episodes)
         if evaluation.selection != "validation":
-            return FewShot(federation, method, tests.first(evaluation.validation_episodes), "test", tests, base)
+            self.watched, self.of = self.tests.first(evaluation.validation_episodes), "test"
+            return
         rows = validation_samples(benchmark)
         if not len(rows):
             raise ExperimentError(
                 f"{benchmark.name} has no validation classes to choose the round on: set evaluation.selection = 'last'"
             )
-        watched = pool("validation", rows, evaluation.validation_episodes)
-        return FewShot(federation, method, watched, "validation", tests, base)
+        self.watched, self.of = self._pool("validation", rows, evaluation.validation_episodes), "validation"
+
+    def _pool(self, purpose: str, rows: NDArray[np.int64], count: int) -> Pool:
+        rng = stream(self.federation.seed, f"episodes {purpose}")
+        try:
+            return Pool(rows, self.method.draw(self.benchmark.labels[rows], count, rng, training=False))
+        except DataError as error:
+            raise DataError(
+                f"{self.benchmark.name}, {purpose} classes: {error}: lower method.ways, or shots and queries"
+            ) from None
+
+    @classmethod
+    def held(cls, benchmark: Benchmark) -> Benchmark:
+        """Take the validation classes out: they only choose."""
+        return for_episodes(benchmark)
+
+    @classmethod
+    def able(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
+        """Leave out the clients whose samples make no episode, and say so, as of classes with too few samples."""
+        if partition.remote:
+            return partition
+        kept, reasons = list(partition.clients), []
+        scarce: list[int] = []
+        for k, own in enumerate(partition.clients):
+            few, reason = too_few(benchmark.labels[own], method.ways, method.shots, method.queries, method.rotations)
+            if reason is not None and len(own):
+                kept[k] = own[:0]
+                reasons.append(f"client {k}: {reason}")
+            scarce += [k] if len(few) else []
+        if not any(map(len, kept)):
+            raise ExperimentError(
+                f"no client can make an episode ({reasons[0] if reasons else 'nobody has a sample'}): lower "
+                "method.ways, method.shots, method.queries or partition.clients"
+            )
+        if reasons:
+            warnings.warn(f"{len(reasons)} of {len(kept)} clients are left out ({reasons[0]})", stacklevel=2)
+        left = [k for k in scarce if len(kept[k])]
+        if left:
+            warnings.warn(
+                f"{len(left)} of {len(kept)} clients, the first of them client {left[0]}, make no episodes of classes "
+                f"of which they hold fewer than {method.shots + method.queries} samples",
+                stacklevel=2,
+            )
+        return replace(partition, clients=tuple(kept))
+
+    @classmethod
+    def prepare(cls, method: Method, benchmark: Benchmark) -> None:
+        """Tell the method which answers are fixed."""
+        assert isinstance(method, Episodic)
+        method.set_answers(benchmark.answers)
+
+    @classmethod
+    def choice(
+        cls, evaluation: EvaluationSettings, method: type[Method], rounds: int, selecting: bool = False
+    ) -> Choice:
+        """Leave the round open, unless the last one is to be reported; nothing is calibrated."""
+        return Choice(rounds if evaluation.selection == "last" else None, None)
+
+    @classmethod
+    def order(
+        cls, line: Mapping[str, Any], evaluation: EvaluationSettings, method: type[Method]
+    ) -> tuple[float, float]:
+        """Order by the accuracy in episodes."""
+        return (line["few_shot"], 0.0)
 
     def answers(self, params: Params, pool: Pool) -> NDArray[np.int64]:
         """Return (E, N, Q) a model's answers to the queries of a pool's episodes."""
@@ -135,7 +188,7 @@ class FewShot:
         return [self.answers(model, pool) for model in models]
 
     def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], client_states: dict[int, Params]
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
     ) -> dict[str, Any]:
         """Measure the merged model; where every client keeps its own, each on its share of the episodes."""
         count = len(self.watched.episodes)
@@ -144,31 +197,17 @@ class FewShot:
             for k, model in enumerate(models[:count])
         ]
         accuracy, half = confidence(np.concatenate(parts))
-        replies = result.replies
-        return {
-            "round": round + 1,
-            "few_shot": accuracy,
-            "few_shot_ci95": half,
-            "episodes_of": self.of,
-            "losses": mean_terms(self.federation.engine.strategy.reply_weights(replies), replies),
-            "participants": [reply.client for reply in replies],
-            "bytes_down": result.bytes_down,
-            "bytes_up": result.bytes_up,
-        }
+        found = {"round": round + 1, "few_shot": accuracy, "few_shot_ci95": half, "episodes_of": self.of}
+        return found | self.shared_lines(round, result)
 
-    def observe(self, directory: RunDirectory, round: int, result: RoundResult, kept: bool) -> None:
+    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
         """Write the plane of an episode after some rounds: ``plane/round-N.safetensors``."""
-        experiment = self.federation.experiment
-        if round + 1 in (*experiment.evaluation.boundaries, experiment.strategy.rounds):
-            plane = self.plane(result.params) if self.federation.engine.strategy.merges else None
+        if round + 1 in (*self.evaluation.boundaries, self.rounds):
+            plane = self.plane(result.params) if self.federation.strategy.merges else None
             if plane is not None:
-                write_tensors(directory.path / "plane" / f"round-{round + 1}.safetensors", plane)
+                write_tensors(path / "plane" / f"round-{round + 1}.safetensors", plane)
 
-    def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
-        """Order rounds by their accuracy."""
-        return (line["few_shot"], 0.0)
-
-    def numbers(self, line: Mapping[str, Any], model_path: Path) -> dict[str, Any]:
+    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Measure the chosen model, and the baselines, on the test episodes.
 
         Returns:
@@ -188,7 +227,7 @@ class FewShot:
         found["few_shot_pixels"], found["few_shot_pixels_ci95"] = confidence(episode_accuracies(pixels))
         random = self._answers(self._untrained, self.tests)
         found["few_shot_random"], found["few_shot_random_ci95"] = confidence(episode_accuracies(random))
-        found[f"few_shot_{self.of}"] = line["few_shot"]
+        found[f"few_shot_{self.of}"] = lines[selected - 1]["few_shot"]
         found["test_episodes"] = len(self.tests.episodes)
         return found
 
@@ -207,7 +246,7 @@ class FewShot:
         ]
         return torch.stack(each)
 
-    def summary(self) -> dict[str, NDArray[Any]]:
+    def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what the report draws, once :meth:`numbers` has measured the chosen model.
 
         Returns:
@@ -279,6 +318,80 @@ class FewShot:
             "high": high.cpu().numpy(),
             "accuracy": np.array(100 * right.mean()),
         }
+
+    def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the interval over seeds: that of one run is of its episodes."""
+        spread = summary["few_shot_sd"] / len(results) ** 0.5
+        return {"few_shot_ci95": float(scipy.stats.t.ppf(0.975, len(results) - 1) * spread)}
+
+    @classmethod
+    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+        """Learn the classes of ``question.support`` from their examples and rank them; scores are logits."""
+        if question.support is None:
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} learns classes from examples: give a folder with a folder of "
+                "examples for each class, --support FOLDER"
+            )
+        if question.top is not None and question.top < 1:
+            raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
+        method = run.method
+        assert isinstance(method, Episodic)
+        support = question.support
+        examples = dict(example_folders(Path(support)) if isinstance(support, (str, Path)) else support)
+        if len(examples) < 2:
+            raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
+        if method.limited and len(examples) > method.config.ways:
+            raise DataError(
+                f"this run's model tells {method.config.ways} classes apart, and there are examples of "
+                f"{len(examples)}: give fewer, or train with more method.ways, or with method.name = 'protonet'"
+            )
+        if fixed := _fixed_names(run, method):
+            if sorted(examples) != sorted(fixed):
+                raise DataError(
+                    f"this run's answers are always {', '.join(fixed)}, and there are examples of "
+                    f"{', '.join(sorted(examples))}: call them the same"
+                )
+            examples = {name: examples[name] for name in fixed}
+        rows = {name: run.read_inputs(some) for name, some in examples.items()}
+        answers = torch.tensor([n for n, some in enumerate(rows.values()) for _ in some])
+
+        def scaled(samples: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(run.scaler(samples) if samples.ndim == 2 else samples)
+
+        learnt = scaled(np.concatenate(list(rows.values())))
+        blocks = torch.split(scaled(run.read_inputs(question.inputs)), _SCORED)
+        logits = torch.cat([method.recognise(run.params, learnt, answers, block) for block in blocks]).numpy()
+        names, top = list(rows), question.top
+        return [[Prediction(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]] for row in logits]
+
+
+def _fixed_names(run: Trained, method: Episodic) -> list[str]:
+    """Return the names of the answers in order, where they are the same in every episode; none otherwise."""
+    answers = run.manifest.get("answers")
+    if answers is None or method.config.permute_labels:
+        return []
+    return [run.space.names[c] for c in sorted(run.space.train.tolist(), key=lambda c: int(answers[c]))]
+
+
+def example_folders(path: Path) -> dict[str, list[Path]]:
+    """Return the files in each folder of a folder: examples of the class with the folder's name.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not path.is_dir():
+        raise DataError(f"{path} is no folder: give one with a folder of examples for each class")
+    found = {
+        p.name: sorted(f for f in p.iterdir() if not f.name.startswith("."))
+        for p in sorted(path.iterdir())
+        if p.is_dir() and not p.name.startswith(".")
+    }
+    if not found:
+        raise DataError(f"{path} holds no folders: put the examples of each class in a folder with its name")
+    empty = [name for name, some in found.items() if not some]
+    if empty:
+        raise DataError(f"{path / empty[0]} is empty: put at least one example of the class there")
+    return found
 
 
 def _mean_accuracies(answers: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:

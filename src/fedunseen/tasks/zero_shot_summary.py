@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation import theory
-from fedunseen.experiment.directory import RunDirectory
-from fedunseen.experiment.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
+
+if TYPE_CHECKING:
+    from fedunseen.tasks.base import EvaluationSettings
 
 __all__ = ["observe_round", "small", "summary_tensors"]
 
@@ -31,24 +34,31 @@ _TESTED, _COMMON, _OWN = 2000, 500, 200  # for the theory: test samples, of thos
 _PER_CLASS = 20  # test samples of a class that its similarities are a mean of
 
 
-def observe_round(federation: Federation, directory: RunDirectory, round: int, result: RoundResult, kept: bool) -> None:
-    """Write down what only exists while a round (counted from 0) runs.
+def observe_round(
+    federation: Federation,
+    evaluation: EvaluationSettings,
+    rounds: int,
+    path: Path,
+    round: int,
+    result: RoundResult,
+    kept: bool,
+) -> None:
+    """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs.
 
     ``similarity/round-N.safetensors`` after some rounds: how well each tested class's mean predicted attributes fit
     every tested class (DistZSL, Fig. 5). ``theory.json`` where the round's model is ``kept`` as the run's: what
     :mod:`fedunseen.evaluation.theory` measures on it and on the clients' own models before merging.
     """
-    settings, method = federation.experiment, federation.method
-    if not (settings.evaluation.theory and federation.engine.strategy.merges and method.predicts_attributes):
+    method = federation.method
+    if not (evaluation.theory and federation.strategy.merges and method.predicts_attributes):
         return
-    if round + 1 in (*_MAPPED, settings.strategy.rounds):
-        path = directory.path / "similarity" / f"round-{round + 1}.safetensors"
-        write_tensors(path, _compatibility(federation, result.params))
+    if round + 1 in (*_MAPPED, rounds):
+        write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))
     if kept and method.trained and not federation.partition.remote:  # it is about the clients' own samples
-        write_json(directory.path / "theory.json", {"round": round + 1, **_theory(federation, result)})
+        write_json(path / "theory.json", {"round": round + 1, **_theory(federation, result)})
 
 
-def summary_tensors(federation: Federation, params: Params, factor: float) -> dict[str, NDArray[Any]]:
+def summary_tensors(federation: Federation, params: Params, factor: float, embedding: bool) -> dict[str, NDArray[Any]]:
     """Summarise a finished run.
 
     Returns:
@@ -57,7 +67,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
         (C, C): correlation of the classes' semantics; ``model_similarity`` (C, C): correlation of the mean scores of
         each class's test samples, NaN for classes without; for images ``images`` (m, h, w) or (m, h, w, 3) in [0, 1],
         ``image_labels`` (m,), ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among
-        the unseen; with ``evaluation.embedding`` the t-SNE of test samples of unseen classes (DistZSL, Fig. 6):
+        the unseen; with ``embedding`` the t-SNE of test samples of unseen classes (DistZSL, Fig. 6):
         ``embedding_labels`` (m,), ``embedding_model`` and ``embedding_inputs`` (m, 2), and the silhouettes of the
         classes in what they picture, ``silhouettes`` (2,). Of a generative method instead the t-SNE of such samples and
         of generated ones in one plane (FZSL, Fig. 5): ``generated_labels``, ``generated_kind`` (m,), 0 for a real and 1
@@ -70,7 +80,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
         "client_counts": federation.partition.counts(benchmark.labels, classes),
         "similarity": _correlation(space.semantics).astype(np.float32),
     }
-    if not federation.engine.strategy.merges:
+    if not federation.strategy.merges:
         return tensors
     answers = federation.answers(params)
     tensors |= {
@@ -87,7 +97,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float) -> di
     tensors["model_similarity"] = model_similarity.astype(np.float32)
     if benchmark.images() is not None:
         tensors |= _images(federation, params)
-    if federation.experiment.evaluation.embedding:
+    if embedding:
         tensors |= (_generated if federation.method.generates else _embedding)(federation, params)
     return tensors
 
@@ -141,7 +151,7 @@ def _theory(federation: Federation, result: RoundResult) -> dict[str, Any]:
     """Measure DistZSL's theory on the merged model and the clients' own ones of a round."""
     method, benchmark, space = federation.method, federation.benchmark, federation.benchmark.space
     part = np.union1d(space.seen, space.unseen)
-    rng = stream(federation.experiment.run.seed, "theory")
+    rng = stream(federation.seed, "theory")
     unseen, seen = rng.permutation(benchmark.test_unseen), rng.permutation(benchmark.test_seen)
     most = _TESTED // _cost(federation)
     unseen = unseen[: max(most // 2, most - len(seen))]
@@ -216,7 +226,7 @@ def _alignment(
     place = np.full(len(benchmark.space.names), -1)
     place[part] = np.arange(len(part))
     common = rows[: max(20, min(_COMMON // _cost(federation), 2**23 // (len(result.replies) * len(part))))]
-    seed, clients = federation.experiment.run.seed, []
+    seed, clients = federation.seed, []
     for i, reply in enumerate(result.replies):
         model, held = result.models(i), federation.partition.clients[reply.client]
         own = stream(seed, "theory of a client", reply.client).permutation(held)[: _OWN // _cost(federation)]
@@ -285,7 +295,7 @@ def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     spaces = {"model": _outputs(federation, params, rows, "represent"), "inputs": coming}
     if not all(np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()):
         return {}  # features that have collapsed to one point have no picture, and crash scikit-learn's t-SNE
-    seed = int(stream(federation.experiment.run.seed, "t-SNE").integers(2**31))
+    seed = int(stream(federation.seed, "t-SNE").integers(2**31))
     found: dict[str, NDArray[Any]] = {"embedding_labels": labels}
     for name, points in spaces.items():
         found[f"embedding_{name}"] = _plane(points, seed)
@@ -303,7 +313,7 @@ def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     with torch.no_grad():
         for c in np.unique(labels).tolist():
             count = int((labels == c).sum())
-            made.append(method.generated(params, among, c, count, federation.experiment.run.seed))
+            made.append(method.generated(params, among, c, count, federation.seed))
     real = _outputs(federation, params, rows, "represent")
     points = np.concatenate([real, torch.cat(made).double().cpu().numpy()])  # rows are class by class too
     if len(rows) < 5 or not np.isfinite(points).all() or points.std(axis=0).max() < 1e-12:
@@ -314,7 +324,7 @@ def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]
         100 * float((answers.zsl[own] == c).mean()) if own.any() else np.nan
         for own, c in zip(of_class, space.unseen, strict=True)
     ]
-    seed = int(stream(federation.experiment.run.seed, "t-SNE").integers(2**31))
+    seed = int(stream(federation.seed, "t-SNE").integers(2**31))
     return {
         "generated_labels": np.concatenate([labels, labels]),
         "generated_kind": np.repeat(np.array([0, 1]), len(rows)),

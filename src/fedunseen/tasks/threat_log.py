@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.engines import RoundResult
+from fedunseen.evaluation import answer
 from fedunseen.evaluation.measures import ZERO_SHOT
-from fedunseen.experiment.directory import RunDirectory
-from fedunseen.experiment.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.threats.screening import COUNTS
 
 __all__ = ["observe_threats", "threat_line", "threat_result"]
@@ -40,11 +41,26 @@ def threat_line(
         took_part = sorted([*(reply.client for reply in result.replies), *result.dropped])
         line["attackers"] = [client for client in took_part if attack.active(client, round)]
         if attack.probes:
-            line["backdoor_of"] = federation.backdoor(models[0], factor)
+            line["backdoor_of"] = backdoor(federation, models[0], factor)
             line["backdoor"] = float(np.mean(list(line["backdoor_of"].values())))
     if noted := [reply for reply in result.replies if "threshold" in reply.notes]:
         line["screening"] = _screening(round, noted)
     return line
+
+
+def backdoor(federation: Federation, params: Params, factor: float) -> dict[str, float]:
+    """Return, for each trigger, the share in percent of its samples that a complete model takes for its target.
+
+    It answers among all classes, with calibration ``factor``, as for the generalised accuracies.
+    """
+    found = {}
+    for probe in federation.attack.probes if federation.attack is not None else ():
+        with torch.no_grad():
+            parts = torch.split(probe.inputs, 256)
+            scores = (federation.method.scores(params, part, federation.semantics) for part in parts)
+            answers = answer(scores, np.full(len(probe.inputs), probe.target), federation.benchmark.space)
+        found[probe.name] = float(100 * (answers.generalised(factor) == probe.target).mean())
+    return found
 
 
 def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
@@ -128,24 +144,24 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
     return found
 
 
-def observe_threats(federation: Federation, directory: RunDirectory, round: int, params: Params) -> None:
+def observe_threats(federation: Federation, rounds: int, path: Path, round: int, params: Params) -> None:
     """Write down what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7).
 
     ``magnitudes/round-N.safetensors`` for the round before the attack, the first attacked one and the last, each with
     ``clean`` (n,), a sample of what clients train on, and gamma of every trigger's samples (r,), under that model.
     """
-    attack, last = federation.attack, federation.experiment.strategy.rounds
+    attack, last = federation.attack, rounds
     if attack is None or not attack.probes:
         return
-    folder = directory.path / "magnitudes"
+    folder = path / "magnitudes"
     pictures = {f"{i}": probe.pictures for i, probe in enumerate(attack.probes) if probe.pictures is not None}
-    if pictures and not (path := folder / "triggers.safetensors").exists():
-        write_tensors(path, pictures)
+    if pictures and not (shown := folder / "triggers.safetensors").exists():
+        write_tensors(shown, pictures)
     start = attack.first or last
     if round + 1 not in (start - 1, start, last):
         return
     held = np.unique(np.concatenate(federation.partition.clients))
-    rows = stream(federation.experiment.run.seed, "magnitudes").permutation(held)[:_CLEAN]
+    rows = stream(federation.seed, "magnitudes").permutation(held)[:_CLEAN]
     with torch.no_grad():
         clean = [_gamma(federation, params, part) for part in federation.batches(np.sort(rows))]
         found = {probe.name: _gamma(federation, params, probe.magnitudes) for probe in attack.probes}

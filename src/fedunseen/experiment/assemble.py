@@ -1,0 +1,285 @@
+"""From an experiment to a federation: the data, who holds what, and the objects that the experiment names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.random import stream
+from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics, make_partition
+from fedunseen.data.partition import NEVER
+from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
+from fedunseen.engines.remote.coordinator import Deployment, Simulation
+from fedunseen.experiment.encoding import encode, make_backbone
+from fedunseen.experiment.registry import find, task_of
+from fedunseen.experiment.rules import BUILDING, PRESENCE, Built, Presence, obey
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.threats import make_attack, make_screening
+from fedunseen.federation import Federation
+from fedunseen.methods import Method
+from fedunseen.strategies import Strategy
+from fedunseen.strategies.peers import Peers
+from fedunseen.strategies.selective import Selective, travelling
+from fedunseen.threats.defences import Defence, Robust, Scores
+from fedunseen.threats.malicious import MaliciousWorker
+from fedunseen.threats.privacy import Private
+from fedunseen.threats.screening import COUNTS, ScreenedTrainer
+
+__all__ = ["assemble", "find_device", "in_process", "load_data", "partition_of", "party_sections", "prepared"]
+
+_SCALE = 1000  # samples from which a defence's random inputs have their scale
+
+
+def load_data(experiment: Experiment, seed: int) -> Benchmark:
+    """Return the benchmark, with features in the place of images where the encoder is frozen.
+
+    Raises:
+        FedUnseenError: the data are missing or damaged, or do not fit the encoder.
+    """
+    benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
+    return encode(experiment, benchmark)
+
+
+def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
+    """Deal what clients may hold of the training samples.
+
+    Raises:
+        FedUnseenError: the samples do not suffice, or the file that says who holds what is missing or damaged.
+    """
+    return make_partition(experiment.partition, task_of(experiment).held(benchmark), seed)
+
+
+def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partition]:
+    """Return the benchmark and the partition that a run trains on, as a simulation's worker process needs them.
+
+    Args:
+        experiment: on any engine.
+        selection: those on which rounds and settings are chosen.
+    """
+    seed = experiment.run.seed
+    benchmark = load_data(experiment, seed)
+    partition = partition_of(experiment, benchmark, seed)
+    if not selection:
+        return task_of(experiment).held(benchmark), partition
+    chosen = benchmark.for_selection(seed)
+    return chosen, partition.restricted_to(chosen.train)
+
+
+def in_process(experiment: Experiment) -> Experiment:
+    """Return the experiment on the default engine, one client at a time: what stands behind every other engine."""
+    if experiment.engine.name != "in-process":
+        keep = {f"engine.{key}": getattr(experiment.engine, key) for key in ("memory", "precision")}
+        experiment = experiment.with_overrides({"engine.name": "in-process", **keep})
+    return experiment.with_overrides({"engine.mode": "one-at-a-time"})
+
+
+def find_device(choice: str) -> torch.device:
+    """Return the device that ``run.device`` names.
+
+    Raises:
+        ExperimentError: ``cuda`` is asked for and not there.
+    """
+    there = torch.cuda.is_available()
+    torch.backends.cudnn.allow_tf32 = False  # by default convolutions keep 10 bits of a float32
+    if choice == "cuda" and not there:
+        raise ExperimentError("run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'")
+    return torch.device("cuda" if there and choice != "cpu" else "cpu")
+
+
+def assemble(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    partition: Partition,
+    selection: bool = False,
+    scaler: Scaler | None = None,
+) -> Federation:
+    """Build the federation that the experiment names.
+
+    Args:
+        experiment: the choices.
+        benchmark: what clients hold (:meth:`Task.held`), encoded; or its version for selection.
+        partition: who holds which of its training samples.
+        selection: the benchmark is its version for selection.
+        scaler: of features, where it is not to be fitted to the training samples: a party's is the coordinator's.
+
+    Raises:
+        ExperimentError, DataError: something does not fit together.
+    """
+    device, task, seed = find_device(experiment.run.device), task_of(experiment), experiment.run.seed
+    strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
+    if strategy.pools:
+        partition = _in_one_place(partition)
+    partition = task.able(partition, benchmark, experiment.method)
+    obey(BUILDING, Built(experiment, benchmark, fits_scaling=scaler is None))
+    obey(PRESENCE, Presence(experiment, partition))
+    scaler, inputs = _inputs(experiment, benchmark, scaler, device)
+    method = _method(experiment, benchmark, inputs)
+    first = to_device(method.init(stream(seed, "initialisation")), device)
+    sizes = {name: value.numel() for name, value in first.items()}
+    obey(BUILDING, Built(experiment, benchmark, method, first))
+    if method.compares:
+        strategy = Peers(strategy, method.settings.exclusive)
+    strategy, first = _selective(strategy, method, first)
+    strategy = _private(experiment, strategy, benchmark, partition)
+    strategy = _robust(experiment, strategy, method, benchmark, partition, inputs)
+    attack = make_attack(experiment, benchmark, partition, inputs, scaler)
+    forgiving = experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
+    engine: InProcess | Distributed
+    if isinstance(experiment.engine, DistributedSettings):
+        job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
+        if partition.remote:
+            job = _deployment(experiment, benchmark, scaler)
+        told = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
+        sizes_of = len(partition.clients), len(benchmark.space.names)
+        engine = Distributed(strategy, experiment.engine, *sizes_of, job, forgiving, told)
+    else:
+        labels = torch.from_numpy(benchmark.labels).to(device)
+        memory, bf16 = experiment.engine.memory * 2**20, experiment.engine.precision == "bf16"
+        mode, augment = experiment.engine.mode, experiment.encoder.augment
+        given = (method, strategy, inputs, labels, partition.clients, seed, mode, memory, bf16, augment)
+        worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
+        if (screening := make_screening(experiment, method)) is not None:
+            worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
+        engine = InProcess(strategy, worker, forgiving)
+    return Federation(
+        benchmark,
+        partition,
+        method,
+        strategy,
+        inputs=inputs,
+        first=first,
+        sizes=sizes,
+        scaler=scaler,
+        engine=engine,
+        seed=seed,
+        fraction=experiment.strategy.fraction,
+        poisson=experiment.privacy.name != "none",
+        attack=attack,
+    )
+
+
+def _in_one_place(partition: Partition) -> Partition:
+    """Give one client all samples."""
+    everything = np.unique(np.concatenate(partition.clients))
+    return Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, NEVER))
+
+
+def _inputs(
+    experiment: Experiment, benchmark: Benchmark, scaler: Scaler | None, device: torch.device
+) -> tuple[Scaler, Tensor]:
+    """Return the samples as the method takes them, and how they were scaled to be that."""
+    if benchmark.kind != "vectors":
+        # Bytes or half precision stay what they are, on disk where they are a memory map: batches are widened.
+        return Scaler((), {}), torch.from_numpy(benchmark.features).to(device)
+    scaler = scaler or Scaler.fit(benchmark.features[benchmark.train], experiment.data.features)
+    return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
+
+
+def _method(experiment: Experiment, benchmark: Benchmark, inputs: Tensor) -> Method:
+    space, device = benchmark.space, inputs.device
+    semantics = torch.from_numpy(fit_semantics(space, experiment.data.semantics)(space.semantics)).to(device)
+    backbone = make_backbone(experiment, inputs.shape[1:], benchmark.image_shape)
+    method: Method = find("method", experiment.method.name)(experiment.method, space, semantics, backbone)
+    task_of(experiment).prepare(method, benchmark)
+    if method.frozen and len(benchmark.train):
+        method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)])
+    return method
+
+
+def _selective(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:
+    """Wrap a strategy of which not all parameters travel; return it and those that do."""
+    if not strategy.merges:
+        return strategy, params
+    chosen = travelling(list(params), strategy.settings.shared, method.private)
+    stays = {key: value for key, value in params.items() if key not in chosen}
+    if not stays:
+        return strategy, params
+    return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}
+
+
+def _held(benchmark: Benchmark, partition: Partition) -> dict[int, NDArray[np.int64]]:
+    """Return the classes that each client holds."""
+    return {k: np.unique(benchmark.labels[own]) for k, own in enumerate(partition.clients)}
+
+
+def _robust(
+    experiment: Experiment,
+    strategy: Strategy,
+    method: Method,
+    benchmark: Benchmark,
+    partition: Partition,
+    inputs: Tensor,
+) -> Strategy:
+    """Wrap a strategy by the defence that the experiment names."""
+    if experiment.defence.name == "none":
+        return strategy
+    chosen: type[Defence] = find("defence", experiment.defence.name)
+    scores = None
+    if chosen.asks_scores:
+        scores = _scores(experiment.run.seed, method, benchmark, _held(benchmark, partition), inputs)
+    return Robust(strategy, chosen(experiment.defence, experiment.run.seed, scores))
+
+
+def _scores(
+    seed: int, method: Method, benchmark: Benchmark, held: dict[int, NDArray[np.int64]], inputs: Tensor
+) -> Scores:
+    """Return what a defence may ask of the method."""
+    device, images = inputs.device, benchmark.kind == "images"
+    shape = tuple(benchmark.features.shape[1:])
+    rows = stream(seed, "scale of inputs").permutation(benchmark.train)[:_SCALE]
+    sample = inputs[torch.from_numpy(np.sort(rows)).to(device)]
+    sample = sample / 255 if sample.dtype == torch.uint8 else sample.float()
+    mean, deviation = float(sample.mean()), float(sample.std())
+
+    def of(params: Params, given: Tensor) -> Tensor:
+        return method.scores(params, given, method.semantics)
+
+    def random(rng: np.random.Generator, count: int) -> Tensor:
+        noise = mean + deviation * torch.from_numpy(rng.standard_normal((count, *shape), dtype=np.float32)).to(device)
+        return noise.clamp(0, 1) if images else noise
+
+    return Scores(
+        of,
+        random,
+        torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device),
+        {k: torch.from_numpy(classes).to(device) for k, classes in held.items()},
+    )
+
+
+def _private(experiment: Experiment, strategy: Strategy, benchmark: Benchmark, partition: Partition) -> Strategy:
+    """Wrap a strategy by the private merging that the experiment names.
+
+    Raises:
+        ExperimentError: a budget does not pay for the rounds.
+    """
+    if experiment.privacy.name == "none":
+        return strategy
+    own = experiment.strategy
+    uniform = own.weights == "uniform"
+    weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(benchmark, partition).items()}
+    return Private(strategy, experiment.privacy, own.fraction, own.rounds, weights, experiment.run.seed)
+
+
+def party_sections(experiment: Experiment) -> dict[str, Any]:
+    """Return what a party is told of an experiment: nothing of the coordinator's files, defences and engine."""
+    tree = experiment.to_dict()
+    paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
+    data = {key: value for key, value in tree["data"].items() if key not in ("name", *paths)}
+    left = ("data", "partition", "engine", "attack", "defence", "privacy")
+    tree["run"] = {"seed": experiment.run.seed}  # on which device is the party's affair
+    engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
+    return {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
+
+
+def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) -> Deployment:
+    """Return what the parties of a deployment are told."""
+    statistics = {name: torch.from_numpy(value) for name, value in scaler.statistics.items()}
+    shape = benchmark.features.shape[1:]
+    return Deployment(party_sections(experiment), benchmark.space.hashes(), shape, statistics)

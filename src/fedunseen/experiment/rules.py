@@ -1,0 +1,652 @@
+"""What goes with what: every combination of choices that is refused, with the sentence that says so.
+
+A rule is a function of the facts that returns None, or one sentence: what does not fit, and what to do about it. The
+rules stand in the order in which they are asked; the first that objects is heard. Four lists, by when the facts are
+known: :data:`READING` (the experiment alone), :data:`ENCODING` (and the data), :data:`BUILDING` (and the objects made
+of it), :data:`PRESENCE` (and who is present in which round). A single setting that is wrong by itself is refused by its
+own section (pydantic), and what one method alone knows by that method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.parameters import Params, is_statistic
+from fedunseen.core.phases import SGD
+from fedunseen.data import Benchmark, Partition
+from fedunseen.encoders import Encoder
+from fedunseen.engines import DistributedSettings, EngineSettings
+from fedunseen.experiment.registry import find, task_of
+from fedunseen.federation.federation import drawn_clients
+from fedunseen.methods import Method
+from fedunseen.strategies import Strategy
+from fedunseen.strategies.peers import averages
+from fedunseen.strategies.selective import matches, travelling
+from fedunseen.tasks import Task
+from fedunseen.threats.attacks import AttackSettings, parse_rounds
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.schema import Experiment
+
+__all__ = ["BUILDING", "ENCODING", "PRESENCE", "READING", "Built", "Chosen", "Encoded", "Presence", "obey"]
+
+Facts = TypeVar("Facts")
+
+
+def obey(rules: Iterable[Callable[[Facts], str | None]], facts: Facts) -> None:
+    """Ask the rules in order.
+
+    Raises:
+        ExperimentError: one objects.
+    """
+    for rule in rules:
+        if sentence := rule(facts):
+            raise ExperimentError(sentence)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What an experiment says, and the classes that it names."""
+
+    experiment: Experiment
+
+    @property
+    def method(self) -> type[Method]:
+        """The class of ``method.name``."""
+        return find("method", self.experiment.method.name)
+
+    @property
+    def strategy(self) -> type[Strategy]:
+        """The class of ``strategy.name``."""
+        return find("strategy", self.experiment.strategy.name)
+
+    @property
+    def task(self) -> type[Task]:
+        """What the method is for."""
+        return task_of(self.experiment)
+
+    @property
+    def merging(self) -> bool:
+        """Clients' updates are merged; not so under ``local`` and ``centralised``."""
+        return self.strategy.merges and not self.strategy.pools
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.experiment.method.name
+
+    def named(self, *sections: str) -> Iterator[tuple[str, str]]:
+        """Give those of the sections that are there, with their names."""
+        for section in sections:
+            name = getattr(self.experiment, section).name
+            if name != "none":
+                yield section, name
+
+
+# --- Known when the experiment is read -------------------------------------------------------------------------------
+
+
+def closed_form_needs_one_place(c: Chosen) -> str | None:
+    """A closed form has no update to merge."""
+    if not c.method.trained and c.merging:
+        return (
+            f"method.name = {c.name!r} is a closed form that no strategy can merge: "
+            "set strategy.name to 'centralised' or 'local'"
+        )
+    return None
+
+
+def defence_and_privacy_need_merging(c: Chosen) -> str | None:
+    """A defence and private merging work on what is merged."""
+    for section, choice in c.named("defence", "privacy"):
+        if not c.merging:
+            return (
+                f"{section}.name = {choice!r} has no effect with strategy.name = {c.experiment.strategy.name!r}, which "
+                "merges no clients' updates: leave it out, or choose a strategy that does"
+            )
+    return None
+
+
+def defence_needs_bounded_merging(c: Chosen) -> str | None:
+    """Dividing by what a client says undoes what a defence has bounded."""
+    if c.experiment.defence.name != "none" and c.strategy.lengths == "model":
+        name = c.experiment.strategy.name
+        return (
+            f"defence.name = {c.experiment.defence.name!r} cannot bound what strategy.name = {name!r} merges, which "
+            "divides every update by the steps that its client says it took: choose another strategy, for example "
+            "fedavg"
+        )
+    return None
+
+
+def privacy_needs_a_mean(c: Chosen) -> str | None:
+    """Private merging stands in for a weighted mean of the updates."""
+    for _, privacy in c.named("privacy"):
+        if not c.strategy.merges_by_mean:
+            return (
+                f"privacy.name = {privacy!r} protects the mean of the updates, but strategy.name = "
+                f"{c.experiment.strategy.name!r} takes more than that from its clients: choose fedavg, fedavg-decay, "
+                "fedprox or moon"
+            )
+    return None
+
+
+def privacy_hides_numbers_of_samples(c: Chosen) -> str | None:
+    """How many samples a client has is private too."""
+    for _, privacy in c.named("privacy"):
+        if c.experiment.strategy.weights == "samples":
+            return (
+                f"privacy.name = {privacy!r} cannot weight clients by how many samples they have, which is private: "
+                "set strategy.weights to 'classes' or 'uniform'"
+            )
+    return None
+
+
+def privacy_counts_every_round(c: Chosen) -> str | None:
+    """A run on validation classes costs privacy as well."""
+    for _, privacy in c.named("privacy"):
+        if c.experiment.evaluation.selection == "validation":
+            return (
+                f"privacy.name = {privacy!r} counts every round on the clients' data, and evaluation.selection = "
+                "'validation' would train a run more on them: set it to 'last'"
+            )
+    return None
+
+
+def attack_and_screening_need_merging(c: Chosen) -> str | None:
+    """There is nobody to attack or to be attacked through where nothing is merged."""
+    for section, name in c.named("attack", "screening"):
+        if not c.merging:
+            return (
+                f"{section}.name = {name!r} is about clients whose updates are merged, which strategy.name = "
+                f"{c.experiment.strategy.name!r} does not do: choose another strategy, for example fedavg"
+            )
+    return None
+
+
+def attack_and_screening_need_labels(c: Chosen) -> str | None:
+    """In an episode a sample's label is its place."""
+    for section, name in c.named("attack", "screening"):
+        if not c.task.attackable:
+            return (
+                f"{section}.name = {name!r} is not there for {c.task.name} methods such as method.name = {c.name!r}, "
+                f"whose classes are told by their place in an episode: leave [{section}] out"
+            )
+    return None
+
+
+def exclusive_peers_need_plain_means(c: Chosen) -> str | None:
+    """A client finds the model of all others from the merged one only if that is a plain mean."""
+    if not getattr(c.experiment.method, "exclusive", False):
+        return None
+    guarded = list(c.named("defence", "privacy"))
+    if not guarded and averages(c.strategy(c.experiment.strategy)):
+        return None
+    return (
+        "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
+        "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1, "
+        "without [defence] and [privacy]"
+    )
+
+
+def sharing_needs_merging(c: Chosen) -> str | None:
+    """Where nothing travels, nothing can be kept from travelling."""
+    if not c.strategy.merges and c.experiment.strategy.shared != ("*",):
+        return (
+            f"strategy.shared has no effect with strategy.name = {c.experiment.strategy.name!r}, where nothing "
+            "travels: set it to ['*']"
+        )
+    return None
+
+
+def screening_needs_one_loss(c: Chosen) -> str | None:
+    """Screening judges the features that one loss is computed from."""
+    for _, name in c.named("screening"):
+        if c.method.generates or not c.method.trained:
+            return (
+                f"screening.name = {name!r} judges the features that one loss is computed from, and method.name = "
+                f"{c.name!r} has several or none: choose another method, for example fedzsl"
+            )
+    return None
+
+
+def attack_begins_in_time(c: Chosen) -> str | None:
+    """An attack must begin before the run ends."""
+    attack, rounds = c.experiment.attack, c.experiment.strategy.rounds
+    if isinstance(attack, AttackSettings):
+        first = min((first for first, _ in parse_rounds(attack.rounds)), default=1)
+        if first > rounds:
+            return (
+                f"attack.rounds = {attack.rounds!r} begins after the last of {rounds} rounds: "
+                "let the attack begin earlier, or run more rounds (strategy.rounds)"
+            )
+    return None
+
+
+def attack_needs_the_last_round(c: Chosen) -> str | None:
+    """Choosing a round could choose one before the attack."""
+    attack, selection = c.experiment.attack, c.experiment.evaluation.selection
+    if isinstance(attack, AttackSettings) and selection != "last":
+        return (
+            f"attack.name = {attack.name!r} is measured round by round to the last one, and with "
+            f"evaluation.selection = {selection!r} a round before the attack could be chosen: "
+            "set evaluation.selection to 'last'"
+        )
+    return None
+
+
+def deployment_has_data_elsewhere(c: Chosen) -> str | None:
+    """Refuse what needs all data in one place, or all parties in one process."""
+    e = c.experiment
+    if not (isinstance(e.engine, DistributedSettings) and e.engine.mode == "deployment"):
+        return None
+    reasons = {
+        f"strategy.name = {e.strategy.name!r} merges nothing": not c.merging,
+        f"attack.name = {e.attack.name!r} is a simulated one": e.attack.name != "none",
+        "evaluation.selection = 'validation' trains on samples that lie with the parties": (
+            e.evaluation.selection == "validation"
+        ),
+        f"privacy.name = {e.privacy.name!r} with strategy.weights = {e.strategy.weights!r} has to know "
+        "who holds how many classes": e.privacy.name != "none" and e.strategy.weights != "uniform",
+        f"defence.name = {e.defence.name!r} has to know who holds which classes": (
+            e.defence.name != "none" and find("defence", e.defence.name).asks_scores
+        ),
+        f"run.seeds = {e.run.seeds} are as many runs": e.run.seeds > 1,
+    }
+    wrong = next((reason for reason, there in reasons.items() if there), None)
+    return wrong and f"engine.mode = 'deployment' is not for this experiment: {wrong}: change that"
+
+
+def choosing_needs_validation(c: Chosen) -> str | None:
+    """Settings are chosen on validation classes."""
+    if c.experiment.evaluation.choose and c.experiment.evaluation.selection != "validation":
+        return "evaluation.choose needs evaluation.selection = 'validation': settings are chosen there"
+    return None
+
+
+def factor_needs_calibration(c: Chosen) -> str | None:
+    """A fixed factor is a calibration."""
+    if c.experiment.evaluation.factor is not None and c.experiment.evaluation.calibration == "none":
+        return "evaluation.factor has no effect with evaluation.calibration = 'none': leave one out"
+    return None
+
+
+def factor_needs_unseen_classes(c: Chosen) -> str | None:
+    """A factor balances seen against unseen classes."""
+    if c.experiment.evaluation.factor is not None and not c.method.zero_shot:
+        return f"evaluation.factor has no effect on method.name = {c.name!r}, which knows no unseen class"
+    return None
+
+
+def choosing_needs_a_run_of_its_own(c: Chosen) -> str | None:
+    """Only a task that chooses in a run of its own can compare settings there."""
+    if c.experiment.evaluation.choose and not c.task.chooses_settings:
+        return (
+            f"evaluation.choose is not there for {c.task.name} methods such as method.name = {c.name!r}: compare "
+            "settings with a sweep, on validation classes (evaluation.selection = 'validation')"
+        )
+    return None
+
+
+def only_some_settings_are_chosen(c: Chosen) -> str | None:
+    """What is compared must be asked the same questions on the same data."""
+    for key, values in c.experiment.evaluation.choose.items():
+        if key.split(".")[0] in ("run", "evaluation", "data", "encoder", "partition", "privacy"):
+            return f"evaluation.choose: {key!r} cannot be chosen; only method, strategy, defence and engine can"
+        if not values:
+            return f"evaluation.choose: {key!r} has no value to choose from: give it a few"
+    return None
+
+
+READING: Sequence[Callable[[Chosen], str | None]] = (
+    closed_form_needs_one_place,
+    defence_and_privacy_need_merging,
+    defence_needs_bounded_merging,
+    privacy_needs_a_mean,
+    privacy_hides_numbers_of_samples,
+    privacy_counts_every_round,
+    attack_and_screening_need_merging,
+    attack_and_screening_need_labels,
+    screening_needs_one_loss,
+    attack_begins_in_time,
+    attack_needs_the_last_round,
+    deployment_has_data_elsewhere,
+    choosing_needs_validation,
+    factor_needs_calibration,
+    factor_needs_unseen_classes,
+    choosing_needs_a_run_of_its_own,
+    only_some_settings_are_chosen,
+    exclusive_peers_need_plain_means,
+    sharing_needs_merging,
+)
+
+
+# --- Known when the data are there -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded(Chosen):
+    """An experiment's encoder and what it is given.
+
+    Attributes:
+        kind: what a sample is: ``vectors``, ``sequences``, ``maps`` or ``images``.
+        image_shape: (height, width) or (channels, height, width) of images, None if there are none.
+        reads: what the encoder reads, ``images`` or ``sequences``; None without an encoder.
+        made: the encoder, once it is made.
+    """
+
+    kind: str
+    image_shape: Sequence[int] | None
+    reads: str | None = None
+    made: Encoder | None = None
+
+    @property
+    def encoder(self) -> str:
+        """The encoder's name."""
+        return self.experiment.encoder.name
+
+    @property
+    def data(self) -> str:
+        """The benchmark's name."""
+        return self.experiment.data.name
+
+
+def images_need_an_encoder(e: Encoded) -> str | None:
+    """Images are no features."""
+    if e.encoder == "none" and e.kind == "images":
+        return (
+            f"data.name = {e.data!r} gives images, and encoder.name = 'none' makes no features of "
+            "them: name an encoder, for example conv (trained) or tflite (frozen)"
+        )
+    return None
+
+
+def sequences_need_an_encoder(e: Encoded) -> str | None:
+    """Sequences are no features."""
+    if e.encoder == "none" and e.kind == "sequences":
+        return (
+            f"data.name = {e.data!r} gives sequences, and encoder.name = 'none' makes no features of "
+            "them: name an encoder that reads them, for example gru"
+        )
+    return None
+
+
+def encoder_needs_images(e: Encoded) -> str | None:
+    """An encoder does not read features."""
+    if e.encoder != "none" and e.kind != "sequences" and e.image_shape is None:
+        return (
+            f"encoder.name = {e.encoder!r} needs images, but data.name = {e.data!r} gives features: "
+            "set encoder.name = 'none'"
+        )
+    return None
+
+
+def encoder_reads_what_there_is(e: Encoded) -> str | None:
+    """Images and sequences have encoders of their own."""
+    given = "sequences" if e.kind == "sequences" else "images"
+    if e.reads is not None and e.reads != given:
+        example = "gru" if given == "sequences" else "conv4"
+        return (
+            f"encoder.name = {e.encoder!r} reads {e.reads}, but data.name = {e.data!r} gives {given}: "
+            f"name another, for example {example}"
+        )
+    return None
+
+
+def augmentation_needs_training(e: Encoded) -> str | None:
+    """What a frozen encoder makes is made once."""
+    if e.made is not None and e.experiment.encoder.augment and not e.made.trained:
+        return (
+            f"encoder.augment changes images while encoder.name = {e.encoder!r} trains, but here it is frozen: leave "
+            "it out"
+        )
+    return None
+
+
+def augmentation_needs_images(e: Encoded) -> str | None:
+    """Vectors and sequences cannot be flipped."""
+    if e.made is not None and e.experiment.encoder.augment and len(e.image_shape or ()) == 2:
+        return f"encoder.augment needs images, and data.name = {e.data!r} gives vectors: leave it out"
+    return None
+
+
+def scaling_needs_vectors(e: Encoded) -> str | None:
+    """A trained encoder takes images as they are."""
+    if e.made is not None and e.experiment.data.features and e.made.trained:
+        return f"data.features scales vectors, but encoder.name = {e.encoder!r} takes images: leave it out"
+    return None
+
+
+ENCODING: Sequence[Callable[[Encoded], str | None]] = (
+    images_need_an_encoder,
+    sequences_need_an_encoder,
+    encoder_needs_images,
+    encoder_reads_what_there_is,
+    augmentation_needs_training,
+    augmentation_needs_images,
+    scaling_needs_vectors,
+)
+
+
+# --- Known when the objects are made ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Built(Chosen):
+    """What an experiment's choices have become.
+
+    Attributes:
+        benchmark: the samples, encoded.
+        made: the method.
+        first: the parameters before round 0.
+        fits_scaling: the scaling of features is to be fitted to training samples here.
+    """
+
+    benchmark: Benchmark
+    made: Method | None = None
+    first: Params | None = None
+    fits_scaling: bool = True
+
+
+def descriptions_are_there(b: Built) -> str | None:
+    """A class that nobody holds can only be described."""
+    if b.task.needs_descriptions and not b.benchmark.space.attributes:
+        return (
+            f"data.name = {b.experiment.data.name!r} has no descriptions of its classes, which method.name = "
+            f"{b.name!r} needs: name a few-shot method, for example maml or protonet"
+        )
+    return None
+
+
+def scaling_is_of_vectors(b: Built) -> str | None:
+    """Maps and images stay what they are."""
+    if b.benchmark.kind != "vectors" and b.experiment.data.features:
+        return f"data.features scales vectors, but {b.benchmark.name} has {b.benchmark.kind}: leave it out"
+    return None
+
+
+def scaling_has_samples_to_fit(b: Built) -> str | None:
+    """A coordinator has no training samples."""
+    steps = b.experiment.data.features
+    if b.fits_scaling and not len(b.benchmark.train) and {"min-max", "centre", "standard"} & set(steps):
+        return (
+            f"data.features = {list(steps)} is fitted to training samples, and {b.benchmark.name} has none: use l2 or "
+            "x10, or give the coordinator some training samples of its own"
+        )
+    return None
+
+
+def maps_come_from_an_encoder(b: Built) -> str | None:
+    """A method on maps cannot take vectors."""
+    encoded = b.experiment.encoder.name != "none" and b.benchmark.image_shape is not None
+    if b.method.takes == "maps" and b.benchmark.kind == "vectors" and not encoded:
+        return (
+            f"method.name = {b.name!r} needs feature maps, but data.name = {b.experiment.data.name!r} gives vectors: "
+            "name an encoder that makes maps of images (conv, resnet, vit, tflite), or a method on vectors, "
+            "for example distzsl"
+        )
+    return None
+
+
+def frozen_features_stay(b: Built) -> str | None:
+    """A generator learns features that must not move."""
+    if b.made is not None and b.method.frozen and b.made.backbone.trained:
+        return (
+            f"method.name = {b.name!r} learns from features that stay what they are, but encoder.name = "
+            f"{b.experiment.encoder.name!r} is trained: name a frozen one, for example tflite, or none"
+        )
+    return None
+
+
+def clients_train_as_one_batch(b: Built) -> str | None:
+    """Losses that are not pure cannot be mapped over clients."""
+    engine = b.experiment.engine
+    if b.made is not None and isinstance(engine, EngineSettings) and engine.mode == "batched" and not b.made.batched:
+        return (
+            f"method.name = {b.name!r} with encoder.name = {b.experiment.encoder.name!r} cannot train clients "
+            "as one batch: set engine.mode to 'auto'"
+        )
+    return None
+
+
+def steps_can_be_counted(b: Built) -> str | None:
+    """A strategy that divides by steps needs SGD."""
+    if b.made is None or b.strategy.lengths != "memory":
+        return None
+    if all(isinstance(phase.optimiser, SGD) for phase in b.made.phases()):
+        return None
+    other = "choose another strategy, for example fedavg"
+    remedy = "set method.optimiser = 'sgd'" if hasattr(b.experiment.method, "optimiser") else other
+    return (
+        f"strategy.name = {b.experiment.strategy.name!r} needs clients that use SGD, and method.name = "
+        f"{b.name!r} does not: {remedy}"
+    )
+
+
+def scoring_has_what_it_needs(b: Built) -> str | None:
+    """What stays with the clients must be what the merged model scores without."""
+    if b.made is None or b.first is None or not b.strategy.merges:
+        return None
+    travel = travelling(list(b.first), b.experiment.strategy.shared, b.made.private)
+    without = (*b.made.private, *b.made.training_only)
+    needed = [key for key in b.first if key not in travel and not matches(key, without)]
+    if not needed:
+        return None
+    return (
+        f"strategy.shared keeps {needed[0]!r} with the clients, but the merged model of method.name = "
+        f"{b.name!r} cannot score without it: add '{needed[0].split('.')[0]}.*'"
+    )
+
+
+def screening_sees_one_loss(b: Built) -> str | None:
+    """Screening judges the features that one loss is computed from."""
+    if b.made is not None and b.experiment.screening.name != "none" and len(b.made.phases()) != 1:
+        return (
+            f"screening.name = {b.experiment.screening.name!r} judges the features that one loss is computed from, and "
+            f"method.name = {b.name!r} has several: choose another method, for example fedzsl"
+        )
+    return None
+
+
+def probes_have_scores(b: Built) -> str | None:
+    """Some defences ask the merged model itself for scores."""
+    name = b.experiment.defence.name
+    if b.made is None or name == "none" or not find("defence", name).asks_scores:
+        return None
+    generates = b.made.generates
+    if not (generates or b.task.name != "zero-shot"):
+        return None
+    first = "training classifiers" if generates else "learning them from examples"
+    return (
+        f"defence.name = {name!r} asks the merged model for scores of classes, which method.name = "
+        f"{b.name!r} has only after {first}: choose another defence"
+    )
+
+
+def privacy_judges_each_alone(b: Built) -> str | None:
+    """Under private merging no rule may look at several updates."""
+    e = b.experiment
+    if b.made is None or e.privacy.name == "none" or e.defence.name == "none":
+        return None
+    if not find("defence", e.defence.name)(e.defence).each_alone:
+        return (
+            f"privacy.name = {e.privacy.name!r} needs a defence that judges every update by itself, which "
+            f"defence.name = {e.defence.name!r} does not as it is set: choose 'norm-clip' with a "
+            "defence.bound, or 'none'"
+        )
+    return None
+
+
+def privacy_has_no_statistics(b: Built) -> str | None:
+    """Noise may turn a variance negative."""
+    if b.first is None or b.experiment.privacy.name == "none":
+        return None
+    statistics = [name for name in b.first if is_statistic(name)]
+    if not statistics:
+        return None
+    return (
+        f"privacy.name = {b.experiment.privacy.name!r} cannot protect running statistics ({statistics[0]!r}), which "
+        "noise may turn negative: choose an encoder without BatchNorm, for example encoder.norm = 'group'"
+    )
+
+
+BUILDING: Sequence[Callable[[Built], str | None]] = (
+    descriptions_are_there,
+    scaling_has_samples_to_fit,
+    scaling_is_of_vectors,
+    maps_come_from_an_encoder,
+    frozen_features_stay,
+    clients_train_as_one_batch,
+    steps_can_be_counted,
+    scoring_has_what_it_needs,
+    screening_sees_one_loss,
+    probes_have_scores,
+    privacy_judges_each_alone,
+    privacy_has_no_statistics,
+)
+
+
+# --- Known when it is clear who takes part ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Presence(Chosen):
+    """Who is present in which round."""
+
+    partition: Partition
+
+    def changes(self) -> list[int]:
+        """Return the rounds (counted from 0) before which somebody comes or goes, and round 0."""
+        partition = self.partition
+        found = np.unique(np.concatenate([[0], partition.first, partition.last]))
+        return [int(round) for round in found if round < self.experiment.strategy.rounds]
+
+
+def somebody_is_present(m: Presence) -> str | None:
+    """A round needs a client."""
+    for round in m.changes():
+        if not m.partition.present(round):
+            return (
+                f"no client with samples is present in round {round} (counted from 0): "
+                "change partition.join or partition.leave"
+            )
+    return None
+
+
+def enough_for_the_defence(m: Presence) -> str | None:
+    """A rule that compares updates needs some of them; under private merging it judges each by itself."""
+    e = m.experiment
+    if e.defence.name == "none" or e.privacy.name != "none":
+        return None
+    defence = find("defence", e.defence.name)(e.defence)
+    for round in m.changes():
+        defence.check(drawn_clients(e.strategy.fraction, len(m.partition.present(round))), round)
+    return None
+
+
+PRESENCE: Sequence[Callable[[Presence], str | None]] = (somebody_is_present, enough_for_the_defence)

@@ -1,0 +1,199 @@
+"""A federation ready to run: a method, a strategy, and clients with their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.random import stream
+from fedunseen.data import Benchmark, Partition, Scaler
+from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
+from fedunseen.evaluation import Answers, answer
+from fedunseen.methods import Candidates, Method
+from fedunseen.strategies import Reply, Strategy
+from fedunseen.threats.attacks import Attack
+
+__all__ = ["Federation", "State", "drawn_clients", "mean_terms"]
+
+_NUMBERS = 2**24  # of the samples scored at once: bounds memory
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Where a federation stands between two rounds: all that the next one needs, and all that a checkpoint keeps.
+
+    Attributes:
+        round: how many rounds are done.
+        server: what the strategy remembers at the server.
+        params: the merged parameters.
+        clients: what each client remembers; none of those that remember nothing.
+    """
+
+    round: int
+    server: Params
+    params: Params
+    clients: Mapping[int, Params]
+
+
+class Federation:
+    """A method, a strategy and clients; :meth:`start` and :meth:`round` train them.
+
+    Args:
+        benchmark: the samples, and which of them are for training and tests.
+        partition: who holds which training samples, and in which rounds a client takes part.
+        method: what the clients learn.
+        strategy: what is shared and how updates merge.
+        inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains; by default its
+            features as they are.
+        first: the parameters before round 0, those that travel; by default all that ``method.init`` draws.
+        sizes: how many numbers each parameter has, those that stay with the clients included.
+        scaler: how the features were scaled to make ``inputs``.
+        engine: where clients run; by default in this process.
+        seed: what every random choice depends on.
+        fraction: share of the present clients that take part in a round.
+        poisson: draw each client by itself with that probability, as private merging needs, so that now and then
+            nobody takes part. Otherwise as many take part in each round.
+        attack: what malicious clients do, if there are any.
+
+    Example:
+        A whole federated training is a loop over :meth:`round`::
+
+            federation = Federation(benchmark, partition, method, FedAvg())
+            state = federation.start()
+            for _ in range(20):
+                state, result = federation.round(state)
+            print(metrics(federation.answers(state.params)))
+    """
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        partition: Partition,
+        method: Method,
+        strategy: Strategy,
+        *,
+        inputs: Tensor | None = None,
+        first: Params | None = None,
+        sizes: Mapping[str, int] | None = None,
+        scaler: Scaler | None = None,
+        engine: InProcess | Distributed | None = None,
+        seed: int = 0,
+        fraction: float = 1.0,
+        poisson: bool = False,
+        attack: Attack | None = None,
+    ) -> None:
+        self.benchmark, self.partition, self.method = benchmark, partition, method
+        self.inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
+        self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
+        self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
+        self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
+        self.scaler = scaler or Scaler((), {})
+        if engine is None:
+            engine = InProcess(strategy, Worker(method, strategy, self.inputs, self.labels, partition.clients, seed))
+        self.engine = engine
+        self.seed, self.fraction, self.poisson, self.attack = seed, fraction, poisson, attack
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return self.inputs.device
+
+    @property
+    def strategy(self) -> Strategy:
+        """What is shared and how updates merge, with everything that wraps it."""
+        return self.engine.strategy
+
+    @property
+    def semantics(self) -> Tensor:
+        """What describes each class, scaled (C, attributes)."""
+        return self.method.semantics
+
+    def start(self) -> State:
+        """Return the state before round 0."""
+        return State(0, self.strategy.init(self.first, len(self.partition.clients)), self.first, {})
+
+    def round(self, state: State) -> tuple[State, RoundResult]:
+        """Run the next round; return the state after it and what the clients replied.
+
+        Raises:
+            FedUnseenError: training diverged, or too few parties of a deployment answered.
+        """
+        drawn = self.participants(state.round)
+        result = self.engine.round(state.round, state.server, state.params, state.clients, drawn)
+        clients = {**state.clients, **result.client_states}
+        return State(state.round + 1, result.state, result.params, clients), result
+
+    def participants(self, round: int) -> list[int]:
+        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
+        present = self.partition.present(round)
+        rng = stream(self.seed, "participants", round)
+        if self.poisson:
+            draws = zip(present, rng.random(len(present)), strict=True)
+            return [int(client) for client, drawn in draws if drawn < self.fraction]
+        count = drawn_clients(self.fraction, len(present))
+        return sorted(int(client) for client in rng.choice(present, count, replace=False))
+
+    def models(self, state: State) -> Sequence[Params]:
+        """Return the models whose mean accuracy is the federation's, complete: the merged one, or every client's."""
+        if self.strategy.merges:
+            return [self.complete(state.params)]
+        return [self.complete(state.clients[client]) for client in sorted(state.clients)]
+
+    def complete(self, params: Params) -> Params:
+        """Add what the method's scores need to merged parameters: a generative method's classifiers.
+
+        Real training samples take part only where one place has all of them.
+        """
+        space = self.benchmark.space
+        real = None
+        if self.strategy.pools and self.method.generates:
+            rows = torch.from_numpy(self.partition.clients[0]).to(self.device)
+            real = self.inputs[rows], self.labels[rows]
+        among = Candidates(space.names, self.semantics, space.seen, space.unseen)
+        return self.method.complete(params, among, self.seed, real)
+
+    def answers(self, params: Params) -> Answers:
+        """Ask a complete model for the classes of the benchmark's test samples."""
+        rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
+        with torch.no_grad():
+            scores = (self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows))
+            among_unseen = self._unseen_scores(params, rows) if self.method.generates else None
+            return answer(scores, self.benchmark.labels[rows], self.benchmark.space, among_unseen)
+
+    def _unseen_scores(self, params: Params, rows: NDArray[np.int64]) -> Iterator[Tensor]:
+        for inputs in self.batches(rows):
+            yield self.method.unseen_scores(params, inputs, self.semantics)
+
+    def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
+        """Give the inputs of samples, as many at once as memory well bears."""
+        # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
+        numbers = max(1, self.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
+        step = max(1, min(4096, _NUMBERS // numbers))
+        for start in range(0, len(rows), step):
+            yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.inputs.device)]
+
+
+def drawn_clients(fraction: float, present: int) -> int:
+    """Return how many clients take part in a round: at least one.
+
+    Example:
+        >>> drawn_clients(0.3, 10), drawn_clients(0.01, 10)
+        (3, 1)
+    """
+    return max(1, int(np.floor(fraction * present + 0.5)))
+
+
+def mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, float]:
+    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
+    found = {}
+    for term in dict.fromkeys(term for reply in replies for term in reply.terms):
+        pairs = zip(weights, replies, strict=True)
+        having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
+        found[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
+    return found

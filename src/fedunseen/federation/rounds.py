@@ -1,0 +1,161 @@
+"""The rounds of a run: train, let the task judge, write down, go on from the newest checkpoint after a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params
+from fedunseen.engines import Distributed, RoundResult
+from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole
+from fedunseen.federation.federation import Federation, State
+
+__all__ = ["Choice", "Judge", "Progress", "train"]
+
+
+class Progress(Protocol):
+    """Hears of every round."""
+
+    def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        """Hear that ``round`` of ``rounds`` of a stage is done; ``line`` is its line of metrics, None at the start."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which round's model is reported, and with which calibration factor; None: what is best on this stage's tests."""
+
+    round: int | None
+    factor: float | None
+
+
+class Judge(Protocol):
+    """Measures a round's models, and compares rounds: what a task does while a run trains."""
+
+    def measure(
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+    ) -> dict[str, Any]:
+        """Return the line of metrics of a round, counted from 0."""
+
+    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
+        """Write into a run directory what only exists while a round runs; ``kept``: its model is the run's so far."""
+
+    def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
+        """Return what orders rounds: the higher, the better."""
+
+    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
+        """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
+
+
+def train(
+    federation: Federation,
+    judge: Judge,
+    directory: RunDirectory,
+    rounds: int,
+    choice: Choice,
+    hear: Progress,
+    stage: str = "training",
+    observed: bool = False,
+) -> dict[str, Any]:
+    """Run all rounds, from the newest checkpoint on, and return the final numbers.
+
+    Args:
+        federation: what trains; a distributed one has met its parties.
+        judge: measures each round.
+        directory: where checkpoints, lines of metrics and the model go.
+        rounds: how many there are.
+        choice: which round's model is kept.
+        hear: hears of every round.
+        stage: what the rounds are for, for people.
+        observed: write down for the report what only exists while a round runs.
+
+    Raises:
+        FedUnseenError: training diverged, or the checkpoint is of another model.
+    """
+    state = federation.start()
+    order = list(state.params)
+    checkpoint = directory.newest_checkpoint(federation.device)
+    if checkpoint and (choice.round or 1) <= checkpoint.rounds and not is_whole(directory.model_path):
+        checkpoint = None  # the model of the chosen round is lost: only training again makes it
+    if checkpoint:
+        _check_shapes(directory, checkpoint, state.params)
+        params = {name: checkpoint.params[name] for name in order}
+        state = State(checkpoint.rounds, checkpoint.state, params, checkpoint.client_states)
+    directory.rewind(state.round)
+    lines = directory.metrics()
+    best = max((judge.merit(line) for line in lines), default=(-1.0, -1.0))
+    hear(stage, state.round, rounds, lines[-1] if lines else None)
+    for current in range(state.round, rounds):
+        started = time.perf_counter()
+        state, result = federation.round(state)
+        models = federation.models(state)
+        line = judge.measure(current, result, models, state.clients, choice)
+        line |= federation.strategy.notes(state.server)
+        if result.dropped:
+            line["dropped"] = {str(client): why for client, why in result.dropped.items()}
+        if result.seconds:
+            line["client_seconds"] = {str(client): seconds for client, seconds in result.seconds.items()}
+        line["seconds"] = round(time.perf_counter() - started, 4)
+        merit = judge.merit(line)
+        lines.append(line)
+        directory.add_metrics(line)
+        if federation.partition.remote and isinstance(federation.engine, Distributed):
+            directory.note_parties(federation.engine.parties)
+        kept = choice.round == current + 1 or (choice.round is None and merit >= best)
+        if observed:
+            judge.observe(directory.path, current, result, kept)
+        if kept:
+            write_tensors(directory.model_path, _model_tensors(federation, models, state))
+        best = max(best, merit)
+        directory.save_checkpoint(Checkpoint(state.round, state.params, state.server, dict(state.clients)))
+        hear(stage, state.round, rounds, line)
+    selected = choice.round
+    if selected is None:  # of equally good rounds the last, which has learnt most
+        selected = 1 + max(range(rounds), key=lambda i: (*judge.merit(lines[i]), i))
+    return {
+        **judge.numbers(lines, selected, directory.model_path),
+        **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
+        **_traffic(federation, lines),
+        "rounds": rounds,
+        "selected_round": selected,
+    }
+
+
+def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Params) -> None:
+    """Refuse a checkpoint of another model: a text encoder, say, that has changed since."""
+    for name, value in params.items():
+        found = checkpoint.params.get(name)
+        if found is None or found.shape != value.shape:
+            shape = "none" if found is None else f"one of shape {tuple(found.shape)}"
+            raise RunDirectoryError(
+                f"{directory.checkpoints}: the parameter {name!r} has the shape {tuple(value.shape)} now, but the "
+                f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
+            )
+
+
+def _model_tensors(federation: Federation, models: Sequence[Params], state: State) -> Params:
+    """Return the merged model; where nothing merges, every client's, under ``client/K/``."""
+    if federation.strategy.merges:
+        return models[0]
+    clients = zip(sorted(state.clients), models, strict=True)
+    return {f"client/{k}/{name}": value for k, own in clients for name, value in own.items()}
+
+
+def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Say what travels: bytes of a client in a round, on average, and how many parameters of each module there are."""
+    parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
+    found: dict[str, Any] = {
+        way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")
+    }
+    modules: dict[str, int] = {}
+    for name, count in federation.sizes.items():
+        modules[name.split(".")[0]] = modules.get(name.split(".")[0], 0) + count
+    found["parameters"] = modules
+    strategy = federation.strategy
+    travel = federation.first if strategy.merges and not strategy.pools else {}
+    found["parameters_shared"] = sum(value.numel() for value in travel.values())
+    return found

@@ -1,0 +1,262 @@
+"""What a task is: everything about a run that depends on what its model is for.
+
+A method names its task (``Method.task``). The road of a run asks the task, never the method, so that a new task is one
+file and one line in ``tasks/__init__.py``, or an entry point ``fedunseen.tasks`` of another package.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.settings import Settings
+from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
+from fedunseen.engines import RoundResult
+from fedunseen.federation.federation import Federation, mean_terms
+from fedunseen.federation.rounds import Choice
+from fedunseen.methods import Method
+
+__all__ = ["EvaluationSettings", "Prediction", "Question", "Task", "Trained"]
+
+
+class EvaluationSettings(Settings):
+    """How accuracies are measured and how rounds, calibration and settings are chosen."""
+
+    selection: Literal["validation", "best-on-test", "last"] = "validation"
+    """Where the round and the calibration factor are chosen: on validation classes, by a run of their own that never
+    sees a test sample; on the test set, as many papers do; or not at all (last round, no calibration)."""
+    criterion: Literal["harmonic", "zsl"] = "harmonic"
+    """What the chosen round has most of."""
+    calibration: Literal["stacking", "none"] = "stacking"
+    """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
+    factor: float | None = Field(None, allow_inf_nan=False)
+    """A fixed calibration factor in the method's score units, instead of a chosen one."""
+    clients: bool | None = None
+    """Measure every client's own model before merging, each round; by default for all methods but generative ones,
+    which would have to train classifiers for each."""
+    theory: bool = True
+    """Measure what DistZSL's theory promises on the reported round, and similarities on a few, for the report; only for
+    methods that predict attributes under strategies that merge."""
+    embedding: bool = True
+    """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
+    episodes: int = Field(600, ge=2)
+    """Few-shot: test episodes, fixed by the seed, on which accuracy and its 95 % interval are measured in the end."""
+    validation_episodes: int = Field(100, ge=2)
+    """Few-shot: episodes after every round, of validation classes where the round is chosen on them, else of unseen
+    ones (then the first test episodes)."""
+    boundaries: tuple[PositiveInt, ...] = (1, 5, 10, 20, 50)
+    """Few-shot with two features a sample: rounds after which the plane of an episode is drawn (FedFSL, Fig. 6)."""
+    choose: dict[str, list[Any]] = Field(default_factory=dict)
+    """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
+
+
+class Prediction(NamedTuple):
+    """One class of a ranking: its name and its score (the method's own units; seen classes less the calibration)."""
+
+    name: str
+    score: float
+
+
+Inputs = NDArray[Any] | str | Path | Sequence[str | Path]
+Classes = str | Path | Mapping[str, Sequence[float]]
+Examples = str | Path | Mapping[str, NDArray[Any] | Sequence[str | Path]]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What a finished run is asked.
+
+    Attributes:
+        inputs: samples as the benchmark's raw ones, (n, d) features or (n, channels, height, width) maps or images; or
+            paths of images or feature files.
+        classes: classes to add, or to replace by name: a CSV file (name, attributes...) or ``{name: attributes}``.
+        support: examples of classes: a folder with a folder for each class, or ``{name: examples}``.
+        top: how many classes of each ranking, None for all.
+        among: which classes are ranked: ``all``, ``unseen`` ones, or only the ``given`` ones.
+    """
+
+    inputs: Inputs
+    classes: Classes | None = None
+    support: Examples | None = None
+    top: int | None = None
+    among: str = "all"
+
+
+class Trained(Protocol):
+    """What a task's :meth:`Task.predict` is given of a finished run."""
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What ``manifest.json`` holds."""
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The final numbers."""
+
+    @property
+    def space(self) -> ClassSpace:
+        """The class space."""
+
+    @property
+    def params(self) -> Params:
+        """The merged model."""
+
+    @property
+    def method(self) -> Method:
+        """The method, made for the run's class space."""
+
+    @property
+    def method_name(self) -> str:
+        """The method's name in the experiment."""
+
+    @property
+    def pooled(self) -> bool:
+        """All training data lay in one place."""
+
+    @property
+    def scaler(self) -> Scaler:
+        """How vectors are scaled."""
+
+    def read_inputs(self, inputs: Inputs) -> NDArray[Any]:
+        """Return samples (n, ...) as the model takes them, before scaling."""
+
+    def scaled_semantics(self, semantics: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Scale the semantics (C, attributes) of classes as those of the run were scaled."""
+
+
+class Task(ABC):
+    """Base of all tasks. The class methods are asked before there is a federation; an instance judges its rounds.
+
+    Args:
+        federation: the run's; its benchmark is :meth:`held` of the other.
+        benchmark: the whole one.
+        evaluation: the experiment's settings.
+        rounds: how many rounds are run.
+
+    Attributes:
+        name: what ``Method.task`` says.
+        accuracies: the accuracies that a run reports, in percent; the first is the one to show where there is room for
+            one. Of several seeds, mean and standard deviation are reported.
+        also_averaged: patterns of other numbers of ``result.json`` that several seeds average.
+        needs_descriptions: classes must have attributes.
+        chooses_settings: ``evaluation.choose`` is there.
+        attackable: ``[attack]`` and ``[screening]`` are there: a client's samples have labels of their own.
+    """
+
+    name: ClassVar[str]
+    accuracies: ClassVar[tuple[str, ...]]
+    also_averaged: ClassVar[tuple[str, ...]] = ()
+    needs_descriptions: ClassVar[bool] = True
+    chooses_settings: ClassVar[bool] = True
+    attackable: ClassVar[bool] = True
+
+    def __init__(
+        self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings, rounds: int
+    ) -> None:
+        self.federation, self.benchmark, self.evaluation, self.rounds = federation, benchmark, evaluation, rounds
+
+    # Before there is a federation.
+
+    @classmethod
+    def held(cls, benchmark: Benchmark) -> Benchmark:
+        """Return what clients hold of a benchmark: here, all that is for training.
+
+        Raises:
+            DataError: nothing is left.
+        """
+        return benchmark
+
+    @classmethod
+    def able(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
+        """Leave out the clients that cannot take part, given the method's settings; here, nobody.
+
+        Raises:
+            ExperimentError: no client is left.
+        """
+        return partition
+
+    @classmethod
+    def prepare(cls, method: Method, benchmark: Benchmark) -> None:
+        """Tell the method what only the benchmark knows; here, nothing."""
+        return None
+
+    @classmethod
+    def chooses_apart(cls, evaluation: EvaluationSettings) -> bool:
+        """Say whether round, calibration and settings are chosen by a run of its own on validation classes."""
+        return False
+
+    @classmethod
+    @abstractmethod
+    def choice(
+        cls, evaluation: EvaluationSettings, method: type[Method], rounds: int, selecting: bool = False
+    ) -> Choice:
+        """Return what a run leaves to be chosen by its own numbers; ``selecting``: it is that run of its own."""
+
+    @classmethod
+    @abstractmethod
+    def order(
+        cls, line: Mapping[str, Any], evaluation: EvaluationSettings, method: type[Method]
+    ) -> tuple[float, float]:
+        """Return what orders rounds and runs by their numbers: the higher, the better."""
+
+    # While a run trains (:class:`fedunseen.federation.rounds.Judge`).
+
+    @abstractmethod
+    def measure(
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+    ) -> dict[str, Any]:
+        """Return the line of metrics of a round, counted from 0."""
+
+    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
+        """Write into a run directory what only exists while a round runs; ``kept``: its model is the run's so far."""
+        return None
+
+    def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
+        """Return what orders rounds: the higher, the better."""
+        return self.order(line, self.evaluation, type(self.federation.method))
+
+    @abstractmethod
+    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
+        """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
+
+    @abstractmethod
+    def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return what the report draws (``evaluation.safetensors``), from the written model and the numbers."""
+
+    def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what else several seeds report, beside mean and deviation (``summary``) of each number."""
+        return {}
+
+    # Afterwards.
+
+    @classmethod
+    @abstractmethod
+    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+        """Rank classes for each input, best first.
+
+        Raises:
+            DataError: an input or a class is wrong.
+            ExperimentError: the run's model cannot do this.
+        """
+
+    def shared_lines(self, round: int, result: RoundResult) -> dict[str, Any]:
+        """Return what every task's line of metrics has: losses, who took part, and what travelled."""
+        weights = self.federation.strategy.reply_weights(result.replies)
+        return {
+            "losses": mean_terms(weights, result.replies),
+            "participants": [reply.client for reply in result.replies],
+            "bytes_down": result.bytes_down,
+            "bytes_up": result.bytes_up,
+        }

@@ -1,0 +1,206 @@
+"""Zero-shot: judged by ZSL and generalised accuracies of test samples; predicts classes from their descriptions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.parameters import Params
+from fedunseen.data import ClassSpace, read_classes
+from fedunseen.data.class_space import check_semantics
+from fedunseen.engines import RoundResult
+from fedunseen.evaluation import Answers, best_factor, metrics
+from fedunseen.evaluation.measures import ZERO_SHOT
+from fedunseen.federation.rounds import Choice
+from fedunseen.methods import Candidates, Method
+from fedunseen.tasks.base import Classes, EvaluationSettings, Prediction, Question, Task, Trained
+from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
+from fedunseen.tasks.zero_shot_summary import observe_round, summary_tensors
+
+__all__ = ["ZeroShot", "added_classes"]
+
+_BLOCK = 64  # samples scored at once: images may take much memory on their way
+
+
+class ZeroShot(Task):
+    """Recognises classes by their descriptions, those that nobody holds too."""
+
+    name = "zero-shot"
+    accuracies = ZERO_SHOT
+    generalised: ClassVar[tuple[str, ...]] = accuracies[1:]  # those that calibration changes
+    also_averaged = ("uncalibrated_*", "backdoor*")
+
+    @classmethod
+    def chooses_apart(cls, evaluation: EvaluationSettings) -> bool:
+        """Choose in a run where validation classes play the unseen ones and no test sample takes part."""
+        return evaluation.selection == "validation"
+
+    @classmethod
+    def choice(
+        cls, evaluation: EvaluationSettings, method: type[Method], rounds: int, selecting: bool = False
+    ) -> Choice:
+        """Leave the round and the calibration factor open, unless the last round is to be reported."""
+        free = selecting or evaluation.selection == "best-on-test"
+        calibrates = free and evaluation.calibration == "stacking" and method.zero_shot
+        factor = evaluation.factor
+        return Choice(None if free else rounds, factor if factor is not None else None if calibrates else 0.0)
+
+    @classmethod
+    def order(
+        cls, line: Mapping[str, Any], evaluation: EvaluationSettings, method: type[Method]
+    ) -> tuple[float, float]:
+        """Order by the criterion, then by seen accuracy; by that alone if the method knows no unseen class.
+
+        What such a method answers on unseen classes is chance: before its outputs for them have learnt to be low, they
+        even win now and then, and the criterion would choose the round that is trained least.
+        """
+        if not method.zero_shot:
+            return (line["gzsl_seen"], 0.0)
+        return (line["zsl" if evaluation.criterion == "zsl" else "gzsl_harmonic"], line["gzsl_seen"])
+
+    def measure(
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+    ) -> dict[str, Any]:
+        """Measure the run's models, and each client's own before merging."""
+        federation, replies = self.federation, result.replies
+        many = [federation.answers(model) for model in models]
+        factor = best_factor(many) if choice.factor is None else choice.factor
+        line: dict[str, Any] = {"round": round + 1, **self._means(many, factor)}
+        plain = self._means(many, 0.0)
+        line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
+        line["calibration_factor"] = factor
+        line |= self.shared_lines(round, result)
+        line |= threat_line(federation, round, result, models, factor)
+        own_too = self.evaluation.clients
+        if own_too or (own_too is None and not federation.method.generates):
+            if federation.strategy.merges:
+                own = [federation.answers(federation.complete(result.models(i))) for i in range(len(replies))]
+            else:  # all clients' models have been asked
+                answers = dict(zip(sorted(clients), many, strict=True))
+                own = [answers[reply.client] for reply in replies]
+            measured = [metrics(one, factor) for one in own]
+            line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
+        return line
+
+    def _means(self, many: Sequence[Answers], factor: float) -> dict[str, float]:
+        each = [asdict(metrics(answers, factor)) for answers in many]
+        return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}
+
+    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
+        """Write similarities after some rounds, the theory's measurements of the kept one, and what an attack does."""
+        observe_round(self.federation, self.evaluation, self.rounds, path, round, result, kept)
+        observe_threats(self.federation, self.rounds, path, round, result.params)
+
+    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
+        """Return the accuracies of the chosen round, calibrated and not, and what threats did."""
+        names = (*self.accuracies, *(f"uncalibrated_{name}" for name in self.generalised), "calibration_factor")
+        found = {name: lines[selected - 1][name] for name in names}
+        found |= threat_result(self.federation, lines, selected)
+        if self.federation.method.generates:
+            real = "real seen and synthetic unseen features"
+            found["gzsl_head"] = real if self.federation.strategy.pools else "synthetic features of all classes"
+        return found
+
+    def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return answers, who held what, similarities, pictures and embeddings."""
+        return summary_tensors(self.federation, params, result["calibration_factor"], self.evaluation.embedding)
+
+    @classmethod
+    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+        """Rank classes by their descriptions; seen classes are lowered by the run's calibration factor."""
+        method, among = run.method, question.among
+        if question.support is not None:
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} learns classes from descriptions: give --classes instead of "
+                "--support"
+            )
+        names, semantics, seen, given = added_classes(run.space, question.classes)
+        if (question.classes is not None or among != "all") and not method.zero_shot:
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
+                "method, for example fedzsl, to predict others"
+            )
+        allowed = {"all": np.ones(len(names), dtype=bool), "unseen": ~seen, "given": given}.get(among)
+        if allowed is None:
+            raise ExperimentError(f"--among {among}: choose all, unseen or given")
+        if not allowed.any():
+            raise ExperimentError(f"--among {among}: there is no such class; give some with --classes")
+        if question.top is not None and question.top < 1:
+            raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
+        rows = run.read_inputs(question.inputs)
+        scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
+        scaled_semantics = torch.from_numpy(run.scaled_semantics(semantics))
+        params, factor = run.params, float(run.result["calibration_factor"])
+        if method.generates and question.classes is not None:  # its classifiers know the run's classes only
+            if run.pooled and seen[allowed].any():
+                factor = 0.0  # it was chosen for another classifier
+                warnings.warn(
+                    f"{run.path}: this run's classifier saw real samples of seen classes, which are not here; with "
+                    "classes given, one is trained on generated features alone, and not calibrated",
+                    stacklevel=3,
+                )
+            ids = np.arange(len(names))
+            params = method.complete(
+                params, Candidates(names, scaled_semantics, ids[seen], ids[~seen]), run.manifest["seed"]
+            )
+        with torch.no_grad():
+            score = method.scores if seen[allowed].any() else method.unseen_scores
+            blocks = [score(params, part, scaled_semantics) for part in torch.split(scaled, _BLOCK)]
+            scores = torch.cat(blocks).numpy()
+        scores = scores - factor * seen
+        kept = np.flatnonzero(allowed)
+        order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, : question.top]
+        return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+
+
+def added_classes(
+    space: ClassSpace, classes: Classes | None
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Add classes to those of a class space, or put them in the place of those of the same name.
+
+    Returns:
+        Names, raw semantics (C, attributes), which are seen (C,) and which were given (C,).
+
+    Raises:
+        DataError: a class is described wrongly.
+    """
+    names, semantics = list(space.names), space.semantics.copy()
+    seen = np.isin(np.arange(len(names)), space.seen)
+    if classes is None:
+        return names, semantics, seen, np.zeros(len(names), dtype=bool)
+    new, rows = _described(space, classes)
+    added: list[NDArray[np.float64]] = []
+    for name, row in zip(new, rows, strict=True):
+        if name in space.names:
+            semantics[names.index(name)] = row
+        else:
+            names.append(name)
+            added.append(row)
+    semantics = np.concatenate([semantics, *(row[None] for row in added)])
+    given = np.array([name in set(new) for name in names])
+    return names, semantics, np.concatenate([seen, np.zeros(len(added), dtype=bool)]), given
+
+
+def _described(space: ClassSpace, classes: Classes) -> tuple[Sequence[str], NDArray[np.float64]]:
+    if isinstance(classes, (str, Path)):
+        return read_classes(Path(classes), space)
+    for name, values in classes.items():
+        if len(values) != space.attributes:
+            raise DataError(
+                f"class {name!r} has {len(values)} attributes, but this run's classes have {space.attributes}"
+            )
+    try:
+        semantics = np.array([list(values) for values in classes.values()], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DataError("the attributes of a class must be numbers, as many as the run's classes have") from None
+    semantics = semantics.reshape(len(classes), space.attributes)
+    check_semantics(list(classes), semantics)
+    return list(classes), semantics
