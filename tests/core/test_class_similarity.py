@@ -13,8 +13,8 @@ from fedunseen.core.errors import DataError
 
 REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 FALLS_BACK = (
-    "the graphical lasso did not reach its optimum on these 5 classes: their correlation, which is within "
-    "alpha = 0.01 of it, is used instead; that is usual, and makes next to no difference"
+    "the graphical lasso found no optimum for these 5 classes: their correlation, no entry of which is more than "
+    "method.alpha = 0.01 from it, is used instead; only an alpha above 0.01 changes that"
 )
 
 
@@ -130,6 +130,47 @@ def test_where_the_solver_fails_s_is_taken_with_one_warning_a_call(monkeypatch, 
         assert [str(w.message) for w in caught] == [FALLS_BACK]
         assert (gamma == correlation(rows)).all()
     assert calls == [{}, {"enet_tol": 1e-8, "max_iter": 200}]
+
+
+def assert_optimal(gamma, s, alpha):
+    """Gamma is the optimum: its subgradient vanishes, and it is positive definite."""
+    theta, off = np.linalg.inv(gamma), ~np.eye(len(s), dtype=bool)
+    assert np.linalg.eigvalsh(gamma).min() > 0
+    np.testing.assert_allclose(np.diag(gamma), 1)
+    assert (np.abs(gamma - s)[off] <= alpha * (1 + 1e-9)).all()
+    linked = off & (np.abs(theta) > 1e-3 * np.abs(theta).max())
+    assert linked.any()
+    np.testing.assert_allclose((gamma - s)[linked], alpha * np.sign(theta[linked]), rtol=1e-3)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2])
+def test_where_the_solver_fails_a_larger_penalty_still_has_its_effect(monkeypatch, alpha):
+    rows = semantics(12, 4)  # a singular correlation
+    monkeypatch.setattr(module, "_solve", lambda s, alpha: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gamma = class_similarity(rows, alpha)
+        assert (class_similarity(rows, alpha) == gamma).all()  # from the cache
+    assert_optimal(gamma, correlation(rows), alpha)
+
+
+def test_both_solvers_agree(monkeypatch):
+    rows = semantics(6, 40)
+    theirs = class_similarity(rows, 0.1)
+    ours = module._by_multipliers(correlation(rows), 0.1)
+    assert_optimal(ours, correlation(rows), 0.1)
+    np.testing.assert_allclose(ours, theirs, atol=2e-3)  # theirs stops sooner
+
+
+def test_a_large_penalty_changes_the_similarities_of_a_real_class_space(monkeypatch):
+    path = REAL / "xlsa17_splits_only" / "APY" / "att_splits.mat"
+    if not path.is_file():
+        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
+    rows = scipy.io.loadmat(path)["att"].T
+    monkeypatch.setattr(module, "_solve", lambda s, alpha: None)  # as it ends on CUB, which takes longer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_optimal(class_similarity(rows, 0.2), correlation(rows), 0.2)
 
 
 @pytest.mark.parametrize(("dataset", "solved"), [("AWA2", True), ("APY", False), ("CUB", False)])

@@ -11,6 +11,7 @@ from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 from fedunseen.methods import METHODS
+from fedunseen.report.reproduce import command
 from fedunseen.strategies import STRATEGIES
 
 SECTIONS = (
@@ -293,10 +294,39 @@ def test_overrides_of_tables_add_to_them():
         ("data.root=C:\\data", ("data.root", "C:\\data")),
         ("data.root=a=b", ("data.root", "a=b")),
         ("evaluation.clients=false", ("evaluation.clients", False)),
+        ("encoder.outputs=null", ("encoder.outputs", None)),
+        ("encoder.name=null", ("encoder.name", "null")),
     ],
 )
 def test_a_value_of_set_is_toml_or_else_a_text(text, expected):
     assert parse_override(text) == expected
+
+
+def test_null_unsets_what_a_preset_has_set():
+    assert Experiment.load("mnist-maml-mi-adv").encoder.outputs == 2
+    made = Experiment.load("mnist-maml-mi-adv", dict([parse_override("encoder.outputs=null")]))
+    assert made.encoder.outputs is None
+    assert Experiment.from_dict(made.to_dict()).encoder.outputs is None
+    told, whole = command(made.to_dict())
+    assert (told, whole) == ("fedunseen run mnist-maml-mi-adv \\\n    --set encoder.outputs=null", True)
+
+
+def test_a_setting_that_would_do_nothing_is_refused():
+    for changes, sentence in (
+        (
+            {"method.name": "msdn", "encoder.name": "conv", "method.sce_classes": "seen"},
+            "method: calibration = 0.1 has no effect with sce_classes = 'seen', a softmax without the unseen classes: "
+            "set calibration = 0, or sce_classes = 'all'",
+        ),
+        (
+            {"strategy.name": "fedgloss", "strategy.dual": False, "strategy.beta": 10.0},
+            "strategy: beta = 10 has no effect with dual = false: leave beta at 100, or set dual = true",
+        ),
+    ):
+        with pytest.raises(ExperimentError) as error:
+            Experiment.load("digit-pairs", changes)
+        assert str(error.value) == sentence
+    assert Experiment.load("digit-pairs", {"strategy.name": "fedgloss", "strategy.dual": False}).strategy.beta == 100
 
 
 def test_an_experiment_cannot_be_changed():

@@ -3,6 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from map_problem import check_batched, make, problem, train, unseen_accuracy
+from pydantic import ValidationError
 
 from fedunseen import losses
 from fedunseen.encoders import Backbone
@@ -108,9 +109,17 @@ def test_every_parameter_comes_to_move(space):
 
 def test_self_calibration_needs_unseen_classes_in_the_softmax(space):
     assert "calibration" in method_of(space).loss(params_of(method_of(space)), batch(), method_of(space).context())[1]
-    for settings in ({"sce_classes": "seen"}, {"calibration": 0}):
+    for settings in ({"sce_classes": "seen", "calibration": 0}, {"calibration": 0}):
         method = method_of(space, **settings)
         assert "calibration" not in method.loss(params_of(method), batch(), method.context())[1]
+    for classes in ("seen", "local"):
+        with pytest.raises(ValidationError) as error:
+            MSDNSettings(sce_classes=classes)
+        (found,) = error.value.errors()
+        assert str(found["ctx"]["error"]) == (
+            f"calibration = 0.1 has no effect with sce_classes = '{classes}', a softmax without the unseen classes: "
+            "set calibration = 0, or sce_classes = 'all'"
+        )
 
 
 def test_clients_trained_as_one_batch_are_those_trained_one_by_one():

@@ -192,6 +192,8 @@ def preset_text(name: str) -> str:
 def parse_override(text: str) -> tuple[str, Any]:
     """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
 
+    TOML has no word for a setting that is not set: ``null`` unsets what a preset or a file has set.
+
     Raises:
         ExperimentError: there is no ``=`` or no section.
 
@@ -202,6 +204,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
         raise ExperimentError(f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10")
+    if value.strip() == "null" and not key.strip().endswith(".name"):
+        return key.strip(), None
     try:
         read = tomllib.loads(f"value = {value}")["value"]
         named = key.strip().endswith(".name") and not isinstance(read, str)  # a name may look like a number: nan

@@ -47,7 +47,8 @@ class DistZSLSettings(MethodSettings):
     temperature: float = Field(10.0, gt=0)
     """tau of Eq. 6; the paper names none, this is FedZSL's."""
     alpha: float = Field(0.01, gt=0)
-    """Penalty of the graphical lasso, delta of Eq. 5."""
+    """Penalty of the graphical lasso, delta of DistZSL Eq. 5: no similarity moves further than this from the
+    correlation of two classes' semantics. A run warns where a value up to 0.01 has no effect."""
     scale: float = Field(1.0, gt=0)
     """Factor on the compatibilities; Eq. 3 has none (1)."""
     sce_classes: Classes = "seen"

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -46,7 +46,7 @@ class MSDNSettings(MapSettings):
     sce: float = Field(1.0, gt=0)
     """Weight of the cross-entropy of both sub-networks."""
     calibration: float = Field(0.1, ge=0)
-    """Weight of the self-calibration, which keeps the unseen classes possible; needs sce_classes = "all"."""
+    """Weight of the self-calibration, which keeps the unseen classes possible; 0 unless sce_classes = "all"."""
     distillation: float = Field(1e-3, ge=0)
     """Weight of the distance between the two sub-networks' answers."""
     distance: Literal["weighted-l1", "l2"] = "weighted-l1"
@@ -57,6 +57,15 @@ class MSDNSettings(MapSettings):
     words: str = "one-hot"
     """Word vectors that the attributes start from: "one-hot" (none), "minilm", a text model's hub name or folder, or a
     file (.npy, .csv, or word vectors as .txt or .gz)."""
+
+    @model_validator(mode="after")
+    def _check_calibration(self) -> MSDNSettings:
+        if self.calibration and self.sce_classes != "all":
+            raise ValueError(
+                f"calibration = {self.calibration:g} has no effect with sce_classes = {self.sce_classes!r}, a softmax "
+                "without the unseen classes: set calibration = 0, or sce_classes = 'all'"
+            )
+        return self
 
 
 class MSDN(MapMethod):
@@ -71,8 +80,7 @@ class MSDN(MapMethod):
     def __init__(self, settings: MSDNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
         self.config = settings
-        # Unseen classes outside the softmax have no probability that could be kept up.
-        self.calibrates = bool(settings.calibration) and settings.sce_classes == "all" and len(space.unseen) > 0
+        self.calibrates = bool(settings.calibration) and len(space.unseen) > 0
 
     def init(self, rng: np.random.Generator) -> Params:
         """Take word vectors (attributes, w); draw the first W (w, channels) from N(0, 1), the others are zero."""

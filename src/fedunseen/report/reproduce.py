@@ -72,6 +72,8 @@ def _changes(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]
         renamed = content.get("name") != old.get("name")
         ordered = sorted(content.items(), key=lambda item: item[0] != "name")
         changes |= {f"{section}.{k}": v for k, v in ordered if renamed or k not in old or old[k] != v}
+        if not renamed:
+            changes |= {f"{section}.{k}": None for k in old if k not in content}  # it is unset
     return changes
 
 

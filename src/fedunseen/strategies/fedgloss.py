@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within
@@ -43,6 +43,15 @@ class FedGloSSSettings(StrategySettings):
     """Keep dual variables; false leaves sharpness-aware FedAvg."""
     warmup_rounds: int = Field(10, ge=0)
     """Rounds over which both radii rise from 0.001, as in the paper (a fifth or more of its rounds)."""
+
+    @model_validator(mode="after")
+    def _check_beta(self) -> FedGloSSSettings:
+        usual = FedGloSSSettings.model_fields["beta"].default
+        if not self.dual and self.beta != usual:
+            raise ValueError(
+                f"beta = {self.beta:g} has no effect with dual = false: leave beta at {usual:g}, or set dual = true"
+            )
+        return self
 
 
 class FedGloSS(Strategy):
