@@ -27,6 +27,9 @@ def test_the_settings_reference_is_what_the_code_reads(monkeypatch):
     page = (ROOT / "docs" / "experiment.md").read_text("utf-8")
     sections = {part.partition("]")[0]: part for part in page.split("\n## [")[1:]}
     listed = {section: re.findall(r'^### name = "(.*)"$', part, re.MULTILINE) for section, part in sections.items()}
+    for section, part in sections.items():
+        for bare in re.findall(r"^No keys of their own: (.*)\.$", part, re.MULTILINE):
+            listed[section] = sorted([*listed[section], *re.findall("`(.*?)`", bare)])
     monkeypatch.setattr("fedunseen.cli.settings.names", listed.__getitem__)
     assert page.endswith(reference())
 

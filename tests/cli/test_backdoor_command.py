@@ -7,6 +7,7 @@ import pytest
 from fedunseen.experiment import Experiment
 from fedunseen.experiment.study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
+from known_names import known
 
 TINY = ["digit-pairs"]
 for setting in ("strategy.rounds=4", "data.train_per_class=10", "data.test_per_class=4", "method.kl=0"):
@@ -144,9 +145,7 @@ def test_several_seeds_give_means_and_deviations(command, tmp_path):
     [
         (
             ["--defences", "norm-klip"],
-            "--defences: unknown defence 'norm-klip': did you mean 'norm-clip'? (known: "
-            + ", ".join(sorted(guards()))
-            + ")",
+            "--defences: unknown defence 'norm-klip': did you mean 'norm-clip'? " + known(guards(), "norm-klip"),
         ),
         (
             ["--set", "attack.name=nan"],

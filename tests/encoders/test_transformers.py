@@ -345,6 +345,19 @@ def test_a_hub_name_is_loaded_from_its_local_copy(monkeypatch, resnet_folder, ph
     assert not any(".bin" in pattern or ".pt" in pattern or ".py" in pattern for pattern in patterns)
 
 
+@pytest.mark.parametrize(("side", "expected"), [(448, 448), (224, 224), (32, 224)])
+def test_the_network_sees_images_of_the_size_that_the_data_have(resnet_folder, vit_folder, side, expected):
+    """``data.size`` alone is set for larger maps: it leaves no second size behind."""
+    shape = (3, side, side)
+    for encoder, cells in (
+        (resnet(resnet_folder, "maps", shape, size=None), 16),
+        (vit(vit_folder, "maps", shape, size=None), 8),
+    ):
+        network = encoder.backbone()
+        assert network.prepare.size == expected
+        assert network.shape[1:] == (expected // cells, expected // cells)
+
+
 def test_settings_that_make_no_sense_are_refused(resnet_folder, vit_folder):
     trained = {"trained": True}
     assert message(lambda: resnet(resnet_folder, **trained, stage=4).backbone(), ExperimentError) == (

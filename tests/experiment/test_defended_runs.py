@@ -11,6 +11,7 @@ from fedunseen.engines.local import in_process
 from fedunseen.experiment.registry import find, names
 from fedunseen.federation.directory import RunDirectory
 from fedunseen.threats.defences import DEFENCES
+from known_names import known
 
 SHORT = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}
 PRIVATE = {**SHORT, "privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
@@ -151,8 +152,8 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
         ({"defence.name": "krum", "defence.malicious": 4}, "defence.name = 'krum' with defence.malicious = 4 needs "
          "2 * 4 + 3 = 11 clients a round, but round 1 has 3: choose another defence, or let more clients take part"),
         ({"defence.name": "norm-clip", "defence.bound": 0}, "defence.bound: input should be greater than 0, not 0"),
-        ({"defence.name": "norm-clap"}, "defence.name: unknown defence 'norm-clap': did you mean 'norm-clip'? (known: "
-         f"{', '.join(sorted(DEFENCES))})"),
+        ({"defence.name": "norm-clap"}, "defence.name: unknown defence 'norm-clap': did you mean 'norm-clip'? "
+         f"{known(DEFENCES, 'norm-clap')}"),
         ({"defence.malicious": 2}, "defence: unknown key 'malicious' (known: name)"),
         ({"defence.name": "median", "strategy.name": "local"}, "defence.name = 'median' has no effect with "
          "strategy.name = 'local', which merges no clients' updates: leave it out, or choose a strategy that does"),

@@ -8,6 +8,7 @@ from fedunseen import run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.registry import find, names
 from fedunseen.methods import METHODS
+from known_names import known
 
 MODULE = """
 from typing import Literal
@@ -114,8 +115,7 @@ def test_an_unknown_name_is_compared_with_those_of_other_packages_too(make):
     with pytest.raises(ExperimentError) as error:
         make({"method.name": "mnie"})
     assert str(error.value) == (
-        "method.name: unknown method 'mnie': did you mean 'mine'? "
-        f"(known: {', '.join(sorted({*METHODS, 'broken', 'mine'}))})"
+        f"method.name: unknown method 'mnie': did you mean 'mine'? {known({*METHODS, 'broken', 'mine'}, 'mnie')}"
     )
 
 

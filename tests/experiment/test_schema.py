@@ -1,5 +1,4 @@
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from fedunseen.experiment.schema import parse_override, preset_names, preset_tex
 from fedunseen.methods import METHODS
 from fedunseen.report.reproduce import command
 from fedunseen.strategies import STRATEGIES
+from known_names import known
 
 SECTIONS = (
     "(known: attack, data, defence, encoder, engine, evaluation, method, partition, privacy, run, screening, strategy)"
@@ -20,11 +20,6 @@ SECTIONS = (
 PRESETS = ", ".join(
     sorted(path.stem for path in (Path(fedunseen.__file__).parent / "experiment" / "presets").glob("*.toml"))
 )
-
-
-def known(names: Iterable[str]) -> str:
-    """Return the end of a refusal: it names all that there are, so that no test has to be told of a new one."""
-    return f"(known: {', '.join(sorted(names))})"
 
 
 WHOLE = "input should be a valid integer"
@@ -51,16 +46,16 @@ WHOLE = "input should be a valid integer"
          "for example --set strategy.rounds=10"),
         (
             "method.name=fedzls",
-            f"method.name: unknown method 'fedzls': did you mean 'fedzsl'? {known(METHODS)}",
+            f"method.name: unknown method 'fedzls': did you mean 'fedzsl'? {known(METHODS, 'fedzls')}",
         ),
-        ("method.name=vgg", f"method.name: unknown method 'vgg' {known(METHODS)}"),
+        ("method.name=vgg", f"method.name: unknown method 'vgg' {known(METHODS, 'vgg')}"),
         (
             "data.name=digitpairs",
-            f"data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? {known(BENCHMARKS)}",
+            f"data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? {known(BENCHMARKS, 'digitpairs')}",
         ),
         (
             "strategy.name=fedporx",
-            f"strategy.name: unknown strategy 'fedporx': did you mean 'fedprox'? {known(STRATEGIES)}",
+            f"strategy.name: unknown strategy 'fedporx': did you mean 'fedprox'? {known(STRATEGIES, 'fedporx')}",
         ),
         (
             "partition.kind=pcdd",
@@ -68,7 +63,7 @@ WHOLE = "input should be a valid integer"
         ),
         (
             "engine.name=flowr",
-            f"engine.name: unknown engine 'flowr': did you mean 'flower'? {known(ENGINES)}",
+            f"engine.name: unknown engine 'flowr': did you mean 'flower'? {known(ENGINES, 'flowr')}",
         ),
         ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, cpu, cuda)"),
         ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, standard, x10)"),
@@ -213,7 +208,7 @@ def test_an_unknown_preset_is_refused(name):
     with pytest.raises(ExperimentError) as error:
         Experiment.load(name)
     hint = ": did you mean 'digit-pairs'?" if name == "digit-pair" else ""
-    expected = f"unknown preset {name!r}{hint} (known: {PRESETS}); an experiment file ends in .toml"
+    expected = f"unknown preset {name!r}{hint} {known(preset_names(), name)}; an experiment file ends in .toml"
     assert str(error.value) == expected
 
 

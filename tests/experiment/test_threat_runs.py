@@ -14,6 +14,7 @@ from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.registry import find
 from fedunseen.federation.directory import load_params
 from fedunseen.threats import ATTACKS, SCREENINGS
+from known_names import known
 
 LAST = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
 BACKDOOR = {**LAST, "attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
@@ -339,7 +340,7 @@ def test_triggers_of_features_from_a_folder(make, tmp_path):
         ({"attack.scale": float("inf")}, "attack.scale: input should be a finite number, not inf"),
         (
             {"attack.name": "backdor"},
-            f"attack.name: unknown attack 'backdor': did you mean 'backdoor'? (known: {', '.join(sorted(ATTACKS))})",
+            f"attack.name: unknown attack 'backdor': did you mean 'backdoor'? {known(ATTACKS, 'backdor')}",
         ),
         (
             {"strategy.name": "local"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -23,14 +24,7 @@ def reference() -> str:
     for section in SECTIONS:
         parts.append(f"## [{section}]")
         if section in NAMED:
-            kinds: list[type[Settings]] = [find(section, name).Settings for name in names(section)]
-            common = set.intersection(*(set(kind.model_fields) for kind in kinds))
-            same = {key for key in common if len({repr(kind.model_fields[key]) for kind in kinds}) == 1}
-            if same:
-                parts.append("Every choice has:\n\n" + _table(kinds[0], same))
-            for name, kind in zip(names(section), kinds, strict=True):
-                own = set(kind.model_fields) - same - {"name"}
-                parts.append(f'### name = "{name}"\n\n' + (_table(kind, own) if own else "No keys of its own."))
+            parts += _choices({name: find(section, name).Settings for name in names(section)})
         else:
             single: dict[str, type[Settings]] = {
                 "partition": PartitionSettings,
@@ -40,6 +34,34 @@ def reference() -> str:
             only = single.get(section, RunSettings)
             parts.append(_table(only, set(only.model_fields)))
     return "\n\n".join(parts) + "\n"
+
+
+def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
+    """Return the tables of a section's choices: keys that several have in the same words stand once, at the top."""
+    sharing: dict[tuple[str, str], list[str]] = {}  # a key with its default and meaning -> who has it
+    for name, kind in kinds.items():
+        for key, field in kind.model_fields.items():
+            sharing.setdefault((key, repr(field)), []).append(name)
+    groups: dict[tuple[str, ...], set[str]] = {}
+    for (key, _), who in sharing.items():
+        groups.setdefault(tuple(who), set()).add(key)
+    # all choices, or three at least of which more than one key can be said
+    groups = {w: keys for w, keys in groups.items() if len(w) == len(kinds) or (len(w) > 2 and len(keys) > 1)}
+    parts = []
+    for who, keys in sorted(groups.items(), key=lambda group: (-len(group[0]), group[0])):
+        named = ", ".join(f"`{name}`" for name in who)
+        title = "Every choice has:" if len(who) == len(kinds) else f"{named} have:"
+        parts.append(f"{title}\n\n" + _table(kinds[who[0]], keys))
+    bare = []
+    for name, kind in kinds.items():
+        told = {"name"}.union(*(keys for who, keys in groups.items() if name in who))
+        if own := set(kind.model_fields) - told:
+            parts.append(f'### name = "{name}"\n\n' + _table(kind, own))
+        else:
+            bare.append(f"`{name}`")
+    if bare:
+        parts.append(f"No keys of their own: {', '.join(bare)}.")
+    return parts
 
 
 def _table(kind: type[Settings], keys: set[str]) -> str:

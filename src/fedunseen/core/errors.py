@@ -55,16 +55,27 @@ class MissingDependencyError(FedUnseenError):
     """An optional library is needed: install the extra that the message names."""
 
 
+FEW = 12
+"""So many known names are listed whole; of more, only the nearest."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Say that ``name`` is unknown, with the nearest known name if there is one.
+    """Say that ``name`` is unknown: with the nearest known name and all others, or with the nearest three of many.
 
     Example:
         >>> unknown("method", "fedzls", ["fedzsl", "classifier"])
         "unknown method 'fedzls': did you mean 'fedzsl'? (known: classifier, fedzsl)"
         >>> unknown("method", "resnet", ["fedzsl", "classifier"])
         "unknown method 'resnet' (known: classifier, fedzsl)"
+        >>> unknown("preset", "sun-fedzls", [f"{data}-{method}" for data in ("awa2", "cub", "sun", "apy")
+        ...                                  for method in ("fedzsl", "distzsl", "free", "clswgan")])
+        "unknown preset 'sun-fedzls': did you mean 'sun-fedzsl'? (the nearest: sun-fedzsl, cub-fedzsl, sun-free)"
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
+    if len(names) > FEW:
+        return (
+            f"unknown {kind} {name!r}{hint} (the nearest: {', '.join(difflib.get_close_matches(name, names, 3, 0.0))})"
+        )
     return f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})"

@@ -33,6 +33,7 @@ __all__ = ["NetworkBackbone", "ResNet", "ResNetSettings", "ViT", "ViTBackbone", 
 _ENCODED_AT_ONCE = 32  # images; more is no faster
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+_LEAST = 224  # pixels: what the known networks were trained on
 
 # Architectures that need no file where nothing pretrained is wanted.
 _KNOWN: dict[str, dict[str, Any]] = {
@@ -56,8 +57,9 @@ class _NetworkSettings(EncoderSettings):
     pretrained: bool = True
     """Whether to start from the weights that are there; otherwise from random ones (He, or as the architecture's
     authors do), for which well-known names need no download."""
-    size: PositiveInt = 224
-    """Side of the images that the network sees; others are resized without keeping their proportions."""
+    size: PositiveInt | None = None
+    """Side of the images that the network sees; others are resized without keeping their proportions. Unset, the
+    images' own side, as `data.size` says, but at least 224."""
     resize: Resize = "bilinear"
     """How they are resized: `bilinear` or `bicubic`."""
     frozen_layers: tuple[str, ...] = ()
@@ -228,6 +230,7 @@ class _Network(Encoder):
         super().__init__(settings, image_shape, output)
         require_transformers(f"the encoder {self.kind!r}")
         self.config = settings
+        self.size: int = settings.size or max(_LEAST, *image_shape[1:])
         self.trained = settings.trained
         self.folder = None if self._drawn() else weights_folder(settings.weights, "encoder.weights")
         self.architecture = _KNOWN[settings.weights] if self.folder is None else self._read_architecture(self.folder)
@@ -291,7 +294,7 @@ class _Network(Encoder):
                 mean, deviation = said.get("image_mean", mean), said.get("image_std", deviation)
             else:
                 mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-        return Preparation(self.image_shape, self.config.size, self.config.resize, tuple(mean), tuple(deviation))
+        return Preparation(self.image_shape, self.size, self.config.resize, tuple(mean), tuple(deviation))
 
     def _patterns(self) -> tuple[str, ...]:
         return tuple(self.config.frozen_layers) if self.trained else ()
@@ -349,7 +352,7 @@ class ViT(_Network):
         from transformers import ViTConfig, ViTModel
 
         config = ViTConfig.from_dict(self.architecture)
-        patch, size = config.patch_size, self.config.size
+        patch, size = config.patch_size, self.size
         if not self.config.pretrained:
             config.image_size = size  # the positions are drawn anyway
         if size % patch:
