@@ -196,7 +196,7 @@ def examine(
     from fedunseen.threats import Subject, measure_classifier, measure_method
 
     kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
-    if kind.episodic:
+    if not task_of(experiment).attackable:
         raise ExperimentError(
             f"method.name = {experiment.method.name!r} learns from episodes, whose gradients no attack here inverts: "
             "choose a zero-shot method or a classifier, for example fedzsl"
@@ -210,11 +210,6 @@ def examine(
         raise ExperimentError(
             f"strategy.name = {experiment.strategy.name!r} sends no gradients: choose one that merges updates, for "
             "example fedavg"
-        )
-    if not task_of(experiment).attackable:
-        raise ExperimentError(
-            f"method.name = {experiment.method.name!r} sends gradients of whole episodes, and these attacks recover "
-            "single samples with a label each: choose a zero-shot method, for example fedzsl"
         )
     seed = experiment.run.seed
     benchmark = load_data(experiment, seed)

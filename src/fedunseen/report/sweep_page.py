@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_text
 from fedunseen.evaluation.measures import FEW_SHOT, TITLES, ZERO_SHOT
 from fedunseen.evaluation.measures import SHORT as NAMED
-from fedunseen.experiment.registry import find
+from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve, Frame
@@ -107,7 +107,7 @@ def _few_shot(row: Row) -> bool:
     """Say whether a cell's runs are few-shot runs."""
     if row.mean or row.cell.experiment is None:
         return "few_shot" in row.mean
-    return bool(find("method", row.cell.experiment.method.name).episodic)
+    return "few_shot" in task_of(row.cell.experiment).accuracies
 
 
 def _spread(row: Row, metric: str) -> float | None:

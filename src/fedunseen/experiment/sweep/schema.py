@@ -26,7 +26,7 @@ from pydantic import Field, ValidationError
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import Settings
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotName, ZeroShotName
-from fedunseen.experiment.registry import find, names
+from fedunseen.experiment.registry import names, task_of
 from fedunseen.experiment.schema import Experiment
 
 __all__ = [
@@ -195,7 +195,7 @@ class Sweep:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The accuracies that its runs have."""
-        kinds = [find("method", cell.experiment.method.name).episodic for cell in self.cells if cell.experiment]
+        kinds = ["few_shot" in task_of(cell.experiment).accuracies for cell in self.cells if cell.experiment]
         return (() if kinds and all(kinds) else ZERO_SHOT) + (FEW_SHOT if any(kinds) else ())
 
 

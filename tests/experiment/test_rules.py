@@ -1,0 +1,300 @@
+"""What goes with what: every rule refuses what it is there for, in its own words, and lets pass what fits."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import Experiment
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.phases import SGD, Adam
+from fedunseen.data import Partition
+from fedunseen.data.partition import NEVER
+from fedunseen.experiment import rules
+
+LAST = {"evaluation.selection": "last"}
+ALL = (*rules.READING, *rules.ENCODING, *rules.BUILDING, *rules.PRESENCE)
+
+# Refused when the experiment is read: rule -> preset, settings, how its sentence begins.
+READ = {
+    "closed_form_needs_one_place": ("digit-pairs", {"method.name": "eszsl"}, "method.name = 'eszsl' is a closed form"),
+    "defence_and_privacy_need_merging": (
+        "digit-pairs",
+        {**LAST, "defence.name": "median", "strategy.name": "local"},
+        "defence.name = 'median' has no effect with strategy.name = 'local'",
+    ),
+    "defence_needs_bounded_merging": (
+        "digit-pairs",
+        {"defence.name": "median", "strategy.name": "fednova"},
+        "defence.name = 'median' cannot bound what strategy.name = 'fednova' merges",
+    ),
+    "privacy_needs_a_mean": (
+        "digit-pairs",
+        {**LAST, "privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1, "strategy.name": "scaffold"},
+        "privacy.name = 'client-level' protects the mean of the updates",
+    ),
+    "privacy_hides_numbers_of_samples": (
+        "digit-pairs",
+        {
+            **LAST,
+            "privacy.name": "client-level",
+            "privacy.epsilon": 8,
+            "privacy.clip": 1,
+            "strategy.weights": "samples",
+        },
+        "privacy.name = 'client-level' cannot weight clients by how many samples they have",
+    ),
+    "privacy_counts_every_round": (
+        "digit-pairs",
+        {"privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1},
+        "privacy.name = 'client-level' counts every round",
+    ),
+    "attack_and_screening_need_merging": (
+        "digit-pairs",
+        {**LAST, "attack.name": "sign-flip", "strategy.name": "centralised"},
+        "attack.name = 'sign-flip' is about clients whose updates are merged",
+    ),
+    "attack_and_screening_need_labels": (
+        "digits-maml",
+        {"attack.name": "sign-flip"},
+        "attack.name = 'sign-flip' is not there for few-shot methods",
+    ),
+    "screening_needs_one_loss": (
+        "digit-pairs-clswgan",
+        {"screening.name": "magnitude"},
+        "screening.name = 'magnitude' judges the features that one loss is computed from",
+    ),
+    "attack_begins_in_time": (
+        "digit-pairs",
+        {**LAST, "attack.name": "sign-flip", "attack.rounds": "50"},
+        "attack.rounds = '50' begins after the last of 40 rounds",
+    ),
+    "attack_needs_the_last_round": (
+        "digit-pairs",
+        {"attack.name": "sign-flip", "attack.rounds": "3"},
+        "attack.name = 'sign-flip' is measured round by round",
+    ),
+    "deployment_has_data_elsewhere": (
+        "digit-pairs",
+        {"engine.name": "flower", "engine.mode": "deployment"},
+        "engine.mode = 'deployment' is not for this experiment: evaluation.selection = 'validation'",
+    ),
+    "choosing_needs_validation": (
+        "digit-pairs",
+        {**LAST, "evaluation.choose": {"method.lr": [0.1]}},
+        "evaluation.choose needs evaluation.selection = 'validation'",
+    ),
+    "factor_needs_calibration": (
+        "digit-pairs",
+        {"evaluation.factor": 1.0, "evaluation.calibration": "none"},
+        "evaluation.factor has no effect with evaluation.calibration = 'none'",
+    ),
+    "factor_needs_unseen_classes": (
+        "digit-pairs-classifier",
+        {"evaluation.factor": 1.0},
+        "evaluation.factor has no effect on method.name = 'classifier'",
+    ),
+    "choosing_needs_a_run_of_its_own": (
+        "omniglot-maml",
+        {"evaluation.selection": "validation", "evaluation.choose": {"method.lr": [0.1]}},
+        "evaluation.choose is not there for few-shot methods",
+    ),
+    "only_some_settings_are_chosen": (
+        "digit-pairs",
+        {"evaluation.choose": {"data.name": ["digits"]}},
+        "evaluation.choose: 'data.name' cannot be chosen",
+    ),
+    "exclusive_peers_need_plain_means": (
+        "digits-maml",
+        {"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},
+        "method.exclusive needs merged models that are plain means",
+    ),
+    "sharing_needs_merging": (
+        "digit-pairs",
+        {"strategy.name": "local", "strategy.shared": ["g.*"]},
+        "strategy.shared has no effect with strategy.name = 'local'",
+    ),
+}
+
+
+def load(preset="digit-pairs", **settings):
+    """Load a preset; ``section__key`` is ``section.key``."""
+    return Experiment.load(preset, {key.replace("__", "."): value for key, value in settings.items()})
+
+
+def benchmark(kind="vectors", attributes=4, train=3, image_shape=None):
+    """Stand in for what rules ask of a benchmark."""
+    space = SimpleNamespace(attributes=attributes)
+    return SimpleNamespace(name="it", kind=kind, space=space, train=np.arange(train), image_shape=image_shape)
+
+
+def method(*optimisers, trained=False, batched=True, generates=False, private=(), training_only=()):
+    """Stand in for what rules ask of a method."""
+    phases = [SimpleNamespace(optimiser=one) for one in optimisers or (SGD(0.1, 0.9, 0.0),)]
+    backbone = SimpleNamespace(trained=trained)
+    return SimpleNamespace(
+        phases=lambda: phases, backbone=backbone, batched=batched, generates=generates, private=private,
+        training_only=training_only,
+    )  # fmt: skip
+
+
+def encoded(kind, shape, reads="images", trained=None, **settings):
+    made = None if trained is None else SimpleNamespace(trained=trained)
+    return rules.Encoded(load(**settings), kind, shape, reads, made)
+
+
+def built(given=None, made=None, first=None, preset="digit-pairs", fits_scaling=True, **settings):
+    return rules.Built(load(preset, **settings), given or benchmark(), made, first, fits_scaling)
+
+
+def presence(clients, first=0, **settings):
+    """Clients with a sample each, that come in round ``first``."""
+    held = tuple(np.array([k]) for k in range(clients))
+    partition = Partition(held, np.full(clients, first), np.full(clients, NEVER))
+    return rules.Presence(load(**LATEST, **settings), partition)
+
+
+LATEST = {"evaluation__selection": "last"}
+PRIVATE = {**LATEST, "privacy__name": "client-level", "privacy__epsilon": 8, "privacy__clip": 1}
+CONV = {"encoder__name": "conv"}
+FLIP = {"encoder__augment": ["flip"], **CONV}
+WEIGHT = torch.zeros(2)
+
+# Refused later: rule -> facts that it refuses, facts that it lets pass, how its sentence begins.
+LATER = {
+    "images_need_an_encoder": lambda: (
+        encoded("images", (3, 8, 8), None), encoded("images", (3, 8, 8), **CONV),
+        "data.name = 'digit-pairs' gives images, and encoder.name = 'none' makes no features of them",
+    ),
+    "sequences_need_an_encoder": lambda: (
+        encoded("sequences", (7, 3), None), encoded("sequences", (7, 3), "sequences", encoder__name="gru"),
+        "data.name = 'digit-pairs' gives sequences, and encoder.name = 'none' makes no features of them",
+    ),
+    "encoder_needs_images": lambda: (
+        encoded("vectors", None, **CONV), encoded("vectors", (8, 8), **CONV),
+        "encoder.name = 'conv' needs images, but data.name = 'digit-pairs' gives features",
+    ),
+    "encoder_reads_what_there_is": lambda: (
+        encoded("sequences", (7, 3), **CONV), encoded("images", (3, 8, 8), **CONV),
+        "encoder.name = 'conv' reads images, but data.name = 'digit-pairs' gives sequences: name another, for "
+        "example gru",
+    ),
+    "augmentation_needs_training": lambda: (
+        encoded("images", (3, 8, 8), trained=False, **FLIP), encoded("images", (3, 8, 8), trained=True, **FLIP),
+        "encoder.augment changes images while encoder.name = 'conv' trains, but here it is frozen",
+    ),
+    "augmentation_needs_images": lambda: (
+        encoded("vectors", (8, 8), trained=True, **FLIP), encoded("images", (3, 8, 8), trained=True, **FLIP),
+        "encoder.augment needs images, and data.name = 'digit-pairs' gives vectors",
+    ),
+    "scaling_needs_vectors": lambda: (
+        encoded("images", (3, 8, 8), trained=True, data__features=["l2"], **CONV),
+        encoded("images", (3, 8, 8), trained=False, data__features=["l2"], **CONV),
+        "data.features scales vectors, but encoder.name = 'conv' takes images",
+    ),
+    "descriptions_are_there": lambda: (
+        built(benchmark(attributes=0)), built(benchmark(attributes=0), preset="digits-maml"),
+        "data.name = 'digit-pairs' has no descriptions of its classes, which method.name = 'fedzsl' needs",
+    ),
+    "scaling_has_samples_to_fit": lambda: (
+        built(benchmark(train=0), data__features=["centre"]),
+        built(benchmark(train=0), data__features=["centre"], fits_scaling=False),
+        "data.features = ['centre'] is fitted to training samples, and it has none",
+    ),
+    "scaling_is_of_vectors": lambda: (
+        built(benchmark("maps"), data__features=["l2"]), built(data__features=["l2"]),
+        "data.features scales vectors, but it has maps",
+    ),
+    "maps_come_from_an_encoder": lambda: (
+        built(method__name="apn"), built(benchmark(image_shape=(8, 8)), method__name="apn", **CONV),
+        "method.name = 'apn' needs feature maps, but data.name = 'digit-pairs' gives vectors",
+    ),
+    "frozen_features_stay": lambda: (
+        built(made=method(trained=True), preset="digit-pairs-clswgan"),
+        built(made=method(), preset="digit-pairs-clswgan"),
+        "method.name = 'clswgan' learns from features that stay what they are, but encoder.name = 'none' is trained",
+    ),
+    "clients_train_as_one_batch": lambda: (
+        built(made=method(batched=False), engine__mode="batched"), built(made=method(), engine__mode="batched"),
+        "method.name = 'fedzsl' with encoder.name = 'none' cannot train clients as one batch",
+    ),
+    "steps_can_be_counted": lambda: (
+        built(made=method(Adam(0.1)), strategy__name="scaffold"), built(made=method(), strategy__name="scaffold"),
+        "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'fedzsl' does not",
+    ),
+    "scoring_has_what_it_needs": lambda: (
+        built(made=method(), first={"f.0": WEIGHT, "g.0": WEIGHT}, strategy__shared=["g.*"]),
+        built(made=method(training_only=("f.*",)), first={"f.0": WEIGHT, "g.0": WEIGHT}, strategy__shared=["g.*"]),
+        "strategy.shared keeps 'f.0' with the clients, but the merged model of method.name = 'fedzsl' cannot score "
+        "without it: add 'f.*'",
+    ),
+    "screening_sees_one_loss": lambda: (
+        built(made=method(SGD(1, 0, 0), SGD(1, 0, 0)), screening__name="magnitude", **LATEST),
+        built(made=method(), screening__name="magnitude", **LATEST),
+        "screening.name = 'magnitude' judges the features that one loss is computed from",
+    ),
+    "probes_have_scores": lambda: (
+        built(made=method(generates=True), defence__name="class-probes"),
+        built(made=method(), defence__name="class-probes"),
+        "defence.name = 'class-probes' asks the merged model for scores of classes, which method.name = 'fedzsl' has "
+        "only after training classifiers",
+    ),
+    "privacy_judges_each_alone": lambda: (
+        built(made=method(), defence__name="median", **PRIVATE),
+        built(made=method(), defence__name="norm-clip", defence__bound=1.0, **PRIVATE),
+        "privacy.name = 'client-level' needs a defence that judges every update by itself",
+    ),
+    "privacy_has_no_statistics": lambda: (
+        built(first={"f.norm.running_mean": WEIGHT}, **PRIVATE), built(first={"f.weight": WEIGHT}, **PRIVATE),
+        "privacy.name = 'client-level' cannot protect running statistics ('f.norm.running_mean')",
+    ),
+    "somebody_is_present": lambda: (
+        presence(3, first=2), presence(3), "no client with samples is present in round 0 (counted from 0)",
+    ),
+    "enough_for_the_defence": lambda: (
+        presence(3, defence__name="bulyan"), presence(30, defence__name="bulyan"), "defence.name = 'bulyan'",
+    ),
+}  # fmt: skip
+
+
+def test_every_rule_has_its_case():
+    found = [rule.__name__ for rule in ALL]
+    assert sorted(found) == sorted([*READ, *LATER])
+
+
+@pytest.mark.parametrize("name", READ)
+def test_an_experiment_is_refused_when_it_is_read(name):
+    preset, settings, sentence = READ[name]
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(preset, settings)
+    assert str(error.value).startswith(sentence)
+    # It is this rule that says so, and it has nothing against the preset.
+    asked = getattr(rules, name)(rules.Chosen(Experiment.load(preset)))
+    assert asked is None
+
+
+def said(rule, facts):
+    """Return what a rule says; one asks a class that raises by itself."""
+    try:
+        return rule(facts)
+    except ExperimentError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_is_found_out_later_is_refused_too(name):
+    wrong, right, sentence = LATER[name]()
+    rule = getattr(rules, name)
+    found = said(rule, wrong)
+    assert found is not None
+    assert found.startswith(sentence)
+    assert said(rule, right) is None
+
+
+def test_the_first_rule_that_objects_is_heard():
+    facts = replace(encoded("images", (3, 8, 8), None), experiment=load())
+    with pytest.raises(ExperimentError, match="gives images, and encoder"):
+        rules.obey(rules.ENCODING, facts)
+    rules.obey(rules.ENCODING, encoded("images", (3, 8, 8), **CONV))
