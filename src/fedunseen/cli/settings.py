@@ -48,13 +48,13 @@ def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
     # all choices, or three at least of which more than one key can be said
     groups = {w: keys for w, keys in groups.items() if len(w) == len(kinds) or (len(w) > 2 and len(keys) > 1)}
     parts = []
-    for who, keys in sorted(groups.items(), key=lambda group: (-len(group[0]), group[0])):
-        named = ", ".join(f"`{name}`" for name in who)
-        title = "Every choice has:" if len(who) == len(kinds) else f"{named} have:"
-        parts.append(f"{title}\n\n" + _table(kinds[who[0]], keys))
+    for having, keys in sorted(groups.items(), key=lambda group: (-len(group[0]), group[0])):
+        named = ", ".join(f"`{name}`" for name in having)
+        title = "Every choice has:" if len(having) == len(kinds) else f"{named} have:"
+        parts.append(f"{title}\n\n" + _table(kinds[having[0]], keys))
     bare = []
     for name, kind in kinds.items():
-        told = {"name"}.union(*(keys for who, keys in groups.items() if name in who))
+        told = {"name"}.union(*(keys for having, keys in groups.items() if name in having))
         if own := set(kind.model_fields) - told:
             parts.append(f'### name = "{name}"\n\n' + _table(kind, own))
         else:

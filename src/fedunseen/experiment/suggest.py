@@ -148,7 +148,7 @@ def _features(folder: Path, written: list[Path]) -> _Found:
     """Look at ``features.npz``."""
     choices = []
     if not (folder / "classes.csv").is_file():
-        arrays = load_arrays(folder / "features.npz")
+        arrays = load_arrays(folder / "features.npz", ("labels", "split"))
         labels = arrays.get("labels")
         if labels is None or labels.dtype.kind not in "US":
             raise DataError(
