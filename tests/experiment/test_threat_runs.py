@@ -13,6 +13,7 @@ from fedunseen.data import make_partition
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.registry import find
 from fedunseen.federation.directory import load_params
+from fedunseen.report import write_report
 from fedunseen.threats import ATTACKS, SCREENINGS
 from known_names import known
 
@@ -160,6 +161,14 @@ def test_a_round_of_nothing_but_nan_keeps_the_model(make):
     first, second = after(experiment, 2)
     assert all(torch.equal(first.params[name], second.params[name]) for name in first.params)
     assert list(second.dropped) == [0, 1, 2]
+
+
+def test_a_run_whose_last_round_is_nothing_but_nan_ends_and_measures_no_theory_of_clients(make, tmp_path):
+    told = {"strategy.rounds": 2, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]}
+    done = run(make({**LAST, **told, "evaluation.theory": True}), tmp_path / "run")
+    assert lines(done)[1]["participants"] == []
+    assert json.loads((done.path / "theory.json").read_text())["alignment"] is None
+    assert write_report(done).exists()
 
 
 def test_about_a_percentile_of_clean_samples_is_dropped(make, tmp_path):

@@ -10,6 +10,7 @@ import torch
 
 import fedunseen
 from fedunseen.core.phases import epochs_plan
+from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.engines.local.worker import Work, Worker
@@ -81,6 +82,12 @@ def test_nobody_attacks_in_other_rounds():
 def test_a_flipped_sign_is_the_honest_update_times_minus_beta():
     honest, attacked = (round_of(worker(one))[EVIL][0] for one in (None, attack(SignFlip, scale=2)))
     assert same({name: -2 * value for name, value in honest.update.items()}, dict(attacked.update))
+
+
+def test_random_numbers_are_those_of_the_seed_the_round_and_the_client():
+    honest, attacked = (round_of(worker(one))[EVIL][0] for one in (None, attack(Gaussian)))
+    drawn = attack(Gaussian).forge(dict(honest.update), stream(5, "attack", 0, EVIL))
+    assert same(drawn, dict(attacked.update))
 
 
 def test_a_client_that_flips_labels_trains_as_one_whose_labels_are_flipped():

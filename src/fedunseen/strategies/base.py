@@ -5,8 +5,8 @@ at the server, the others at the client.
 
 A strategy never sees data, methods or engines. What the server remembers between rounds is its ``state``; what a client
 remembers is its ``client_state``, an explicit value that goes into a round and comes out of it, so that any engine can
-keep it and a resume can restore it. The one never meets the other: an instruction begins at the server, with what
-travels (``instruct``), and the client completes it by what it remembers (``recall``).
+keep it and a resume can restore it. Neither side sees the other's: the server begins an instruction with what travels
+(``instruct``), and the client completes it with what it remembers (``recall``).
 """
 
 from __future__ import annotations

@@ -211,8 +211,10 @@ def _alignment(
     rows: NDArray[np.int64],
     logits: NDArray[np.float64],
 ) -> dict[str, Any] | None:
-    """Measure Lemma 1 and Theorem 2 among the classes that take part; None where Gamma cannot be had."""
+    """Measure Lemma 1 and Theorem 2 among the classes that take part; None without Gamma or without a reply."""
     method, benchmark = federation.method, federation.benchmark
+    if not result.replies:
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training has said it already
         given = method.context().get("gamma")

@@ -18,20 +18,20 @@ client with many classes raises :math:`w_{max}` and with it everybody's noise.
 
 **What the guarantee covers**: the models of all rounds, and whatever is made of them. Not: ``metrics.jsonl`` and the
 report (mean losses, participants, accuracies of clients' own models, written for who runs the experiment), the server
-itself, who sees each update, nor the clients' class counts. Nor scalings of the features that are fitted to the data
+itself, which sees each update, nor the clients' class counts. Nor scalings of the features that are fitted to the data
 (``data.features`` with ``min-max``, ``standard`` or ``centre``): they are exact statistics of all clients' samples,
 without noise, and part of every model that takes such features. With ``noise_from = "seed"`` the noise can be made
 again by whoever knows ``run.seed``, which the manifest holds: for studies only. With ``"system"`` a round that a kill
-has cut off draws fresh noise when it is made again, and is paid once: the guarantee is about the models that are kept.
-The model of the first try may have been written before the kill; who has seen both has seen one release more than is
-paid for. The attack on the lowest bits of floating-point noise (Mironov 2012) is not defended against. Several seeds
-are several runs on the same data, whose costs add up; the epsilon here is one run's.
+has cut off draws fresh noise when it is repeated, and the accountant counts it once: the guarantee is about the models
+that are kept. The model of the first try may have been written before the kill; whoever has seen both has seen one
+release more than the accountant has counted. The attack on the lowest bits of floating-point noise (Mironov 2012) is
+not defended against. Several seeds are several runs on the same data, whose costs add up; epsilon here is one run's.
 
 **Secure aggregation** is refused. Masks that cancel in the sum hide each client's update from the server, if clients
-agree on keys and survive each other's dropping out: a protocol between processes. In this engine all clients are one
-process, which has every update anyway, so that masks would hide nothing; no library that is kept offers the protocol
-for it, and home-made cryptography is worse than none. It would also forbid every defence of the server, which look at
-single updates.
+agree on keys and the protocol survives that some of them drop out. In the in-process engine one process has every
+update anyway, so masks would hide nothing; no maintained library offers the protocol for the other engines, and
+home-made cryptography is worse than none. Masks would also rule out every defence, because a defence looks at single
+updates.
 """
 
 from __future__ import annotations

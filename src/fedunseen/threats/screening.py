@@ -6,12 +6,12 @@ chosen. Here it is the client's own low percentile of gamma: at the start of eac
 has stored, under the model that it has been sent. So M follows the features as they drift from round to round.
 
 Within a round they drift too: the local model's features grow or shrink as it trains, a malicious client's most of all,
-and M would soon be that of another model. So by default samples are judged by the features of the model that was
-received, for which M is right, and exactly the percentile of clean samples is lost; ``model = "local"`` judges by the
-model in training, as Algorithm 1 prints it.
+so M would soon belong to another model. By default the features of the model that was received judge the samples. M was
+calibrated on that model, so exactly the percentile of clean samples is lost. ``model = "local"`` judges by the model in
+training, as Algorithm 1 prints it.
 
-It runs at the client, before anything leaves it. A malicious client can leave it out (``attack.ignore_defence``), and
-one whose stored samples are bad from the start calibrates M on them.
+Screening runs at the client, before anything leaves it. A malicious client can leave it out
+(``attack.ignore_defence``). A client whose stored samples are bad from the start calibrates M on bad samples.
 
 A dropped sample has the weight zero, so that batched clients stay in step.
 """

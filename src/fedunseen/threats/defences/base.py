@@ -1,15 +1,17 @@
 """What a defence of the server is, and the strategy that applies one: ``Robust(inner, defence)``.
 
-A defence says what of a round's replies is merged: it leaves some out, shortens some, or puts one robust update in the
-place of all. Then the strategy inside merges what is left, as it always does. A rule that aggregates by itself (a
-median, say) gives every reply the same update; the weighted mean of equal updates is that update, so that the rule
-works inside every strategy that merges by the weighted mean. A rule bounds updates alone, not what else a reply claims:
-FedNova divides each update by the step lengths that its client says it went, which would undo every rule and is
-refused; SCAFFOLD divides by them what it takes for its c, which no rule bounds.
+A defence decides what of a round's replies is merged. It leaves some out, shortens some, or puts one robust update in
+the place of all. Then the strategy inside merges what is left, as it always does. A rule that aggregates by itself (a
+median, say) gives every reply the same update. The weighted mean of equal updates is that update, so such a rule works
+around every strategy that merges by the weighted mean.
 
-Nothing here knows a method or another defence. Who holds a defence's memory is the server's state, so that it is
-checkpointed as everything else is. Running statistics count as all other parameters do: what is left out of a norm is
-where a malicious client would hide.
+A rule bounds updates alone, not what else a reply claims. FedNova divides each update by the step lengths that its
+client claims, which would undo every rule: that combination is refused. SCAFFOLD divides by them for its control
+variate c, which no rule bounds.
+
+Nothing here knows a method or another defence. What a defence remembers is part of the server's state, so checkpoints
+have it. Running statistics count in norms as all other parameters do: a malicious client would hide its attack in
+whatever a norm leaves out.
 """
 
 from __future__ import annotations

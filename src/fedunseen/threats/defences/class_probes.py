@@ -2,9 +2,10 @@ r"""Class probes: judge an update by what it does to the scores of classes, not 
 
 Where clients hold disjoint classes, every honest update is far from the others: it is the only one that moves its
 classes. Rules that take distance for malice (Krum, Bulyan, medians) drop what only one client knows. What honest
-updates do have in common is that they mind their own business: a client learns to tell its own classes apart and leaves
-what the model answers elsewhere more or less alone. A backdoor cannot: it has to make some inputs answer a class that
-they are not of. So the server tries each update on inputs of its own making and looks who takes what from whom.
+updates do have in common is that they change little beyond their own classes: a client learns to tell these apart and
+leaves the model's other answers more or less as they are. A backdoor cannot: it has to make the model answer a class
+for inputs that are not of that class. So the server makes inputs, tries each update on them, and measures which
+answers change.
 
 1. **Length.** What is typical is the median length of the round's updates, or twice the remembered one if that is less.
    A longer update is shortened to ``longest`` times that: the end of model replacement, whose strength is its length.
@@ -119,7 +120,7 @@ class ClassProbes(Defence):
             "theft": _within_memory(float(np.median(stolen)), state.get("theft")),
             "pull": _within_memory(float(np.median(pulled)), state.get("pull")),
         }
-        # Nobody stealing is as it should be; nobody moving says nothing of what is typical.
+        # A theft of 0 is typical and remembered; a length or pull of 0 tells nothing of what is typical.
         told = {name: value for name, value in remembered.items() if value or name == "theft"}
         return Sifted(
             shortened([replies[i] for i in left], [factors[i] for i in left]),

@@ -4,9 +4,9 @@ Coordinate median and trimmed mean: Yin et al. 2018, "Byzantine-robust distribut
 rates". Robust learning rate: Ozdayi, Kantarcioglu and Gel 2021, "Defending against backdoors in federated learning with
 robust learning rate".
 
-The first two count every client once, whatever it says that it holds, and assume that honest clients want alike
-things of a coordinate. In a federation of disjoint classes they do not: what only one client holds is an outlier in the
-coordinates that serve it.
+The first two count every client once, whatever it claims to hold, and assume that honest clients change a coordinate
+alike. In a federation of disjoint classes they do not: in the coordinates that serve a class, its only client is an
+outlier.
 """
 
 from __future__ import annotations
