@@ -43,8 +43,8 @@ def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
         for key, field in kind.model_fields.items():
             sharing.setdefault((key, repr(field)), []).append(name)
     groups: dict[tuple[str, ...], set[str]] = {}
-    for (key, _), who in sharing.items():
-        groups.setdefault(tuple(who), set()).add(key)
+    for (key, _), sharers in sharing.items():
+        groups.setdefault(tuple(sharers), set()).add(key)
     # all choices, or three at least of which more than one key can be said
     groups = {w: keys for w, keys in groups.items() if len(w) == len(kinds) or (len(w) > 2 and len(keys) > 1)}
     parts = []
