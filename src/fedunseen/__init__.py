@@ -6,6 +6,9 @@
 10
 
 ``run(experiment, "runs/mine")`` trains it; ``load_run("runs/mine").predict(...)`` ranks classes for new inputs.
+
+Without an experiment: :class:`ZeroShotClassifier` has scikit-learn's interface, :class:`Federation` makes a training
+loop of one's own, and ``losses``, ``metrics``, ``partitions`` and ``strategies`` work on plain arrays and tensors.
 """
 
 from __future__ import annotations
@@ -14,19 +17,49 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedunseen import losses, methods, metrics, partitions, strategies
     from fedunseen.core.errors import FedUnseenError
-    from fedunseen.data import ClassSpace
+    from fedunseen.data import Benchmark, ClassSpace, Partition
+    from fedunseen.estimator import ZeroShotClassifier
     from fedunseen.experiment import Experiment, Prediction, Run, load_run
     from fedunseen.experiment.orchestrator import run
+    from fedunseen.federation import Federation
 
-__all__ = ["ClassSpace", "Experiment", "FedUnseenError", "Prediction", "Run", "load_run", "run"]
+__all__ = [
+    "Benchmark",
+    "ClassSpace",
+    "Experiment",
+    "FedUnseenError",
+    "Federation",
+    "Partition",
+    "Prediction",
+    "Run",
+    "ZeroShotClassifier",
+    "load_run",
+    "losses",
+    "methods",
+    "metrics",
+    "partitions",
+    "run",
+    "strategies",
+]
 __version__ = "0.1.0"
 
-_HOMES = {"FedUnseenError": "core.errors", "ClassSpace": "data"}
+_HOMES = {
+    "Benchmark": "data",
+    "ClassSpace": "data",
+    "FedUnseenError": "core.errors",
+    "Federation": "federation",
+    "Partition": "data",
+    "ZeroShotClassifier": "estimator",
+}
+_MODULES = ("losses", "methods", "metrics", "partitions", "strategies")
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for: the command answers ``--help`` without waiting for PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"fedunseen.{name}")
     return getattr(importlib.import_module(f"fedunseen.{_HOMES.get(name, 'experiment')}"), name)

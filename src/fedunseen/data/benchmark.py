@@ -114,7 +114,7 @@ class Benchmark:
             >>> [made.space.names[c] for c in made.space.unseen], made.users.tolist(), made.train.tolist()
             (['zebra'], [0, 1], [0, 1])
         """
-        ids, attribute_names, semantics = _described(classes)
+        ids, attribute_names, semantics = described(classes)
         parts = [(inputs, labels)] if test is None else [(inputs, labels), test]
         rows = [_rows(samples) for samples, _ in parts]
         if len({one.shape[1:] for one in rows}) > 1:
@@ -319,7 +319,7 @@ def empty_split(name: str, split: str) -> str:
     return f"{name} has no sample of an unseen class: give some, to test on classes that nobody trains on"
 
 
-def _described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:
+def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:
     """Return the id of each class's name, the attributes' names, and the semantics of shape (classes, attributes)."""
     if hasattr(classes, "index") and hasattr(classes, "columns"):  # a data frame, of whatever library
         keys, columns, values = list(classes.index), [str(column) for column in classes.columns], classes.to_numpy()

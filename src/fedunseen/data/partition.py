@@ -7,12 +7,13 @@ from and until which round a client takes part (FedZSL, Fig. 14).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, model_validator
 
 from fedunseen import partitions
@@ -140,6 +141,17 @@ class Partition:
     first: Ids
     last: Ids
     remote: bool = False
+
+    @classmethod
+    def of(cls, clients: Sequence[ArrayLike]) -> Partition:
+        """Return a partition whose clients are there in every round, from the ids of each one's samples.
+
+        Example:
+            >>> Partition.of([[2, 0], [1]]).present(0)
+            [0, 1]
+        """
+        held = tuple(np.sort(np.asarray(ids, dtype=np.int64)) for ids in clients)
+        return cls(held, np.zeros(len(held), dtype=np.int64), np.full(len(held), NEVER))
 
     def counts(self, labels: Ids, classes: int) -> Ids:
         """Return how many samples of each class each client holds.

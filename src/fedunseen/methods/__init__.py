@@ -1,4 +1,12 @@
-"""Methods, one file each: what a client learns and how a class is scored."""
+"""Methods, one file each: what a client learns and how a class is scored.
+
+Every class of the table below can be imported from here; :meth:`Method.on` makes one for a benchmark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from fedunseen.methods.base import Candidates, Method, MethodSettings
 
@@ -22,3 +30,16 @@ METHODS = {
     "eszsl": "fedunseen.methods.eszsl:ESZSL",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a method's class from its file when it is first asked for."""
+    for place in METHODS.values():
+        module, _, attribute = place.partition(":")
+        if attribute == name:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(place.partition(":")[2] for place in METHODS.values())})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, epochs_plan
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
+from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.encoders.backbone import Backbone, Output
 
 __all__ = ["Candidates", "Method", "MethodSettings", "class_mask"]
@@ -119,6 +119,24 @@ class Method:
         self.space, self.semantics, self.backbone = space, semantics, backbone
         self.batched = self.batched and backbone.batched
         self.width = backbone.shape[0]
+
+    @classmethod
+    def on(cls, benchmark: Benchmark, **settings: Any) -> Self:
+        """Make the method for a benchmark's samples and classes, both as they are, from settings by keyword.
+
+        Raises:
+            ValueError: a setting is unknown or out of range.
+
+        Example:
+            >>> from fedunseen.data import Benchmark
+            >>> from fedunseen.methods import FedZSL
+            >>> animals = {"horse": [1, 0], "tiger": [0, 1], "zebra": [1, 1]}
+            >>> benchmark = Benchmark.from_arrays([[0.0, 1], [1, 0]], ["horse", "tiger"], animals)
+            >>> FedZSL.on(benchmark, lr=0.1).settings.lr
+            0.1
+        """
+        semantics = torch.from_numpy(benchmark.space.semantics.astype(np.float32))
+        return cls(cls.Settings(**settings), benchmark.space, semantics, Backbone(benchmark.features.shape[1:]))
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the parameters of round 0."""

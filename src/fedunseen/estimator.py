@@ -1,0 +1,389 @@
+"""A zero-shot classifier with the interface of scikit-learn: fit on arrays that several parties hold, predict anything.
+
+The parties hold classes of their own, and the table of classes describes more of them than anybody holds. Federated
+training in this process makes one model, which recognises those too. No folder, no file, no experiment is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError, safe_open
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from fedunseen import metrics
+from fedunseen.core.errors import ArgumentError, DataError
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params
+from fedunseen.data import Benchmark, ClassSpace, DataSettings, Partition, Scaler, fit_semantics
+from fedunseen.data.benchmark import described
+from fedunseen.experiment.assemble import assemble
+from fedunseen.experiment.encoding import make_backbone
+from fedunseen.experiment.registry import find
+from fedunseen.experiment.schema import Experiment
+from fedunseen.federation import Federation
+from fedunseen.federation.federation import mean_terms
+from fedunseen.methods import Candidates, Method
+
+__all__ = ["ZeroShotClassifier"]
+
+_FORMAT = 1  # of the file that save writes
+
+
+class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Federated zero-shot classification of feature vectors.
+
+    Args:
+        method: what the parties learn: the name of a zero-shot method on vectors.
+        strategy: what they share and how it merges: the name of a strategy that merges.
+        rounds: communication rounds.
+        method_params: settings of the method, as ``[method]`` has them, for example ``{"lr": 0.1}``.
+        strategy_params: settings of the strategy, as ``[strategy]`` has them, for example ``{"local_epochs": 1}``.
+        features: scalings of the features, in order, fitted on all training samples (``data.features``).
+        semantics: scalings of the classes' attributes, in order, fitted on the seen classes (``data.semantics``).
+        calibration: what the scores of seen classes are lowered by. ``"validation"`` chooses it: a first training sets
+            a fifth of the seen classes aside and takes them for unseen. Without unseen classes, or with fewer than
+            three seen ones, it is 0.
+        classes: what describes each class, where ``fit`` is not given it.
+        random_state: what every random choice depends on.
+
+    Attributes:
+        classes_: (C,) all classes of the table, sorted: the columns of :meth:`predict_proba`.
+        seen_: (C,) bool, somebody holds samples of the class.
+        calibration_: what the scores of seen classes are lowered by.
+        curve_: name -> (rounds,) the mean of each loss over the parties, round by round.
+        n_features_in_: numbers of a sample.
+
+    Example:
+        Three parties hold two kinds of animals each. Nobody holds a zebra or an orca.
+
+        >>> animals = {"horse": [0, 1, 0], "tiger": [1, 1, 0], "seal": [0, 0, 1], "eel": [1, 0, 1], "cow": [0, 1, 0.2],
+        ...            "otter": [0.2, 0.6, 1], "zebra": [1, 1, 0.2], "orca": [0.2, 0, 1]}
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat(["horse", "tiger", "seal", "eel", "cow", "otter"], 20)
+        >>> X = np.array([animals[name] for name in y]) + 0.1 * rng.standard_normal((120, 3))
+        >>> party = np.repeat(["me", "you", "them"], 40)
+        >>> model = ZeroShotClassifier(rounds=10, method_params={"lr": 0.05})
+        >>> model = model.fit(X, y, classes=animals, groups=party)
+        >>> model.predict([[0.9, 1.1, 0.2]], classes=["zebra", "orca"])
+        array(['zebra'], dtype='<U5')
+    """
+
+    def __init__(
+        self,
+        method: str = "fedzsl",
+        strategy: str = "fedavg",
+        *,
+        rounds: int = 50,
+        method_params: Mapping[str, Any] | None = None,
+        strategy_params: Mapping[str, Any] | None = None,
+        features: Sequence[str] = ("standard",),
+        semantics: Sequence[str] = (),
+        calibration: float | Literal["validation"] = "validation",
+        classes: Any = None,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> None:
+        self.method = method
+        self.strategy = strategy
+        self.rounds = rounds
+        self.method_params = method_params
+        self.strategy_params = strategy_params
+        self.features = features
+        self.semantics = semantics
+        self.calibration = calibration
+        self.classes = classes
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike, classes: Any = None, groups: ArrayLike | None = None) -> Self:
+        """Train one model on the samples of all parties.
+
+        Args:
+            X: (n, d) features.
+            y: (n,) class names.
+            classes: a mapping of class name -> attributes, numbers or a mapping of attribute name -> number; or a data
+                frame with a class a row and an attribute a column. It may have more classes than ``y``: the unseen
+                ones. By default the constructor's, or else the classes of ``y``, each described by itself alone.
+            groups: (n,) which party holds each sample. By default one party holds all.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: an array is of the wrong shape or type.
+            FedUnseenError: a class, a setting or a combination makes no sense, or the training diverged.
+        """
+        rows, labels = validate_data(self, X, y, ensure_min_samples=2)
+        check_classification_targets(labels)
+        table = self.classes if classes is None else classes
+        if table is None:
+            own = np.unique(labels).tolist()
+            table = dict(zip(own, np.eye(len(own)), strict=True))
+        self.classes_, ordered = _sorted(table)
+        if len(self.classes_) < 2:
+            raise ArgumentError("there is only one class, so that there is nothing to tell apart: give at least two")
+        seed = self.random_state
+        self._seed = int(seed) if isinstance(seed, (int, np.integer)) else check_random_state(seed).randint(2**31)
+        self._experiment = self._make_experiment()
+        seen = len(np.unique(labels))
+        chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
+        benchmark = Benchmark.from_arrays(
+            rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
+            validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed, name="the samples given to fit",
+        )  # fmt: skip
+        assert benchmark.users is not None  # groups were given
+        users = benchmark.users
+        partition = Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
+        self.calibration_ = 0.0 if self.calibration == "validation" else float(self.calibration)
+        if chooses:
+            selection = benchmark.for_selection(self._seed)
+            trained, params, _ = self._train(selection, partition.restricted_to(selection.train))
+            self.calibration_ = metrics.best_factor([trained.answers(trained.complete(params))])
+        federation, params, self.curve_ = self._train(benchmark, partition)
+        self._space, self._scaler = benchmark.space, federation.scaler
+        self._params = {name: value.cpu() for name, value in federation.complete(params).items()}
+        self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
+        return self
+
+    def predict(self, X: ArrayLike, classes: Any = None) -> NDArray[Any]:
+        """Return (n,) the class of each sample.
+
+        Args:
+            X: (n, d) features.
+            classes: the classes to choose among: names out of ``classes_``, or a table as for :meth:`fit`, of classes
+                that need not have been there. By default all of ``classes_``.
+
+        Raises:
+            FedUnseenError: a class is unknown or not described as those of the training are.
+        """
+        names, scores = self._scores(X, classes)
+        return np.asarray(names[scores.argmax(1)])
+
+    def predict_proba(self, X: ArrayLike, classes: Any = None) -> NDArray[np.float64]:
+        """Return (n, C) the softmax of :meth:`scores`; arguments and errors as for :meth:`predict`.
+
+        The columns are those of ``classes_``, or the given classes, sorted.
+        """
+        _, scores = self._scores(X, classes)
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        return np.asarray(powers / powers.sum(1, keepdims=True))
+
+    def scores(self, X: ArrayLike, classes: Any = None) -> NDArray[np.float64]:
+        """Return (n, C) how well each class fits, seen classes lowered by ``calibration_``; as :meth:`predict_proba`.
+
+        ``fedunseen.metrics`` takes them: ``metrics.zsl(model.scores(X), model.ids(y), ~model.seen_)``.
+        """
+        return self._scores(X, classes)[1]
+
+    def ids(self, y: ArrayLike) -> NDArray[np.int64]:
+        """Return (n,) the columns of ``classes_`` that class names stand for.
+
+        Raises:
+            ArgumentError: a name is none of them.
+        """
+        check_is_fitted(self)
+        return _places(np.asarray(y), self.classes_)
+
+    def per_class(self, X: ArrayLike, y: ArrayLike) -> dict[str, list[Any]]:
+        """Return how many samples each class has and how many percent of them are recognised, as columns of a table.
+
+        ``pandas.DataFrame`` takes it as it is. Classes without a sample have NaN.
+        """
+        labels, answers = np.asarray(y), self.predict(X)
+        return {
+            "class": self.classes_.tolist(),
+            "seen": self.seen_.tolist(),
+            "samples": [int((labels == name).sum()) for name in self.classes_],
+            "accuracy": metrics.per_class(labels, answers, self.classes_).tolist(),
+        }
+
+    def confusion(self, X: ArrayLike, y: ArrayLike) -> dict[str, list[Any]]:
+        """Return for each true class (a row) how many percent of its samples get each answer (the columns)."""
+        table = metrics.confusion(np.asarray(y), self.predict(X), self.classes_)
+        answers = {str(name): column.tolist() for name, column in zip(self.classes_, table.T, strict=True)}
+        return {"class": self.classes_.tolist(), **answers}
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained classifier to one safetensors file; :meth:`load` reads it. Nothing is pickled."""
+        check_is_fitted(self)
+        space = self._space
+        about = {
+            "format": _FORMAT,
+            "settings": self._experiment.to_dict(),
+            "classes": self.classes_.tolist(),
+            "attributes": space.attribute_names,
+            "features": self.n_features_in_,
+            "seen": space.seen.tolist(),
+            "validation": space.validation.tolist(),
+            "calibration": self.calibration_,
+            "curve": self.curve_,
+            "estimator": {"method": self.method, "strategy": self.strategy, "rounds": self.rounds},
+        }
+        tensors: dict[str, NDArray[Any]] = {f"model/{name}": value.numpy() for name, value in self._params.items()}
+        tensors |= {f"scaling/{name}": value for name, value in self._scaler.statistics.items()}
+        tensors["semantics"] = space.semantics
+        write_tensors(Path(path), tensors, {"fedunseen classifier": json.dumps(about)})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a classifier that :meth:`save` has written.
+
+        Raises:
+            DataError: there is no such file, or it is none of these or damaged.
+        """
+        try:
+            with safe_open(Path(path), "numpy") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{path} cannot be read as a classifier ({error}): give a file that `save` wrote") from None
+        try:
+            about = json.loads(metadata.get("fedunseen classifier", '{"format": 0}'))
+            if about["format"] != _FORMAT:
+                raise DataError(
+                    f"{path} is no classifier of this version of FedUnseen: give a file that its `save` wrote"
+                )
+            made = cls(**about["estimator"])
+            made._restore(about, tensors)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path} is damaged ({error}): save the classifier again") from None
+        return made
+
+    def _restore(self, about: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`save` has written."""
+        tree, classes = about["settings"], about["classes"]
+        for part in ("method", "strategy"):
+            keep = {key: value for key, value in tree[part].items() if key not in ("name", "rounds")}
+            setattr(self, f"{part}_params", keep)
+        self.features, self.semantics = tuple(tree["data"]["features"]), tuple(tree["data"]["semantics"])
+        self.random_state = self._seed = int(tree["run"]["seed"])
+        self._experiment = self._make_experiment()
+        self.classes_ = np.array(classes)
+        seen, validation = (np.array(about[key], dtype=np.int64) for key in ("seen", "validation"))
+        self._space = ClassSpace(
+            tuple(map(str, classes)), tensors["semantics"], tuple(about["attributes"]), seen, validation,
+            np.setdiff1d(np.arange(len(classes)), seen),
+        )  # fmt: skip
+        self.seen_ = np.isin(np.arange(len(classes)), seen)
+        self._params = {n[6:]: torch.from_numpy(v) for n, v in tensors.items() if n.startswith("model/")}
+        statistics = {n[8:]: v for n, v in tensors.items() if n.startswith("scaling/")}
+        self._scaler = Scaler(self._experiment.data.features, statistics)
+        self.calibration = self.calibration_ = float(about["calibration"])
+        self.curve_ = {str(name): [float(value) for value in values] for name, values in about["curve"].items()}
+        self.n_features_in_ = int(about["features"])
+
+    def _make_experiment(self) -> Experiment:
+        """Return the settings as those of an experiment, which refuses what makes no sense.
+
+        Raises:
+            ExperimentError: naming the setting.
+        """
+        if find("method", self.method).task != "zero-shot":
+            raise ArgumentError(f"method = {self.method!r} learns classes from examples: name a zero-shot method")
+        if not find("strategy", self.strategy).merges:
+            raise ArgumentError(f"strategy = {self.strategy!r} merges nothing, so that there is no model: name another")
+        tree = {
+            "data": {"name": "digit-pairs", "features": list(self.features), "semantics": list(self.semantics)},
+            "method": {**(self.method_params or {}), "name": self.method},
+            "strategy": {**(self.strategy_params or {}), "name": self.strategy, "rounds": self.rounds},
+            "evaluation": {"selection": "last"},
+            "run": {"seed": self._seed},
+        }
+        experiment = Experiment.from_dict(tree)
+        data = DataSettings(name="arrays", features=experiment.data.features, semantics=experiment.data.semantics)
+        return experiment.model_copy(update={"data": data})
+
+    def _train(self, benchmark: Benchmark, partition: Partition) -> tuple[Federation, Params, dict[str, list[float]]]:
+        """Return the federation after its last round, the merged parameters, and the losses of each round."""
+        federation = assemble(self._experiment, benchmark, partition)
+        state, lines = federation.start(), []
+        for _ in range(self._experiment.strategy.rounds):
+            state, result = federation.round(state)
+            lines.append(mean_terms(federation.strategy.reply_weights(result.replies), result.replies))
+        names = dict.fromkeys(name for line in lines for name in line)
+        curve = {name: [line.get(name, float("nan")) for line in lines] for name in names}
+        return federation, state.params, curve
+
+    def _scores(self, X: ArrayLike, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the candidates' names (C,), sorted, and the samples' calibrated scores of them (n, C)."""
+        check_is_fitted(self)
+        rows = validate_data(self, X, reset=False)
+        names, semantics, seen = self._candidates(classes)
+        scaling = fit_semantics(self._space, self._experiment.data.semantics)
+        method, params = self._method(scaling), self._params
+        told = torch.from_numpy(scaling(semantics))
+        if method.generates and classes is not None:  # its classifiers know the training's classes only
+            places = np.arange(len(names))
+            among = Candidates([str(name) for name in names], told, places[seen], places[~seen])
+            params = method.complete(params, among, self._seed)
+        inputs = torch.from_numpy(self._scaler(rows))
+        # In double precision a sample's scores do not depend on what else it is scored with.
+        exact = {name: value.double() if value.is_floating_point() else value for name, value in params.items()}
+        score = method.scores if seen.any() else method.unseen_scores
+        with torch.no_grad():
+            blocks = [score(exact, part.double(), told.double()) for part in torch.split(inputs, 4096)]
+        scores = torch.cat(blocks).numpy()
+        return names, scores - self.calibration_ * seen if seen.any() and not seen.all() else scores
+
+    def _method(self, scaling: Scaler) -> Method:
+        """Return the method that was trained."""
+        backbone = make_backbone(self._experiment, (self.n_features_in_,), None)
+        told = torch.from_numpy(scaling(self._space.semantics))
+        made: Method = find("method", self.method)(self._experiment.method, self._space, told, backbone)
+        return made
+
+    def _candidates(self, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_]]:
+        """Return names (C,), raw semantics (C, attributes) and which are seen (C,) of the classes to choose among."""
+        if classes is None:
+            return self.classes_, self._space.semantics, self.seen_
+        if isinstance(classes, Mapping) or hasattr(classes, "columns"):
+            if not self._method_class().zero_shot:
+                raise ArgumentError(
+                    f"method = {self.method!r} knows only the classes that it was trained on: name a zero-shot method, "
+                    "for example fedzsl, to predict others"
+                )
+            names, ordered = _sorted(classes)
+            _, attributes, semantics = described(ordered)
+            missing = set(self._space.attribute_names) ^ set(attributes)
+            if missing:
+                raise ArgumentError(
+                    f"the classes have other attributes than those of the training (the first is {min(missing)!r}): "
+                    "describe them alike"
+                )
+            semantics = semantics[:, [attributes.index(name) for name in self._space.attribute_names]]
+            return names, semantics, np.isin(names, self.classes_[self.seen_])
+        chosen = np.unique(_places(np.asarray(classes), self.classes_))
+        return self.classes_[chosen], self._space.semantics[chosen], self.seen_[chosen]
+
+    def _method_class(self) -> type[Method]:
+        found: type[Method] = find("method", self.method)
+        return found
+
+
+def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:
+    """Return the names of a table of classes, sorted, and the table in that order."""
+    ids, attributes, semantics = described(table)
+    order = sorted(ids)
+    return np.array(order), {key: dict(zip(attributes, semantics[ids[key]].tolist(), strict=True)) for key in order}
+
+
+def _places(names: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the place of each name (n,) among the known ones, which are sorted.
+
+    Raises:
+        ArgumentError: a name is unknown, or there is none.
+    """
+    if names.ndim != 1 or not len(names):
+        raise ArgumentError("give class names as a list, (n,), with at least one")
+    unknown = ~np.isin(names, known)
+    if unknown.any():
+        raise ArgumentError(f"{names[unknown].tolist()[0]!r} is no class of this classifier: name some of its classes_")
+    return np.searchsorted(known, names)

@@ -1,0 +1,245 @@
+"""The estimator: scikit-learn's own checks, the road of an experiment as its reference, classes that nobody holds."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sklearn
+import torch
+from safetensors.torch import load_file, save_file
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedunseen import Experiment, metrics, run
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
+from fedunseen.data import make_partition
+from fedunseen.data.digit_pairs import DigitPairs
+from fedunseen.estimator import ZeroShotClassifier
+
+pytestmark = pytest.mark.filterwarnings("ignore:the graphical lasso")
+
+QUICK = {"lr": 0.1, "kl": 0.0, "consistency": 0.0, "batch_size": 16}
+
+
+@parametrize_with_checks([ZeroShotClassifier(rounds=3, method_params=QUICK)])
+def test_scikit_learns_checks(estimator, check):
+    """None is left out: without a table, the classifier is an ordinary one."""
+    check(estimator)
+
+
+def animals(classes=14, attributes=6, per_class=30, seed=0):
+    """Draw classes with attributes, and samples that show them through a random linear map; four are unseen."""
+    rng = np.random.default_rng(seed)
+    table = {f"animal {c:02}": rng.random(attributes).tolist() for c in range(classes)}
+    names = np.repeat(list(table), per_class)
+    clean = np.array([table[name] for name in names]) @ rng.normal(size=(attributes, 12))
+    X = clean + 0.2 * rng.normal(size=clean.shape)
+    held = np.isin(names, list(table)[:-4])
+    parties = np.array([f"party {int(name[-2:]) % 3}" for name in names])
+    return table, X, names, held, parties
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    table, X, names, held, parties = animals()
+    model = ZeroShotClassifier(rounds=20, method_params={"lr": 0.05, "kl": 0.0})
+    return model.fit(X[held], names[held], classes=table, groups=parties[held])
+
+
+def test_classes_that_nobody_holds_are_recognised(fitted):
+    table, X, names, held, _ = animals()
+    unseen = list(table)[-4:]
+    right = fitted.predict(X[~held], classes=unseen) == names[~held]
+    assert right.mean() > 0.6  # of four
+    assert metrics.zsl(fitted.scores(X), fitted.ids(names), ~fitted.seen_) == pytest.approx(100 * right.mean())
+    assert fitted.score(X[held], names[held]) > 0.5  # of fourteen
+    assert fitted.classes_[~fitted.seen_].tolist() == unseen
+
+
+def test_calibration_is_what_lets_it_answer_with_unseen_classes(fitted):
+    _, X, names, _, _ = animals(seed=0)
+    plain = clone(fitted).set_params(calibration=0.0)
+    table, _, _, held, parties = animals()
+    plain.fit(X[held], names[held], classes=table, groups=parties[held])
+    assert plain.calibration_ == 0
+    assert fitted.calibration_ != 0
+    before, after = (
+        metrics.generalized(model.scores(X), model.ids(names), model.seen_, ~model.seen_) for model in (plain, fitted)
+    )
+    assert after.harmonic > before.harmonic
+
+
+def test_a_class_described_after_training_is_a_candidate(fitted):
+    table, X, names, _, _ = animals()
+    here = names == list(table)[-1]
+    found = fitted.predict(X[here], classes={"new": table[list(table)[-1]], "other": list(table.values())[-2]})
+    assert np.mean(found == "new") > 0.6
+    proba = fitted.predict_proba(X[here], classes={"new": table[list(table)[-1]], "other": list(table.values())[-2]})
+    assert proba.shape == (here.sum(), 2)
+    np.testing.assert_allclose(proba.sum(1), 1)
+
+
+def test_the_training_is_that_of_an_experiment(tmp_path):
+    overrides = {
+        "data.train_per_class": 6, "data.test_per_class": 2, "partition.clients": 4, "strategy.rounds": 2,
+        "evaluation.selection": "last", "evaluation.clients": False, "evaluation.embedding": False,
+        "evaluation.theory": False, "strategy.name": "fedprox", "strategy.fraction": 0.5, "run.seed": 3,
+    }  # fmt: skip
+    experiment = Experiment.load("digit-pairs", overrides)
+    expected = run(experiment, tmp_path / "run").params
+    benchmark = DigitPairs.load(experiment.data, 3)
+    partition, train = make_partition(experiment.partition, benchmark, 3), benchmark.train
+    space = benchmark.space
+    party = np.zeros(len(benchmark.labels), dtype=int)
+    for k, ids in enumerate(partition.clients):
+        party[ids] = k
+    model = ZeroShotClassifier(
+        strategy="fedprox", rounds=2, strategy_params={"fraction": 0.5}, features=(), random_state=3, calibration=0.0,
+        method_params={"hidden": [256], "lr": 0.1, "kl": 1.0, "consistency": 0.0},
+    )  # fmt: skip
+    names = np.array(space.names)[benchmark.labels[train]]
+    kept = np.union1d(space.seen, space.unseen)
+    table = {space.names[c]: space.semantics[c] for c in kept}
+    model.fit(benchmark.features[train], names, classes=table, groups=party[train])
+    assert sorted(model._params) == sorted(expected)
+    for name, value in expected.items():
+        assert torch.equal(model._params[name], value)
+
+
+class Frame:
+    """A data frame, as far as it matters: a class a row, an attribute a column."""
+
+    def __init__(self, table):
+        self.index, self.columns = list(table), [f"attribute {i}" for i in range(6)]
+        self.values = np.array(list(table.values()))
+
+    def to_numpy(self):
+        return self.values
+
+
+def test_tables_of_all_kinds_say_the_same(fitted):
+    table, X, names, held, parties = animals()
+    frame = clone(fitted).fit(X[held], names[held], classes=Frame(table), groups=parties[held])
+    rows = {name: {f"attribute {i}": v for i, v in enumerate(values)} for name, values in reversed(table.items())}
+    named = clone(fitted).set_params(classes=rows).fit(X[held], names[held], groups=parties[held])
+    for model in (frame, named):
+        np.testing.assert_array_equal(model.scores(X), fitted.scores(X))
+
+
+def test_it_is_saved_and_loaded_without_a_pickle(fitted, tmp_path):
+    _, X, _, _, _ = animals()
+    path = tmp_path / "animals.safetensors"
+    fitted.save(path)
+    loaded = ZeroShotClassifier.load(path)
+    np.testing.assert_array_equal(loaded.scores(X), fitted.scores(X))
+    assert loaded.classes_.tolist() == fitted.classes_.tolist()
+    assert loaded.predict(X[:3], classes={"a": [1] * 6, "b": [0.1] * 6}).tolist() == (
+        fitted.predict(X[:3], classes={"a": [1] * 6, "b": [0.1] * 6}).tolist()
+    )
+    loaded.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_what_is_no_saved_classifier_is_refused(fitted, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"file cannot be read as a classifier \(.*\): give a file that `save` wrote$"):
+        ZeroShotClassifier.load(path)
+    save_file({"a": torch.zeros(1)}, path)
+    with pytest.raises(DataError, match=r"is no classifier of this version of FedUnseen: give a file that its `save`"):
+        ZeroShotClassifier.load(path)
+    fitted.save(path)
+    tensors = {name: value for name, value in load_file(path).items() if name != "semantics"}
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        metadata = json.loads(file.read(size))["__metadata__"]
+    save_file(tensors, path, metadata)
+    with pytest.raises(DataError, match=r"is damaged \('semantics'\): save the classifier again$"):
+        ZeroShotClassifier.load(path)
+
+
+def test_scikit_learns_tools_take_it():
+    table, X, names, held, parties = animals(per_class=12)
+    model = ZeroShotClassifier(rounds=2, method_params=QUICK, classes=table)
+    assert cross_val_score(make_pipeline(StandardScaler(), model), X[held], names[held], cv=2).shape == (2,)
+    search = GridSearchCV(model, {"rounds": [1, 2], "calibration": [0.0]}, cv=2)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model.set_fit_request(groups=True, classes=True)
+        search.fit(X[held], names[held], groups=parties[held], classes=table)
+    assert set(search.best_params_) == {"rounds", "calibration"}
+    assert len(search.best_estimator_.classes_) == 14
+
+
+def test_the_tables_count_samples_and_right_answers(fitted):
+    _, X, names, held, _ = animals()
+    answers = fitted.predict(X[held])
+    each, confusion = fitted.per_class(X[held], names[held]), fitted.confusion(X[held], names[held])
+    for i, name in enumerate(fitted.classes_):
+        own = answers[names[held] == name]
+        assert each["class"][i] == confusion["class"][i] == name
+        assert each["samples"][i] == len(own)
+        assert each["seen"][i] == bool(len(own))
+        assert each["accuracy"][i] == pytest.approx(100 * np.mean(own == name) if len(own) else np.nan, nan_ok=True)
+        for other in fitted.classes_:
+            share = 100 * np.mean(own == other) if len(own) else np.nan
+            assert confusion[other][i] == pytest.approx(share, nan_ok=True)
+    losses = fitted.curve_["loss"]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"method": "fedzls"}, ExperimentError, "method.name: unknown method 'fedzls': did you mean 'fedzsl'?"),
+        (
+            {"method": "maml"},
+            ArgumentError,
+            "method = 'maml' learns classes from examples: name a zero-shot method",
+        ),
+        (
+            {"strategy": "local"},
+            ArgumentError,
+            "strategy = 'local' merges nothing, so that there is no model: name another",
+        ),
+        ({"method_params": {"lr": -1}}, ExperimentError, "method.lr"),
+        ({"rounds": 0}, ExperimentError, "strategy.rounds"),
+        ({"features": ["l3"]}, ExperimentError, "data.features"),
+        (
+            {"classes": {"animal 00": [1.0]}},
+            ArgumentError,
+            "there is only one class, so that there is nothing to tell apart: give at least two",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, error, message):
+    _, X, names, _, _ = animals()
+    with pytest.raises(error) as caught:
+        ZeroShotClassifier(**options).fit(X[:60], names[:60])
+    assert str(caught.value).startswith(message)
+
+
+def test_candidates_that_make_no_sense_are_refused(fitted):
+    _, X, _, _, _ = animals()
+    for classes, message in (
+        (["animal 99"], "'animal 99' is no class of this classifier: name some of its classes_"),
+        ([], "give class names as a list, (n,), with at least one"),
+        (
+            {"a": [1.0], "b": [2.0]},
+            "the classes have other attributes than those of the training (the first is 'attribute 1'): describe them "
+            "alike",
+        ),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            fitted.predict(X, classes=classes)
+        assert str(caught.value) == message
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, fedunseen; assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
