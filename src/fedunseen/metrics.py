@@ -7,7 +7,8 @@ ZSL: choose among unseen classes only                  :func:`zsl`
 GZSL: choose among all classes; U, S and H             :func:`generalized`
 calibrated stacking: the factor gamma                  :func:`calibrate`
 accuracy of each class, confusions                     :func:`per_class`, :func:`confusion`
-few-shot: accuracy of each episode, 95 % interval      :func:`episode_accuracies`, :func:`confidence`
+few-shot: accuracy of each episode, 95 % interval      :func:`episode_accuracies`, :func:`confidence`,
+                                                       :func:`episode_confusion`
 is one model better than another? 95 % intervals       :func:`paired_difference`, :func:`class_difference`,
                                                        :func:`harmonic_difference`
 ====================================================== ======================================================
@@ -56,6 +57,7 @@ __all__ = [
     "confidence",
     "confusion",
     "episode_accuracies",
+    "episode_confusion",
     "generalized",
     "harmonic_difference",
     "harmonic_mean",
@@ -293,6 +295,33 @@ def episode_accuracies(answers: Ids) -> Floats:
     """
     right = answers == np.arange(answers.shape[1])[:, None]
     return np.asarray(100 * right.mean((1, 2)))
+
+
+def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]:
+    """Return how often class ``ids[i]`` is answered with ``ids[j]`` in the episodes that have both, and in how many.
+
+    Args:
+        labels: (E, N, Q) true classes of the queries: N classes an episode, Q queries a class.
+        answers: (E, N, Q) answered classes, of the same episode.
+        ids: (m,) sorted, the classes that occur.
+
+    Returns:
+        (m, m) percent of row i's queries in those episodes, NaN where no episode has both; (m, m) episodes.
+
+    Example:
+        >>> labels, answers = np.array([[[3, 3], [5, 5]]]), np.array([[[3, 5], [5, 5]]])
+        >>> episode_confusion(labels, answers, np.array([3, 5]))[0]
+        array([[ 50.,  50.],
+               [  0., 100.]])
+    """
+    truth, answered = np.searchsorted(ids, labels), np.searchsorted(ids, answers)
+    table = np.zeros((len(ids), len(ids)))
+    np.add.at(table, (truth.ravel(), answered.ravel()), 1)
+    together = np.zeros((len(ids), len(ids)), dtype=np.int64)
+    present = truth[:, :, 0]
+    np.add.at(together, (present[:, :, None], present[:, None, :]), 1)
+    queries = together * labels.shape[2]
+    return np.where(queries > 0, 100.0 * table / np.maximum(queries, 1), np.nan), together
 
 
 def confidence(accuracies: Floats) -> tuple[float, float]:

@@ -16,8 +16,8 @@ from test_report import Page, page_of
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.files import write_tensors
 from fedunseen.federation.directory import load_params
+from fedunseen.metrics import episode_confusion
 from fedunseen.report import figures
-from fedunseen.report.statistics import episode_confusion
 from fedunseen.report.tasks.few_shot import half_width, verdict
 
 NAMES = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")

@@ -1,4 +1,4 @@
-"""``fedunseen``: init, run, report, predict, compare, sweep, presets, settings, data, attack, host, join, doctor ..."""
+"""``fedunseen``: init, run, report, export, predict, compare, sweep, presets, settings, data, attack, host, join ..."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
 from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, RunPath, Track, overrides_of, say
 from fedunseen.cli.deployment import certs, host, join
+from fedunseen.cli.export import export
 from fedunseen.cli.init import init
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
@@ -211,6 +212,7 @@ def presets() -> None:
 
 
 app.command()(init)
+app.command()(export)
 app.command()(sweep)
 app.command()(sweeps)
 app.command()(certs)

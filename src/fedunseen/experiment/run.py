@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.methods import Method
 from fedunseen.tasks import Prediction, Question
 from fedunseen.tasks.base import Classes, Examples, Inputs
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.tables import Table
 
 __all__ = ["Prediction", "Run", "load_run"]
 
@@ -73,6 +76,15 @@ class Run:
         if self.seeds:
             raise RunDirectoryError(f"{self.path} holds a model for each seed: take the params of one of its seeds")
         return load_params(self.path / "model.safetensors")
+
+    def tables(self) -> dict[str, Table]:
+        """Return the numbers as tables: rounds, classes, confusions, clients; see ``fedunseen.experiment.tables``.
+
+        A table is a dictionary of columns, as ``pandas.DataFrame`` takes it.
+        """
+        from fedunseen.experiment.tables import tables  # which reads runs itself
+
+        return tables(self)
 
     @cached_property
     def method(self) -> Method:

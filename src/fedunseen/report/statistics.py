@@ -16,7 +16,6 @@ __all__ = [
     "band",
     "clients_band",
     "curve",
-    "episode_confusion",
     "holding_order",
     "leaf_order",
     "mean_cosine",
@@ -67,33 +66,6 @@ def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
         array([20., nan])
     """
     return band([line.get("clients", {}).get(name, []) for line in lines])
-
-
-def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]:
-    """Return how often class ``ids[i]`` is answered with ``ids[j]`` in the episodes that have both, and in how many.
-
-    Args:
-        labels: (E, N, Q) true classes of the queries: N classes an episode, Q queries a class.
-        answers: (E, N, Q) answered classes, of the same episode.
-        ids: (m,) sorted, the classes that occur.
-
-    Returns:
-        (m, m) percent of row i's queries in those episodes, NaN where no episode has both; (m, m) episodes.
-
-    Example:
-        >>> labels, answers = np.array([[[3, 3], [5, 5]]]), np.array([[[3, 5], [5, 5]]])
-        >>> episode_confusion(labels, answers, np.array([3, 5]))[0]
-        array([[ 50.,  50.],
-               [  0., 100.]])
-    """
-    truth, answered = np.searchsorted(ids, labels), np.searchsorted(ids, answers)
-    table = np.zeros((len(ids), len(ids)))
-    np.add.at(table, (truth.ravel(), answered.ravel()), 1)
-    together = np.zeros((len(ids), len(ids)), dtype=np.int64)
-    present = truth[:, :, 0]
-    np.add.at(together, (present[:, :, None], present[:, None, :]), 1)
-    queries = together * labels.shape[2]
-    return np.where(queries > 0, 100.0 * table / np.maximum(queries, 1), np.nan), together
 
 
 def leaf_order(similarity: Floats) -> Ids:

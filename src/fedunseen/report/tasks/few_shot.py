@@ -9,6 +9,7 @@ import numpy as np
 import scipy.stats
 from numpy.typing import NDArray
 
+from fedunseen import metrics
 from fedunseen.report import figures, statistics
 from fedunseen.report.again import AGAIN
 from fedunseen.report.figures import Curve
@@ -481,7 +482,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
         facts.tensors[name].astype(np.int64).reshape(episodes, ways, -1) for name in ("labels", "answers")
     )
     ids = np.unique(labels)
-    table, together = statistics.episode_confusion(labels, answers, ids)
+    table, together = metrics.episode_confusion(labels, answers, ids)
     accuracy, names = np.diag(table), facts.of_classes(ids)
     bars = [
         {"name": names[i], "accuracy": float(accuracy[i]), "samples": int(together[i, i] * labels.shape[2])}

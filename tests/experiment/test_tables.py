@@ -1,0 +1,94 @@
+"""A run's numbers as tables: the rounds it wrote down, its accuracies by hand, its partition."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.data import make_partition
+from fedunseen.data.digit_pairs import DigitPairs
+
+QUICK = {
+    "data.train_per_class": 6, "data.test_per_class": 3, "strategy.rounds": 2, "evaluation.selection": "last",
+    "method.kl": 0.0, "method.hidden": [16], "evaluation.embedding": False, "evaluation.clients": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    return run(Experiment.load("digit-pairs", QUICK), tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_the_rounds_are_the_lines_of_metrics(done):
+    lines = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
+    rounds = done.tables()["rounds"]
+    assert [line["zsl"] for line in lines] == rounds["zsl"]
+    assert {len(column) for column in rounds.values()} == {2}
+
+
+def test_the_mean_over_classes_is_the_accuracy_that_the_run_reports(done):
+    classes = done.tables()["classes"]
+    zsl = [value for value in classes["zsl"] if value is not None]
+    of = {split: [g for g, s in zip(classes["gzsl"], classes["split"], strict=True) if s == split] for split in
+          ("seen", "unseen")}  # fmt: skip
+    assert len(zsl) == len(of["unseen"]) == 20
+    assert np.mean(zsl) == pytest.approx(done.result["zsl"])
+    assert np.mean(of["unseen"]) == pytest.approx(done.result["gzsl_unseen"])
+    assert np.mean(of["seen"]) == pytest.approx(done.result["gzsl_seen"])
+    assert set(classes["samples"]) == {3}
+
+
+def test_the_confusions_have_the_accuracies_on_their_diagonal(done):
+    tables = done.tables()
+    for name, column in (("confusion_zsl", "zsl"), ("confusion_gzsl", "gzsl")):
+        table = tables[name]
+        each = dict(zip(tables["classes"]["class"], tables["classes"][column], strict=True))
+        for i, c in enumerate(table["class"]):
+            assert table[c][i] == each[c]
+            assert sum(table[other][i] for other in table["class"]) == pytest.approx(100)
+
+
+def test_clients_hold_what_the_partition_says(done):
+    benchmark = DigitPairs.load(done.experiment.data, 0)
+    counts = make_partition(done.experiment.partition, benchmark, 0).counts(benchmark.labels, 100)
+    table = done.tables()["clients"]
+    for client, name, samples in zip(*table.values(), strict=True):
+        assert counts[client, int(name)] == samples
+    assert sum(table["samples"]) == counts.sum()
+
+
+def test_tables_of_several_seeds_name_the_seed(tmp_path):
+    both = run(Experiment.load("digit-pairs", {**QUICK, "run.seeds": 2, "run.seed": 4}), tmp_path / "run")
+    tables = both.tables()
+    assert tables["rounds"]["seed"] == [4, 4, 5, 5]
+    for seed, one in zip((4, 5), both.seeds, strict=True):
+        rows = [i for i, s in enumerate(tables["classes"]["seed"]) if s == seed]
+        assert [tables["classes"]["gzsl"][i] for i in rows] == one.tables()["classes"]["gzsl"]
+
+
+def test_a_few_shot_run_has_its_episodes_classes(tmp_path):
+    settings = {"strategy.rounds": 1, "method.episodes": 2, "evaluation.episodes": 30, "evaluation.selection": "last"}
+    done = run(Experiment.load("digits-maml", settings), tmp_path / "run")
+    classes, confusion = done.tables()["classes"], done.tables()["confusion"]
+    weights = np.array(classes["samples"], dtype=float)
+    assert np.average(classes["accuracy"], weights=weights) == pytest.approx(done.result["few_shot"])
+    assert [confusion[name][i] for i, name in enumerate(confusion["class"])] == classes["accuracy"]
+
+
+def test_runs_without_a_merged_model_have_rounds_and_clients(tmp_path):
+    done = run(Experiment.load("digit-pairs", {**QUICK, "strategy.name": "local"}), tmp_path / "run")
+    assert list(done.tables()) == ["rounds", "clients"]
+
+
+def test_the_files_hold_the_tables(done, tmp_path):
+    from fedunseen.experiment.tables import write_tables
+
+    paths = write_tables(done, tmp_path / "csv")
+    assert [path.stem for path in paths] == list(done.tables())
+    for path in paths:
+        header, *rows = csv.reader(path.open(encoding="utf-8"))
+        table = done.tables()[path.stem]
+        assert header == list(table)
+        assert rows == [["" if v is None else str(v) for v in row] for row in zip(*table.values(), strict=True)]
