@@ -1,5 +1,6 @@
 """The README and the docs do what they say."""
 
+import doctest
 import os
 import re
 import subprocess
@@ -121,6 +122,13 @@ def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_clas
 def test_what_other_packages_add_is_listed_with_its_settings():
     assert '### name = "devise"' in reference()
     assert "By how much the right class has to lead." in reference()
+
+
+@pytest.mark.filterwarnings("ignore:the graphical lasso")
+def test_every_block_of_the_library_page_does_what_it_shows():
+    found = doctest.testfile(str(ROOT / "docs" / "library.md"), module_relative=False)
+    assert found.attempted > 50
+    assert found.failed == 0
 
 
 def test_every_link_to_a_heading_leads_to_one():
