@@ -240,6 +240,6 @@ def test_candidates_that_make_no_sense_are_refused(fitted):
         assert str(caught.value) == message
 
 
-def test_importing_the_package_imports_no_torch():
-    code = "import sys, fedunseen; assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
+def test_importing_the_package_its_metrics_and_its_partitions_imports_no_torch():
+    code = "import sys; from fedunseen import metrics, partitions; assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
