@@ -16,7 +16,7 @@ def find(name):
     return getattr(importlib.import_module(module), attribute)
 
 
-@pytest.fixture(params=sorted(name for name in METHODS if not find(name).episodic))  # those: test_episodic.py
+@pytest.fixture(params=sorted(name for name in METHODS if find(name).task == "zero-shot"))
 def method(request, grouped):
     kind = find(request.param)
     backbone = Backbone((12,) if kind.takes == "vectors" else (12, 2, 3))

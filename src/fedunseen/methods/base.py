@@ -103,7 +103,6 @@ class Method:
     predicts_attributes: ClassVar[bool] = False
     generates: ClassVar[bool] = False
     reconstructs: bool = False
-    episodic: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Note what the subclass can do."""
@@ -112,7 +111,6 @@ class Method:
         cls.predicts_attributes = cls.attributes is not Method.attributes
         cls.generates = cls.generated is not Method.generated
         cls.reconstructs = cls.reconstruct is not Method.reconstruct
-        cls.episodic = cls.task == "few-shot"
 
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.settings: Any = settings  # an instance of the class's own Settings
