@@ -1,4 +1,5 @@
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
+from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import parse_override, preset_names, preset_text
 from fedunseen.methods import METHODS
 from fedunseen.report.reproduce import command
@@ -225,7 +227,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_survives_the_way_to_a_dictionary_and_back(name):
-    needed = {} if name.startswith(("digit-pairs", "digits")) else {"data.root": "somewhere"}
+    root = find("data", tomllib.loads(preset_text(name))["data"]["name"]).Settings.model_fields.get("root")
+    needed = {"data.root": "somewhere"} if root is not None and root.is_required() else {}
     experiment = Experiment.load(name, needed)
     tree = experiment.to_dict()
     again = Experiment.from_dict(tree)
