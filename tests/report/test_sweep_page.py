@@ -126,6 +126,12 @@ def made(tmp_path):
     return make
 
 
+def interval(mean, sd):
+    """Three seeds: t(0.975; 2) = 4.3027."""
+    half = 4.302653 * sd / 3**0.5
+    return f"{max(mean - half, 0):.1f} to {min(mean + half, 100):.1f}"
+
+
 def test_the_page_says_what_the_rows_say(made):
     sweep, found, out = made(drop=[4])
     path = write_sweep_report(sweep, found, out)
@@ -175,7 +181,8 @@ def test_the_charts_are_those_that_the_file_asks_for(made):
     ]  # fmt: skip
     points = {title for title in page.charts[0]["titles"] if title}
     wanted = {
-        f"{row.cell.values['strategy']} kl {row.cell.values['kl']}: {row.mean['zsl']:.1f}% ± {row.sd['zsl']:.1f}"
+        f"{row.cell.values['strategy']} kl {row.cell.values['kl']}: {row.mean['zsl']:.1f}% "
+        f"(95 % interval {interval(row.mean['zsl'], row.sd['zsl'])})"
         for row in found
         if row.cell.values["data"] == "digits" and row.status == "done"
     }
@@ -226,7 +233,7 @@ def test_markdown_has_the_same_numbers(made):
         numbers = [line[2], line[4], line[5], line[6]]
         if row.status == "done":
             assert numbers == [f"{row.mean[name]:.1f} ± {row.sd[name]:.1f}" for name in METRICS]
-    assert lines[2][3] == "11.5"
+    assert lines[2][3] == "11.5 (birds)"
     assert "1. it <broke>" in text
     assert sweep.command in text
 
@@ -356,7 +363,7 @@ def test_few_shot_cells_have_their_own_columns_and_intervals(few, seeds):
     assert "Few-shot accuracies over test episodes in percent" in words
     assert ("± half of the 95 % interval over the test episodes of the one run" in words) == (seeds == 1)
     assert ("mean ± standard deviation over the seeds" in words) == (seeds > 1)
-    bars = "one standard deviation" if seeds > 1 else "the 95 % interval over the episodes"
+    bars = "the 95 % interval over the seeds" if seeds > 1 else "the 95 % interval over the episodes"
     assert f"; bars: {bars}. On test episodes the nearest example" in words
     pixels = [row.mean["few_shot_pixels"] for row in found]
     assert f"reaches {min(pixels):.1f} to {max(pixels):.1f} %." in words
@@ -372,7 +379,8 @@ def test_few_shot_accuracy_is_drawn_over_the_number_of_clients_and_by_round(few)
     assert labels == ["Few-shot accuracy over clients", *["Few-shot accuracy by round"] * 3]
     assert {title for title in page.charts[0]["titles"] if title} == {
         f"{row.cell.values['row']} clients {row.cell.values['clients']}: {row.mean['few_shot']:.1f}% "
-        f"± {row.mean['few_shot_ci95']:.1f}"
+        f"(95 % interval {row.mean['few_shot'] - row.mean['few_shot_ci95']:.1f} to "
+        f"{row.mean['few_shot'] + row.mean['few_shot_ci95']:.1f})"
         for row in found
     }
     assert "MAML ends at 20%" in page.charts[1]["label"]
@@ -423,3 +431,21 @@ def test_a_metric_that_no_cell_has_gets_no_column(few):
 
 def test_a_bare_number_in_a_head_says_what_it_counts():
     assert [_named("shots", "5"), _named("alpha", "0.1"), _named("partition", "IID")] == ["shots 5", "alpha 0.1", "IID"]
+
+
+def test_a_cell_has_its_interval_its_seeds_and_a_way_to_its_run(made):
+    sweep, found, out = made()
+    page = out / found[0].run / "report.html"
+    page.write_text("a run's page")
+    told = [Row(**{**vars(found[0]), "each": {"zsl": (10.0, 20.0, 30.0)}}), *found[1:]]
+    text = write_sweep_report(sweep, told, out).read_text("utf-8")
+    mean, sd = found[0].mean["zsl"], found[0].sd["zsl"]
+    assert f'<small class="interval">{interval(mean, sd)}</small>' in text
+    links = re.findall(r'<a href="([^"]*report.html)"><data', text)
+    assert set(links) == {f"{found[0].run}/report.html"}
+    assert len(links) == len(METRICS)
+    assert text.count('r="2"') == 3  # in one chart: the other measures of this cell have no seeds here
+    assert "small dots: the single seeds" in text
+    # birds' figures stand beside numbers of digits: the cell says whose they are
+    assert '<data value="11.5">11.5</data><small class="interval">birds</small>' in text
+    assert text.count('<small class="interval">birds</small>') == 3

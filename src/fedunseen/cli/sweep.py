@@ -111,7 +111,9 @@ def _free(read: Sweep, data: list[str]) -> Path:
 
 def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | None) -> list[Row]:
     """Run, and write what there is, also after an interrupt."""
+    from fedunseen.experiment import load_run
     from fedunseen.experiment.sweep import rows, run_sweep
+    from fedunseen.report import write_report
     from fedunseen.report.sweep_page import write_sweep_report
 
     warned: set[str] = set()
@@ -128,6 +130,9 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
             write_sweep_report(read, rows(read, out), out)
         say(f"interrupted: go on with the same command and --out {out} --resume")
         raise SystemExit(130) from None
+    for row in done:  # a page for each run, to which the sweep's page leads
+        if row.status == "done" and not (out / row.run / "report.html").exists():
+            write_report(load_run(out / row.run))
     write_sweep_report(read, done, out)
     return done
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy.stats
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
@@ -69,16 +70,32 @@ OF_EPISODES = {
 
 
 class Number(NamedTuple):
-    """A cell's accuracy in percent: ours (None if there is none), its deviation over the seeds, and the paper's.
+    """A number of a cell, and the paper's.
 
-    Of a few-shot run of one seed, half of the 95 % interval over its episodes in place of the deviation. Or what
-    travels, without a deviation: parameters, or bytes of a client in a round.
+    Attributes:
+        metric: which: an accuracy in percent, or what travels (parameters, or bytes of a client in a round).
+        mean: ours; None if there is none.
+        sd: its deviation over the seeds; of a few-shot run of one seed half of the 95 % interval over its episodes.
+        paper: the paper's.
+        half: half of the 95 % interval of the mean over several seeds (Student's t).
+        other: the paper's data, where they are other ones than ours.
+        link: where the run's page is, if there is one.
     """
 
     metric: str
     mean: float | None
     sd: float | None
     paper: float | None
+    half: float | None = None
+    other: str = ""
+    link: str = ""
+
+    @property
+    def interval(self) -> str:
+        """Write the 95 % interval over the seeds, within what a percentage can be."""
+        if self.mean is None or self.half is None:
+            return ""
+        return f"{max(self.mean - self.half, 0):.1f} to {min(self.mean + self.half, 100):.1f}"
 
     @property
     def ours(self) -> str:
@@ -93,7 +110,9 @@ class Number(NamedTuple):
     @property
     def printed(self) -> str:
         """Write the paper's for people."""
-        return "" if self.paper is None else f"{self.paper:.1f}"
+        if self.paper is None:
+            return ""
+        return f"{self.paper:.1f}" + (f" ({self.other})" if self.other else "")
 
 
 def _written(metric: str, value: float) -> str:
@@ -113,6 +132,13 @@ def _few_shot(row: Row) -> bool:
 def _spread(row: Row, metric: str) -> float | None:
     """Return what stands behind ±: the deviation over the seeds, or of one few-shot run half of its interval."""
     return row.sd.get(metric, row.mean.get(f"{metric}_ci95") if row.seeds <= 1 else None)
+
+
+def _half(row: Row, metric: str) -> float | None:
+    """Return half of the 95 % interval: over several seeds by Student's t, of one few-shot run over its episodes."""
+    if metric in row.sd and row.seeds > 1:
+        return float(scipy.stats.t.ppf(0.975, row.seeds - 1) * row.sd[metric] / row.seeds**0.5)
+    return row.mean.get(f"{metric}_ci95")
 
 
 def _asked(sweep: Sweep, shown: Table | Figure) -> list[str]:
@@ -166,7 +192,7 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     """Write ``results.html`` and ``results.md`` in the sweep's directory, and return where the page is."""
     from fedunseen.experiment.sweep.results import cell_command
 
-    tables = sweep_tables(sweep, rows)
+    tables = sweep_tables(sweep, rows, out)
     context = {
         "sweep": sweep,
         "tables": tables,
@@ -178,6 +204,7 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
         "selections": _selections(rows) if _shows_accuracies(tables) else [],
         "counts": _counts(rows),
         "seeds": max((row.seeds for row in rows), default=1),
+        "linked": {row.run: (out / row.run / "report.html").exists() for row in rows},
         "commands": [(row.cell.key, cell_command(sweep, row.cell), row.run, row.status) for row in rows],
     }
     write_text(out / "results.html", render("sweep.html", context))
@@ -185,8 +212,14 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     return out / "results.html"
 
 
-def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
-    """Lay out the cells of a sweep in tables, as its ``[table]`` says."""
+def sweep_tables(sweep: Sweep, rows: Sequence[Row], out: Path | None = None) -> list[SweepTable]:
+    """Lay out the cells of a sweep in tables, as its ``[table]`` says.
+
+    Args:
+        sweep: the sweep.
+        rows: what became of its cells.
+        out: its directory, whose runs' pages are linked.
+    """
     shown = sweep.file.table
     apart = shown.tables if shown.tables is not None else [axis for axis in sweep.axes if axis == "data"]
     across = shown.columns
@@ -204,7 +237,7 @@ def sweep_tables(sweep: Sweep, rows: Sequence[Row]) -> list[SweepTable]:
             said: list[str] = []
             for group in beside:
                 row = by_place.get((labels, group))
-                numbers += [_number(row, name) for name in metrics]
+                numbers += [_number(sweep, row, name, out) for name in metrics]
                 if row is not None and row.status != "done":
                     said.append(_note(row, notes))
             lines.append((labels, tuple(numbers), ", ".join(dict.fromkeys(said))))
@@ -240,10 +273,21 @@ def _named(axis: str, value: str) -> str:
     return f"{axis} {value}" if value.replace(".", "", 1).isdigit() else value
 
 
-def _number(row: Row | None, name: str) -> Number:
+def _number(sweep: Sweep, row: Row | None, name: str, out: Path | None) -> Number:
     if row is None:
         return Number(name, None, None, None)
-    return Number(name, row.mean.get(name), _spread(row, name), row.cell.paper.get(name))
+    data = row.cell.values.get("data", "")
+    other = sweep.beside.get(data, data)
+    page = f"{row.run}/report.html"
+    return Number(
+        name,
+        row.mean.get(name),
+        _spread(row, name),
+        row.cell.paper.get(name),
+        _half(row, name) if row.seeds > 1 else None,
+        "" if other == data else other,
+        page if out is not None and (out / page).exists() else "",
+    )
 
 
 def _note(row: Row, notes: list[str]) -> str:
@@ -396,8 +440,11 @@ def _band_words(figure: Figure, rows: Sequence[Row]) -> str:
     several, episodes = any(row.seeds > 1 for row in rows), any(_few_shot(row) for row in rows)
     said = ["Mean over the seeds" if several else "One seed"]
     if figure.x != "round":
-        bars = "one standard deviation" if several else "the 95 % interval over the episodes" if episodes else ""
-        said[0] += f"; bars: {bars}." if bars else "."
+        bars = (
+            "the 95 % interval over the seeds" if several else "the 95 % interval over the episodes" if episodes else ""
+        )
+        said[0] += f"; bars: {bars}" if bars else ""
+        said[0] += "; small dots: the single seeds." if any(row.each for row in rows) else "."
     elif figure.band == "clients" and not all(_few_shot(row) for row in rows):
         said[0] += "."
         said.append(
@@ -486,33 +533,33 @@ def _upper(highest: float) -> float:
 
 def _over_axis(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values: Sequence[str], metric: str) -> str:
     """Draw an accuracy over the values of an axis, which stand at equal distances."""
-    points: list[tuple[str, str, list[tuple[int, float, float]]]] = []
-    for i, (label, rows) in enumerate(lines.items()):
-        at = [
-            (values.index(row.cell.values[axis]), row.mean[metric], _spread(row, metric) or 0.0)
-            for row in rows
-            if metric in row.mean
-        ]
-        points.append((" · ".join(label), _colour(i), sorted(at)))
-    used = sorted({x for _, _, at in points for x, _, _ in at})
-    top = _upper(max(mean + sd for _, _, at in points for _, mean, sd in at))
+    lists = [[row for row in rows if metric in row.mean] for rows in lines.values()]
+    used = [value for value in values if any(row.cell.values[axis] == value for rows in lists for row in rows)]
+    reach = [min(row.mean[metric] + (_half(row, metric) or 0.0), 100.0) for rows in lists for row in rows]
+    top = _upper(max([*reach, *(one for rows in lists for row in rows for one in row.each.get(metric, ()))]))
     frame = Frame((-0.4, len(used) - 0.6), (0.0, top))
     out = frame.axes(MEASURED[metric], axis, (), "%")
-    out += [
-        figures.text(frame.px(i), frame.height - frame.bottom + 16, values[x], "tick mid") for i, x in enumerate(used)
-    ]
-    for name, colour, at in points:
-        xs = np.array([used.index(x) for x, _, _ in at], dtype=np.float64)
-        ys = np.array([mean for _, mean, _ in at])
+    for i, value in enumerate(used):
+        out.append(figures.text(frame.px(i), frame.height - frame.bottom + 16, value, "tick mid"))
+    for place, (label, rows) in enumerate(zip(lines, lists, strict=True)):
+        ordered, colour = sorted(rows, key=lambda row: used.index(row.cell.values[axis])), _colour(place)
+        xs = np.array([used.index(row.cell.values[axis]) for row in ordered], dtype=np.float64)
+        ys = np.array([row.mean[metric] for row in ordered])
         out.append(f'<path class="line" stroke="var(--{colour})" d="{frame.path(xs, ys)}"/>')
-        for x, (_, mean, sd) in zip(xs.tolist(), at, strict=True):
-            low, high = frame.py(max(mean - sd, 0)), frame.py(min(mean + sd, top))
-            said = f"{name} {axis} {values[used[int(x)]]}: {mean:.1f}%" + (f" ± {sd:.1f}" if sd else "")
-            if sd:
-                bar = f'stroke="var(--{colour})" d="M{frame.px(x):g} {low:g}V{high:g}"'
+        for x, row in zip(xs.tolist(), ordered, strict=True):
+            mean, half, px = row.mean[metric], _half(row, metric), frame.px(x)
+            said = f"{' · '.join(label)} {axis} {row.cell.values[axis]}: {mean:.1f}%"
+            if half is not None:
+                low, high = max(mean - half, 0.0), min(mean + half, top)
+                said += f" (95 % interval {low:.1f} to {min(mean + half, 100.0):.1f})"
+                bar = f'stroke="var(--{colour})" d="M{px:g} {frame.py(low):g}V{frame.py(high):g}"'
                 out.append(f'<path class="line" style="stroke-width:1.2" {bar}/>')
+            out += [
+                f'<circle cx="{px + 5:g}" cy="{frame.py(one):g}" r="2" fill="var(--{colour})" fill-opacity=".6"/>'
+                for one in row.each.get(metric, ())
+            ]
             out.append(
-                f'<circle class="mark" cx="{frame.px(x):g}" cy="{frame.py(mean):g}" r="4" fill="var(--{colour})">'
+                f'<circle class="mark" cx="{px:g}" cy="{frame.py(mean):g}" r="4" fill="var(--{colour})">'
                 f"<title>{escape(said.strip())}</title></circle>"
             )
     return figures.svg(out, frame.width, frame.height, f"{MEASURED[metric]} over {axis}")

@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class Row:
         selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
         run: the run directory, relative to the sweep's.
         seconds: how long it took.
+        each: metric -> its value with each seed, of several.
     """
 
     cell: Cell
@@ -46,6 +47,7 @@ class Row:
     selection: str
     run: str
     seconds: float | None
+    each: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def rows(sweep: Sweep, out: str | Path) -> list[Row]:
@@ -58,6 +60,7 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
     status, problem = "not run", None
     mean: dict[str, float] = {}
     sd: dict[str, float] = {}
+    each: dict[str, tuple[float, ...]] = {}
     seconds: float | None = None
     place = f"cells/{cell.folder}"
     record = out / "failed" / f"{cell.folder}.json"
@@ -74,13 +77,22 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         there = [name for name in (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, "few_shot_ci95") if name in result]
         mean = {name: float(result[name]) for name in there} | _travelling(directory.path, result)
         sd = {name: float(result[f"{name}_sd"]) for name in there if f"{name}_sd" in result}
+        each = _each(directory.path, result, there)
         seconds = float(result["seconds"])
     elif record.exists():
         told = json.loads(record.read_bytes())
         status, problem = "refused" if told["refused"] else "failed", told["problem"]
     seeds = cell.experiment.run.seeds if cell.experiment else 0
     selection = cell.experiment.evaluation.selection if cell.experiment else ""
-    return Row(cell, status, problem, mean, sd, seeds, selection, place, seconds)
+    return Row(cell, status, problem, mean, sd, seeds, selection, place, seconds, each)
+
+
+def _each(path: Path, result: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of single seeds, where all of them have one."""
+    found = [RunDirectory(path / f"seed-{seed}").result() or {} for seed in result.get("seeds", ())]
+    return {
+        name: tuple(float(one[name]) for one in found) for name in names if found and all(name in one for one in found)
+    }
 
 
 def _travelling(path: Path, result: Mapping[str, Any]) -> dict[str, float]:
