@@ -16,6 +16,8 @@ from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.party import simulated
 
 SMALL = {
+    "data.train_per_class": 6,
+    "data.test_per_class": 3,
     "partition.clients": 3,
     "strategy.rounds": 2,
     "method.hidden": [16],

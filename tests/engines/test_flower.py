@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import ssl
 import stat
 import subprocess
@@ -18,8 +17,9 @@ import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import flower
+from fedunseen.engines.remote.keeper import descendants
 from fedunseen.engines.remote.link import Host, Join, Simulate
-from fedunseen.engines.remote.relay import _children
+from processes import GUARD, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
 pytestmark = [needed, pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")]
@@ -36,7 +36,7 @@ done = threading.Event()
 
 def answer(message):
     if message.startswith(b"slowly"):
-        time.sleep(30)
+        time.sleep(3600)
     if message == b"last":
         done.set()
     return name.encode() + b":" + message
@@ -60,21 +60,8 @@ with flower.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), tuple(nam
     while len(link.parties()) < len(names):
         time.sleep(0.05)
     print("complete", flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def until(condition, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.05)
 
 
 class Place:
@@ -102,7 +89,7 @@ class Place:
         self.processes.append(process)
         return process
 
-    def join(self, name, kit=None, address="127.0.0.1", port=None, patience=30):
+    def join(self, name, kit=None, address="127.0.0.1", port=None, patience=GUARD):
         if kit is None:
             kit = "" if self.kit is None else self.kit / name
         return self.start(PARTY, self.folder / name, address, port or self.port, kit, name, patience)
@@ -121,7 +108,7 @@ def place(tmp_path, request):
 
 
 def said(process):
-    _, error = process.communicate(timeout=30)
+    _, error = process.communicate(timeout=GUARD)
     assert process.returncode == 1
     return error.strip().splitlines()[-1]
 
@@ -144,15 +131,18 @@ def test_messages_of_any_size_arrive(place):
         until(lambda: len(link.parties()) == 3)
         assert list(link.parties()) == list(NAMES)
         for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
-            assert dict(link.exchange(sent(body), 30)) == {name: name.encode() + b":" + body for name in NAMES}
+            assert dict(link.exchange(sent(body), GUARD)) == {name: name.encode() + b":" + body for name in NAMES}
         own = {name: f"for {name}".encode() for name in NAMES}
-        assert dict(link.exchange(own, 30)) == {name: f"{name}:for {name}".encode() for name in NAMES}
-        assert dict(link.exchange({"south": b"only", "nobody": b"?"}, 30)) == {"south": b"south:only", "nobody": None}
-        assert dict(link.exchange(sent(b"last"), 30)) == {name: name.encode() + b":last" for name in NAMES}
+        assert dict(link.exchange(own, GUARD)) == {name: f"{name}:for {name}".encode() for name in NAMES}
+        assert dict(link.exchange({"south": b"only", "nobody": b"?"}, GUARD)) == {
+            "south": b"south:only",
+            "nobody": None,
+        }
+        assert dict(link.exchange(sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
         for party in parties:
-            output, error = party.communicate(timeout=30)
+            output, error = party.communicate(timeout=GUARD)
             assert (party.returncode, output, error) == (0, "", "")
-        until(lambda: not link.parties(), 3)
+        until(lambda: not link.parties())
     if place.kit is not None:
         assert place.processes[0].poll() == 0
 
@@ -164,25 +154,23 @@ def test_a_killed_party_is_left_out_and_comes_back(place):
         first = link.parties()
         threading.Timer(0.5, parties["north"].kill).start()
         begin = time.monotonic()
-        arrived = list(link.exchange({"north": b"slowly", "south": b"now"}, 60))
+        arrived = list(link.exchange({"north": b"slowly", "south": b"now"}, GUARD))
         assert arrived == [("south", b"south:now"), ("north", None)]
-        assert time.monotonic() - begin < 8
+        assert time.monotonic() - begin < GUARD  # nobody waited until the exchange was over
         assert list(link.parties()) == ["south"]
         place.join("north")
         place.join("west")  # late
         until(lambda: len(link.parties()) == 3)
         assert link.parties()["south"] == first["south"]
         assert link.parties()["north"] != first["north"]
-        assert dict(link.exchange(sent(b"again"), 30)) == {name: name.encode() + b":again" for name in NAMES}
+        assert dict(link.exchange(sent(b"again"), GUARD)) == {name: name.encode() + b":again" for name in NAMES}
 
 
 def test_late_answers_are_thrown_away(place):
     with place.host() as link:
         place.join("north")
         until(link.parties)
-        begin = time.monotonic()
         assert list(link.exchange({"north": b"slowly"}, 0.5)) == [("north", None)]
-        assert time.monotonic() - begin < 2
         state = link.state
         assert (state.message_ins_store, state.message_res_store, len(state.object_store)) == ({}, {}, 0)
 
@@ -195,9 +183,9 @@ def test_a_killed_coordinator_is_found_again(place):
     first.send_signal(signal.SIGKILL)
     first.wait()
     with place.host() as link:
-        until(lambda: len(link.parties()) == 3, 10)
-        assert dict(link.exchange(sent(b"last"), 30)) == {name: name.encode() + b":last" for name in NAMES}
-    assert [party.wait(30) for party in parties] == [0, 0, 0]
+        until(lambda: len(link.parties()) == 3)
+        assert dict(link.exchange(sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
+    assert [party.wait(GUARD) for party in parties] == [0, 0, 0]
 
 
 def test_the_second_process_of_a_party_is_refused(place):
@@ -208,7 +196,7 @@ def test_the_second_process_of_a_party_is_refused(place):
             f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
             "under another name and with its key"
         )
-        assert dict(link.exchange({"north": b"still"}, 30)) == {"north": b"north:still"}
+        assert dict(link.exchange({"north": b"still"}, GUARD)) == {"north": b"north:still"}
 
 
 def test_strangers_are_refused(place, tmp_path):
@@ -369,10 +357,10 @@ def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
         assert dict(link.exchange({"0": b"given up"}, 0.0)) == {"0": None}
         body = os.urandom(3_000_000)
         for _ in range(2):
-            assert dict(link.exchange(dict.fromkeys(names, body), 60)) == {
+            assert dict(link.exchange(dict.fromkeys(names, body), GUARD)) == {
                 name: f"{name} says ".encode() + body for name in names
             }
-        started = list(_children(os.getpid()))
+        started = list(descendants(os.getpid()))
         assert len(started) > 3
     assert not [process for process in started if runs(process)]
 
@@ -380,9 +368,9 @@ def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
 def test_a_simulation_outlives_its_workers(simulation):
     with simulation as link:
         first = link.parties()
-        assert dict(link.exchange({"1": b"die"}, 60)) == {"1": None}
-        until(lambda: link.parties() and link.parties() != first, 60)
-        assert dict(link.exchange({"1": b"live"}, 60)) == {"1": b"1 says live"}
+        assert dict(link.exchange({"1": b"die"}, GUARD)) == {"1": None}
+        until(lambda: link.parties() and link.parties() != first)
+        assert dict(link.exchange({"1": b"live"}, GUARD)) == {"1": b"1 says live"}
 
 
 def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -21,6 +20,7 @@ import pytest
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import nvflare as engine
 from fedunseen.engines.remote.link import Host, Join, Simulate
+from processes import GUARD, free_port, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
@@ -33,7 +33,7 @@ COORDINATOR = """
     folder, port, kit = sys.argv[1:]
     with engine.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), ("a",))) as link:
         while True:
-            for name, answer in link.exchange({"a": b"hello"}, 30):
+            for name, answer in link.exchange({"a": b"hello"}, 300):
                 print(name, answer, flush=True)
             time.sleep(0.2)
 """
@@ -48,24 +48,11 @@ PARTY = """
         if message == b"end":
             done.set()
         if message.startswith(b"slow"):
-            time.sleep(60)
+            time.sleep(3600)
         return message
-    where = Join(Path(folder), "127.0.0.1", int(port), Path(kit) if kit else None, name, 40.0)
+    where = Join(Path(folder), "127.0.0.1", int(port), Path(kit) if kit else None, name, 300.0)
     engine.join(where, answer, done)
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind((HERE, 0))
-        return probe.getsockname()[1]
-
-
-def until(true, seconds=40):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 def engines(folder):
@@ -95,7 +82,7 @@ def ended(processes):
             process.wait()
 
 
-def joined(folder, port, kit, name, patience=40.0, answer=lambda message: message):
+def joined(folder, port, kit, name, patience=GUARD, answer=lambda message: message):
     """A party in a thread of this process; its outcome, how to end it and the thread."""
     done, outcome = threading.Event(), []
 
@@ -132,24 +119,24 @@ def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, k
     ):
         until(lambda: len(link.parties()) == 2)
         messages = {"a": os.urandom(3_000_000), "b": b""}
-        assert dict(link.exchange(messages, 30)) == messages
+        assert dict(link.exchange(messages, GUARD)) == messages
         before = dict(link.parties())
         threading.Timer(0.3, parties["b"].kill).start()
         begun = time.monotonic()
-        assert dict(link.exchange({"a": b"1", "b": b"slow"}, 50)) == {"a": b"1", "b": None}
-        assert time.monotonic() - begun < 10
-        until(lambda: "b" not in link.parties(), 5)
-        assert dict(link.exchange({"a": b"2", "b": b"2"}, 30)) == {"a": b"2", "b": None}
+        assert dict(link.exchange({"a": b"1", "b": b"slow"}, GUARD)) == {"a": b"1", "b": None}
+        assert time.monotonic() - begun < GUARD  # nobody waited until the exchange was over
+        until(lambda: "b" not in link.parties())
+        assert dict(link.exchange({"a": b"2", "b": b"2"}, GUARD)) == {"a": b"2", "b": None}
         parties["b"].wait()
         parties["b"] = party("b")
         until(lambda: "b" in link.parties())
         assert link.parties()["b"] != before["b"]
         assert link.parties()["a"] == before["a"]
-        assert dict(link.exchange({"a": b"3", "b": b"3"}, 30)) == {"a": b"3", "b": b"3"}
-        assert dict(link.exchange({"a": b"end", "b": b"end"}, 30)) == {"a": b"end", "b": b"end"}
+        assert dict(link.exchange({"a": b"3", "b": b"3"}, GUARD)) == {"a": b"3", "b": b"3"}
+        assert dict(link.exchange({"a": b"end", "b": b"end"}, GUARD)) == {"a": b"end", "b": b"end"}
         for process in parties.values():
-            assert process.wait(20) == 0
-    until(lambda: not engines(tmp_path), 5)
+            assert process.wait(GUARD) == 0
+    until(lambda: not engines(tmp_path))
 
 
 def test_processes_of_nvflare_that_die_are_replaced(tmp_path, kits):
@@ -161,12 +148,12 @@ def test_processes_of_nvflare_that_die_are_replaced(tmp_path, kits):
         for side in ("a", "c"):
             (process,) = engines(tmp_path / side)
             os.kill(process, signal.SIGKILL)
-            until(lambda: not link.parties(), 10)
+            until(lambda: not link.parties())
             until(lambda: dict(link.parties()) == tokens)
-            assert dict(link.exchange({"a": b"hello"}, 20)) == {"a": b"hello"}
+            assert dict(link.exchange({"a": b"hello"}, GUARD)) == {"a": b"hello"}
     assert not outcome
     done.set()
-    thread.join(10)
+    thread.join(GUARD)
     assert outcome == ["done"]
 
 
@@ -179,21 +166,21 @@ def test_a_killed_coordinator_that_starts_again_is_found(tmp_path, kits):
             done.set()
         return message
 
-    outcome, done, thread = joined(tmp_path / "a", port, kits / "a", "a", 40, answer)
+    outcome, done, thread = joined(tmp_path / "a", port, kits / "a", "a", GUARD, answer)
     arguments = (tmp_path / "c", port, kits / "coordinator")
     first = program(COORDINATOR, *arguments, stdout=subprocess.DEVNULL)
     with ended([first]):
         until(answered.is_set)
-    until(lambda: not engines(tmp_path / "c"), 5)
+    until(lambda: not engines(tmp_path / "c"))
     answered.clear()
     second = program(COORDINATOR, *arguments, stdout=subprocess.PIPE, text=True)
     with ended([second]):
         until(answered.is_set)
         end.set()
-        thread.join(20)
+        thread.join(GUARD)
         assert outcome == ["done"]
         assert "a b'hello'\n" in iter(second.stdout.readline, "")
-    until(lambda: not engines(tmp_path), 5)
+    until(lambda: not engines(tmp_path))
 
 
 def test_of_two_parties_of_one_name_the_first_is_told(tmp_path, kits):
@@ -203,10 +190,10 @@ def test_of_two_parties_of_one_name_the_first_is_told(tmp_path, kits):
         until(lambda: link.parties())
         token = link.parties()["a"]
         _, done, _ = joined(tmp_path / "second", port, kits / "a", "a", answer=lambda message: done.set() or b"second")
-        thread.join(30)
+        thread.join(GUARD)
         assert "another party has joined as 'a' since" in str(first[0])
         until(lambda: link.parties().get("a") not in (None, token))
-        until(lambda: dict(link.exchange({"a": b"who?"}, 20)) == {"a": b"second"})
+        until(lambda: dict(link.exchange({"a": b"who?"}, GUARD)) == {"a": b"second"})
 
 
 def refused(folder, port, kit, name="a", address=HERE):
@@ -248,10 +235,8 @@ def test_who_does_not_belong_is_refused(tmp_path, kits, monkeypatch):
 
 
 def test_nobody_at_the_address(tmp_path, capsys):
-    begun = time.monotonic()
     with pytest.raises(ConnectionLost, match=r"no coordinator answers at 127\.0\.0\.1:1 "):
         engine.join(Join(tmp_path, HERE, 1, None, "a", 1.0), lambda message: message, threading.Event())
-    assert time.monotonic() - begun < 5
     assert re.match(r"\d\d:\d\d:\d\d waiting for the coordinator at 127\.0\.0\.1:1: ", capsys.readouterr().err)
 
 
@@ -321,15 +306,15 @@ def test_a_simulation_answers_and_survives_the_death_of_a_process(tmp_path, monk
         assert list(before) == ["0", "1", "2"]
         assert dict(link.exchange(dict.fromkeys("012", b"given up"), 0.0)) == dict.fromkeys("012")
         body = os.urandom(2_000_000)
-        answers = dict(link.exchange(dict.fromkeys("012", body), 30))
+        answers = dict(link.exchange(dict.fromkeys("012", body), GUARD))
         assert {name: answer.split(b" ", 3)[:2] for name, answer in answers.items()} == {
             name: [b"told", name.encode()] for name in "012"
         }
         assert all(answer.endswith(body) for answer in answers.values())
         assert len({answer.split(b" ", 3)[2] for answer in answers.values()}) == 2
-        assert dict(link.exchange({"0": b"die"}, 30)) == {"0": None}
+        assert dict(link.exchange({"0": b"die"}, GUARD)) == {"0": None}
         until(lambda: link.parties() and link.parties() != before)
-        assert dict(link.exchange({"0": b"hello"}, 30))["0"].endswith(b"hello")
+        assert dict(link.exchange({"0": b"hello"}, GUARD))["0"].endswith(b"hello")
 
 
 def test_certificates(tmp_path):

@@ -22,6 +22,8 @@ from fedunseen.experiment.party import PartyData, simulated
 
 NAMES = ("north", "south", "west")
 SMALL = {
+    "data.train_per_class": 6,
+    "data.test_per_class": 3,
     "partition.clients": 3,
     "strategy.rounds": 3,
     "method.hidden": [16],

@@ -207,17 +207,24 @@ def _address(text: str) -> tuple[str, int]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the process in order, so that what it has started ends too."""
+    """Let SIGTERM and Ctrl-C end the process in order: what it has started ends too, and it says why it ends."""
+
+    class Terminated(BaseException):
+        """SIGTERM came. No KeyboardInterrupt: the exit status tells the two apart."""
 
     def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop this one's work half done
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except Terminated:
+        _say("ended by SIGTERM")
+        raise SystemExit(128 + signal.SIGTERM) from None
     except KeyboardInterrupt:
         _say("interrupted")
-        raise SystemExit(130) from None
+        raise SystemExit(128 + signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -1,6 +1,6 @@
-"""Between our processes and an engine's: a Unix socket, a Link over it, and children that never stay behind.
+"""Between our processes and a carrier's: a Unix socket, and a Link over it.
 
-Standard library only, and nothing of this package: an engine's process may load this file by its path, or carry a copy.
+Standard library only: a carrier's process imports this module and needs neither PyTorch nor the rest of the package.
 Nothing is pickled: a frame is a small JSON object and bytes.
 
 Ours::
@@ -26,26 +26,22 @@ The engine's, at a party (``Port(folder, answering(answer))`` on our side)::
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import json
 import os
 import queue
 import secrets
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["ENDED", "Child", "Port", "Switchboard", "Wire", "answering", "dial"]
+__all__ = ["ENDED", "Port", "Switchboard", "Wire", "answering", "dial"]
 
 ENDED = (EOFError, OSError, AuthenticationError)
 """What a wire raises when its other end has gone."""
@@ -63,7 +59,7 @@ class Wire:
 
     def send(self, head: Mapping[str, Any], body: bytes | memoryview = b"") -> None:
         """Send a frame; raises one of :data:`ENDED` if nobody is there."""
-        first, second = json.dumps(dict(head)).encode(), memoryview(body)  # both or nothing, whatever they are
+        first, second = json.dumps(dict(head)).encode(), memoryview(body)  # if one of them cannot be sent, neither is
         with self.sending:
             self.connection.send_bytes(first)
             self.connection.send_bytes(second)
@@ -260,130 +256,3 @@ class Switchboard:
                     self.wire = None
             if last:
                 self._now({})
-
-
-class Child:
-    """A process of an engine that ends, with all it started, when :meth:`stop` is called or this process ends, however.
-
-    A keeper stands in between (this file run as a program): it adopts what the child leaves behind, and kills all of it
-    once its standard input, a pipe from us, is closed.
-
-    Args:
-        command: to run.
-        log: what gets its output, added at the end.
-        environment: all of it.
-        folder: to run in.
-    """
-
-    def __init__(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
-    ) -> None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        keeper = [sys.executable, "-I", str(Path(__file__).resolve()), *command]
-        with open(log, "ab") as out:
-            self.process = subprocess.Popen(
-                keeper,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=out,
-                env=dict(environment),
-                cwd=folder,
-                start_new_session=True,
-            )
-
-    @property
-    def status(self) -> int | None:
-        """The exit status, or None while it runs."""
-        return self.process.poll()
-
-    def stop(self, grace: float = 2.0) -> None:
-        """End it: SIGTERM, and SIGKILL for what is left after ``grace`` seconds."""
-        if self.process.stdin is not None and not self.process.stdin.closed:
-            with contextlib.suppress(OSError):
-                self.process.stdin.write(f"{grace}\n".encode())
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-        try:
-            self.process.wait(grace + 5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-SUBREAPER, DEATH_SIGNAL = 36, 1  # of Linux's prctl
-
-
-def _prctl(option: int, value: int) -> None:
-    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux only the child itself is ended
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def _children(parent: int) -> dict[int, str]:
-    """Return the processes below one, process -> state; its direct children come first."""
-    parents: dict[int, list[tuple[int, str]]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            state, above = entry.read_text().rpartition(")")[2].split()[:2]
-            parents.setdefault(int(above), []).append((int(entry.parent.name), state))
-    found, ahead = {}, [parent]
-    while ahead:
-        for process, state in parents.get(ahead.pop(0), []):
-            found[process] = state
-            ahead.append(process)
-    return found
-
-
-def _keep(command: Sequence[str]) -> int:
-    """Run a command until it ends or standard input does, then end all that is left of it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # standard input says when to end, also if a whole group is signalled
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _prctl(SUBREAPER, 1)
-    restored = (signal.SIGTERM, signal.SIGINT)
-
-    def prepare() -> None:
-        _prctl(DEATH_SIGNAL, signal.SIGKILL)
-        for number in restored:
-            signal.signal(number, signal.SIG_DFL)
-
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=prepare)
-    grace = [0.5]
-
-    def listen() -> None:
-        line = sys.stdin.readline()
-        if line.strip():
-            grace[0] = float(line)
-        with contextlib.suppress(OSError):
-            child.terminate()
-
-    threading.Thread(target=listen, daemon=True).start()
-    listening = threading.Event()
-    end: float | None = None
-    while child.poll() is None:
-        gone = threading.active_count() == 1  # standard input is closed
-        end = time.monotonic() + grace[0] if gone and end is None else end
-        if end is not None and time.monotonic() > end:
-            break
-        listening.wait(0.05 if gone else 0.2)
-    for _ in range(100):
-        left = [process for process, state in _children(os.getpid()).items() if state != "Z" or process == child.pid]
-        if not left and child.poll() is not None:
-            break
-        for process in left:
-            with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
-        if child.poll() is not None:
-            _reap()
-        time.sleep(0.02)
-    _reap()
-    return child.returncode if child.returncode is not None else 1
-
-
-def _reap() -> None:
-    """Take note of the adopted processes that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-if __name__ == "__main__":
-    sys.exit(_keep(sys.argv[1:]))

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import Link, Simulate, address, found
-from fedunseen.engines.remote.relay import ENDED, Child, Port, Switchboard, Wire, dial
+from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, Wire, dial
 
 __all__ = ["main", "simulated"]
 
@@ -30,7 +31,7 @@ log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 PLACE = "FEDUNSEEN_SIMULATION"  # in the environment: what to simulate
 POLL = 0.05  # seconds between looks at Flower's answers
-START = 120.0  # seconds that Ray may take to start
+START = 60.0  # seconds in which Ray, while it starts, has to get somewhere
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # all processes see the accelerators
@@ -78,9 +79,9 @@ def simulated(place: Simulate) -> Iterator[Link]:
 
 
 def _wait(board: Switchboard, child: Child, parties: int, path: Path) -> None:
-    end = time.monotonic() + START
+    progress = Progress(child, START)
     while len(board.parties()) < parties:
-        if child.status is not None or time.monotonic() > end:
+        if child.status is not None or progress.stalled:
             raise FedUnseenError(f"Flower's simulation did not start: {path} says why")
         time.sleep(0.05)
 

@@ -31,15 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
+from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate, address
-from fedunseen.engines.remote.relay import ENDED, Child, Port, Switchboard, Wire
+from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, Wire
 
 __all__ = ["certificates", "host", "join", "simulate"]
 
 PROJECT = "fedunseen"
 COMPONENTS = f"{__name__}.components"  # what NVFlare's processes load of ours
 SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
-START = 60.0  # s that NVFlare's processes may take to start on a busy machine
+START = 60.0  # s in which NVFlare's processes, while they start, have to get somewhere
 TELL = 5.0  # s between two lines that say what join waits for
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 TAKEN = frozenset({"server", "client", "coordinator", "relay", "admin", "all", SERVER})  # names with another meaning
@@ -274,9 +275,11 @@ def _wait_for(board: Switchboard, keeper: _Kept, folder: Path) -> None:
     Raises:
         FedUnseenError: it does not, or its process ends again and again.
     """
-    deadline = time.monotonic() + START
+    progress = Progress(keeper.child, START)
     while board.wire is None:
-        if keeper.failures > 2 or time.monotonic() > deadline:
+        if progress.child is not keeper.child:
+            progress = Progress(keeper.child, START)
+        if keeper.failures > 2 or progress.stalled:
             raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
         time.sleep(0.02)
 
@@ -418,7 +421,7 @@ def _serve(place: Join, party: _Party, child: Child, answer: Answer, done: threa
     """
     connected = False
     wire: Wire | None = None
-    begun = asked = time.monotonic()
+    asked, starting = time.monotonic(), Progress(child, START)
     waiting: tuple[str, bytes] | None = None
     sent: str | None = None  # the answer that is on its way
     while True:
@@ -432,7 +435,7 @@ def _serve(place: Join, party: _Party, child: Child, answer: Answer, done: threa
                 with contextlib.suppress(*ENDED):
                     wire.send({"id": key}, reply)
                 continue
-            late = not connected and time.monotonic() - begun > START
+            late = not connected and starting.stalled
             if child.status is not None or late or (done.is_set() and sent is None):
                 return connected
             if not connected and time.monotonic() - asked > TELL:

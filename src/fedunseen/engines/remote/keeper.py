@@ -1,0 +1,182 @@
+"""Processes of a carrier that never stay behind, and whether they get anywhere.
+
+Standard library only. This file is also a program, the keeper, which :class:`Child` starts by its path: with ``-I``
+that neither depends on the environment that the child is to have, nor imports the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["Child", "Progress", "descendants"]
+
+
+class Child:
+    """A process of a carrier that ends, with all it started, when :meth:`stop` is called or this process ends, however.
+
+    A keeper stands in between: it adopts what the child leaves behind, and kills all of it once its standard input, a
+    pipe from this process, is closed.
+
+    Args:
+        command: to run.
+        log: what gets its output, added at the end.
+        environment: all of it.
+        folder: to run in.
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        keeper = [sys.executable, "-I", str(Path(__file__).resolve()), *command]
+        with open(log, "ab") as out:
+            self.process = subprocess.Popen(
+                keeper,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                env=dict(environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, or None while it runs."""
+        return self.process.poll()
+
+    def stop(self, grace: float = 2.0) -> None:
+        """End it: SIGTERM, and SIGKILL for what is left after ``grace`` seconds."""
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(f"{grace}\n".encode())
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(grace + 5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Progress:
+    """Says whether a child gets anywhere, on a machine of any speed: by the processor time that it uses.
+
+    Args:
+        child: the process, with all that it starts.
+        patience: seconds in which it has to use a hundredth of them; there is a limit of ten times the patience in all.
+    """
+
+    def __init__(self, child: Child, patience: float) -> None:
+        self.child, self.patience = child, patience
+        self.began = self.since = time.monotonic()
+        self.used = 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it has got nowhere for as long as the patience lasts."""
+        now = time.monotonic()
+        if now - self.since <= self.patience:
+            return False
+        used = processor_time(self.child.process.pid)
+        stalled = used - self.used < self.patience / 100 or now - self.began > 10 * self.patience
+        self.since, self.used = now, used
+        return stalled
+
+
+SUBREAPER, DEATH_SIGNAL = 36, 1  # of Linux's prctl
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # elsewhere than on Linux only the child itself is ended
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def descendants(parent: int) -> dict[int, str]:
+    """Return the processes below one, process -> state; its direct children come first."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, above = entry.read_text().rpartition(")")[2].split()[:2]
+            parents.setdefault(int(above), []).append((int(entry.parent.name), state))
+    found, ahead = {}, [parent]
+    while ahead:
+        for process, state in parents.get(ahead.pop(0), []):
+            found[process] = state
+            ahead.append(process)
+    return found
+
+
+def processor_time(parent: int) -> float:
+    """Return the seconds that a process and those below it have computed; of those that have ended too. Linux only."""
+    total = 0
+    for process in (parent, *descendants(parent)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            total += sum(int(field) for field in fields[11:15])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def _keep(command: Sequence[str]) -> int:
+    """Run a command until it ends or standard input does, then end all that is left of it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # standard input says when to end, also if a whole group is signalled
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _prctl(SUBREAPER, 1)
+    restored = (signal.SIGTERM, signal.SIGINT)
+
+    def prepare() -> None:
+        _prctl(DEATH_SIGNAL, signal.SIGKILL)
+        for number in restored:
+            signal.signal(number, signal.SIG_DFL)
+
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=prepare)
+    grace = [0.5]
+
+    def listen() -> None:
+        line = sys.stdin.readline()
+        if line.strip():
+            grace[0] = float(line)
+        with contextlib.suppress(OSError):
+            child.terminate()
+
+    threading.Thread(target=listen, daemon=True).start()
+    listening = threading.Event()
+    end: float | None = None
+    while child.poll() is None:
+        gone = threading.active_count() == 1  # standard input is closed
+        end = time.monotonic() + grace[0] if gone and end is None else end
+        if end is not None and time.monotonic() > end:
+            break
+        listening.wait(0.05 if gone else 0.2)
+    for _ in range(100):
+        left = [process for process, state in descendants(os.getpid()).items() if state != "Z" or process == child.pid]
+        if not left and child.poll() is not None:
+            break
+        for process in left:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        if child.poll() is not None:
+            _reap()
+        time.sleep(0.02)
+    _reap()
+    return child.returncode if child.returncode is not None else 1
+
+
+def _reap() -> None:
+    """Take note of the adopted processes that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+if __name__ == "__main__":
+    sys.exit(_keep(sys.argv[1:]))
