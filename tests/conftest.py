@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # Doctests would import every conftest.py under one module name, which fails for all but the last that was loaded.
 collect_ignore_glob = ["*conftest.py"]
+
+# On a busy machine an example may take any time: that says nothing of the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)
