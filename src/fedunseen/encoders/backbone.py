@@ -6,18 +6,20 @@ model as its backbone f: the clients' inputs stay images, and every loss calls t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
 from fedunseen.encoders.augment import Augmentation
 
-__all__ = ["Backbone", "Encoder", "EncoderSettings", "NoEncoder", "Output"]
+__all__ = ["Backbone", "Encoder", "EncoderSettings", "NoEncoder", "Output", "WeightsSettings"]
 
 Output = Literal["vectors", "maps"]
 """``vectors``: (d,) a sample; ``maps``: (channels, height, width)."""
@@ -29,6 +31,14 @@ class EncoderSettings(NamedSettings):
     augment: tuple[Augmentation, ...] = ()
     """Random changes of the training images of a trained encoder: `shift` (by up to an eighth of the side), `flip`
     (left to right, where that does not change the class)."""
+
+
+class WeightsSettings(EncoderSettings):
+    """What encoders with weights in files have in common."""
+
+    carry: float = Field(20.0, ge=0)
+    """Weights of up to so many megabytes are put into the run directory, so that `predict` finds them wherever it is;
+    larger ones are found by their content where they were used before, or given with `predict --encoder`."""
 
 
 class Backbone:
@@ -78,14 +88,22 @@ class Encoder:
     Attributes:
         reads: ``images``, or ``sequences``, of which ``image_shape`` is (1, steps, width).
         trained: goes into the model through :meth:`backbone`; otherwise frozen, used through :meth:`encode`.
+        setting: the setting that names the weights, of an encoder that has any in files.
+        installed: every installation has its weights, so that no run directory has to carry them.
     """
 
     Settings: ClassVar[type[EncoderSettings]] = EncoderSettings
     reads: ClassVar[Literal["images", "sequences"]] = "images"
     trained: bool = False
+    setting: ClassVar[str] = ""
+    installed: bool = False
 
     def __init__(self, settings: EncoderSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         self.settings, self.image_shape, self.output = settings, image_shape, output
+
+    def files(self) -> list[Path]:
+        """Return the files that it is made of: without them, a finished run reads no input."""
+        return []
 
     def backbone(self) -> Backbone:
         """Return the trained backbone."""

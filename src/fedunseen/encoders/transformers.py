@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, to_device
-from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
+from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.images import Preparation, Resize, as_floats
@@ -47,7 +47,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
 }
 
 
-class _NetworkSettings(EncoderSettings):
+class _NetworkSettings(WeightsSettings):
     """What ResNet and ViT have in common."""
 
     weights: str
@@ -223,6 +223,7 @@ class ViTBackbone(NetworkBackbone):
 class _Network(Encoder):
     """What ResNet and ViT have in common: where weights come from, and encoding with frozen ones."""
 
+    setting = "encoder.weights"
     kind: ClassVar[str]
     normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]]]
 
@@ -235,6 +236,15 @@ class _Network(Encoder):
         self.folder = None if self._drawn() else weights_folder(settings.weights, "encoder.weights")
         self.architecture = _KNOWN[settings.weights] if self.folder is None else self._read_architecture(self.folder)
         self._frozen: tuple[NetworkBackbone, Params] | None = None
+
+    def files(self) -> list[Path]:
+        """Return configuration and weights; none of an architecture that is known without files."""
+        if self.folder is None:
+            return []
+        config = [self.folder / "config.json"]
+        prepared = self.folder / "preprocessor_config.json"
+        config += [prepared] if prepared.is_file() else []
+        return [*config, *weight_files(self.folder)] if self.config.pretrained else config
 
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""

@@ -27,15 +27,18 @@ from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import keep_pages
 from fedunseen.data import Benchmark, Partition, fit_semantics
 from fedunseen.data.partition import elsewhere
+from fedunseen.encoders import Encoder
 from fedunseen.engines import Distributed, DistributedSettings
 from fedunseen.engines.remote.coordinator import Meeting, Member, dismiss_late
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.registry import find, task_of, traits
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.weights import carry, remembered
 from fedunseen.federation import Federation
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.federation.rounds import Choice, Progress, train
@@ -126,6 +129,7 @@ def run(
             if chosen:
                 result["chosen_on_validation"] = chosen
             _write_inputs(federation, benchmark, directory)
+            carry(_encoder(experiment, benchmark), directory.path)
             params = load_params(directory.model_path, federation.device)
             write_tensors(directory.path / "evaluation.safetensors", task.summary(params, result))
             directory.finish(result)
@@ -294,9 +298,16 @@ def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) ->
         "input_shape": list(benchmark.features.shape[1:]),
         **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
         **image,
+        **remembered(_encoder(experiment, benchmark)),
         "versions": versions,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def _encoder(experiment: Experiment, benchmark: Benchmark) -> Encoder | None:
+    """Return the encoder whose weights a finished run needs, frozen or trained; None where there is none."""
+    shape = benchmark.image_shape if benchmark.pictures is None else benchmark.pictures.shape[1:]
+    return None if shape is None or experiment.encoder.name == "none" else make_encoder(experiment, shape)
 
 
 def free_directory(experiment: Experiment, kind: str = "") -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,12 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace, Scaler, fit_semantics
 from fedunseen.data.features import FEATURE_SUFFIXES, read_features
+from fedunseen.encoders import Encoder
 from fedunseen.experiment.encoding import as_images, make_backbone, make_encoder
+from fedunseen.experiment.naming import names_in, semantics_of_names
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.weights import files_of, found
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.methods import Method
 from fedunseen.tasks import Prediction, Question
@@ -38,17 +41,21 @@ class Run:
         path: the run directory.
         manifest: experiment, versions, data fingerprint, seed.
         result: the final numbers, in percent; with several seeds, means and ``..._sd``.
+        weights: where the encoder's weights are, if they are not where the run had them.
+        overrides: settings of ``[data]`` and ``[encoder]`` that say where things are on this machine.
     """
 
     path: Path
     manifest: Mapping[str, Any]
     result: Mapping[str, Any]
+    weights: Path | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment, with the settings that were chosen on validation classes in force."""
         chosen = self.result.get("chosen_on_validation", {}).get("settings", {})
-        return Experiment.from_dict(self.manifest["experiment"]).with_overrides(chosen)
+        return Experiment.from_dict(self.manifest["experiment"]).with_overrides({**chosen, **self.overrides})
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
@@ -61,7 +68,8 @@ class Run:
     @cached_property
     def seeds(self) -> list[Run]:
         """The runs of the single seeds; none if this is one."""
-        return [load_run(self.path / f"seed-{seed}") for seed in self.result.get("seeds", [])]
+        paths = [self.path / f"seed-{seed}" for seed in self.result.get("seeds", [])]
+        return [load_run(path, self.weights, self.overrides) for path in paths]
 
     @cached_property
     def space(self) -> ClassSpace:
@@ -91,9 +99,26 @@ class Run:
         """The method, made for the run's class space."""
         settings = self.experiment.method
         semantics = torch.from_numpy(self.scaled_semantics(self.space.semantics))
-        backbone = make_backbone(self.experiment, self._shape, self.manifest.get("image_shape"))
+        backbone = make_backbone(self._placed, self._shape, self.manifest.get("image_shape"))
         made: Method = find("method", settings.name)(settings, self.space, semantics, backbone)
         return made
+
+    @cached_property
+    def _placed(self) -> Experiment:
+        """The experiment with the encoder's weights where they are now, the same as the run had."""
+        shape, encoder = self.manifest.get("picture_shape") or self.manifest.get("image_shape"), self.experiment.encoder
+        own = files_of(lambda: make_encoder(self.experiment, shape))
+        stated = getattr(encoder, "weights", None) or getattr(encoder, "model", None)
+        return self.experiment.with_overrides(
+            found(self.manifest.get("encoder"), self.path, stated and Path(stated), own, self.weights)
+        )
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        """The frozen encoder that made the run's features."""
+        encoder = make_encoder(self._placed, self.manifest["picture_shape"])
+        assert encoder is not None
+        return encoder
 
     @property
     def method_name(self) -> str:
@@ -112,7 +137,7 @@ class Run:
     def predict(
         self,
         inputs: Inputs,
-        classes: Classes | None = None,
+        classes: Classes | Sequence[str] | None = None,
         top: int | None = None,
         among: str = "all",
         support: Examples | None = None,
@@ -122,7 +147,8 @@ class Run:
         Args:
             inputs: samples as the benchmark's raw ones, (n, d) features or (n, channels, height, width) maps or images;
                 or paths of images or feature files.
-            classes: classes to add, or to replace by name: a CSV file (name, attributes...) or ``{name: attributes}``.
+            classes: classes to add, or to replace by name: a CSV file (name, attributes...) or ``{name: attributes}``;
+                of a run whose classes a text encoder describes, a list of names or a file of names alone, too.
             top: how many classes of each ranking; all by default.
             among: rank ``all`` classes, only ``unseen`` ones (added ones included), or only the ``given`` ones.
             support: examples of classes: a folder with a folder of examples for each class, or ``{name: examples}``.
@@ -142,7 +168,14 @@ class Run:
                 f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
                 "model, so there is none to predict with: run with a strategy that merges"
             )
-        return task_of(self.experiment).predict(self, Question(inputs, classes, support, top, among))
+        return task_of(self.experiment).predict(self, Question(inputs, self._described(classes), support, top, among))
+
+    def _described(self, classes: Classes | Sequence[str] | None) -> Classes | None:
+        """Return classes with their semantics: names alone are described as the run's own were."""
+        names = names_in(Path(classes)) if isinstance(classes, (str, Path)) else classes
+        if names is None or isinstance(names, Mapping):
+            return classes  # type: ignore[return-value]
+        return semantics_of_names(names, self.space, self.experiment.data)  # type: ignore[return-value]
 
     def read(self, path: str | Path) -> NDArray[Any]:
         """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling.
@@ -161,9 +194,7 @@ class Run:
             samples = as_images(samples, encoded or self._shape)  # a flattened image
         if encoded is None:
             return samples
-        encoder = make_encoder(self.experiment, encoded)
-        assert encoder is not None  # it made the features
-        return encoder.encode(samples)
+        return self._encoder.encode(samples)
 
     @cached_property
     def _shape(self) -> tuple[int, ...]:
@@ -206,10 +237,16 @@ class Run:
         return rows
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path, encoder: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Run:
     """Read a complete run.
 
+    Args:
+        path: the run directory.
+        encoder: where the weights of its encoder are, where they are not found by their content.
+        overrides: settings of ``[data]`` and ``[encoder]`` that say where things are on this machine.
+
     Raises:
+        ExperimentError: an override changes more than where things are.
         RunDirectoryError: ``path`` is no run directory, or its run is not complete.
     """
     directory = RunDirectory(Path(path))
@@ -217,4 +254,7 @@ def load_run(path: str | Path) -> Run:
     result = directory.result()
     if result is None:
         raise RunDirectoryError(f"{path}: this run is not complete: resume it with --out {path} --resume")
-    return Run(Path(path), manifest, result)
+    for key in overrides or {}:
+        if key.split(".")[0] not in ("data", "encoder"):
+            raise ExperimentError(f"--set {key}: a finished run takes settings of data and encoder alone")
+    return Run(Path(path), manifest, result, None if encoder is None else Path(encoder), dict(overrides or {}))

@@ -1,0 +1,76 @@
+"""New classes by their names: a run whose classes a text encoder described describes new ones in the same way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data import ClassSpace, DataSettings
+from fedunseen.data.class_table import check_collisions, describe
+from fedunseen.data.tables import read_csv
+
+__all__ = ["names_in", "semantics_of_names"]
+
+_ALIKE = 0.999  # cosine of two embeddings of one sentence by one text encoder on different machines, at least
+
+
+def semantics_of_names(
+    names: Sequence[str], space: ClassSpace, settings: DataSettings
+) -> dict[str, NDArray[np.float64]]:
+    """Describe classes by their names, with the text encoder and the sentence that described the run's own.
+
+    Args:
+        names: of classes, or a few words: ``"a red fire truck"``.
+        space: the run's class space.
+        settings: the run's ``[data]``.
+
+    Returns:
+        Name -> semantics (attributes,), as raw as those of the class space.
+
+    Raises:
+        ExperimentError: the run's classes are described by attributes.
+        DataError: a name is empty or there twice, or the text encoder is not the run's.
+        MissingDependencyError: a library of the text encoder is not installed.
+    """
+    encoder, prompt = getattr(settings, "text_encoder", None), getattr(settings, "prompt", "")
+    if encoder is None or not _described_by_text(space):
+        known = ", ".join(space.attribute_names[:3]) + (", ..." if space.attributes > 3 else "")
+        raise ExperimentError(
+            f"this run's classes are described by attributes ({known}), which a name does not tell: give --classes "
+            "FILE with the columns name and the attributes"
+        )
+    for name in names:
+        if not re.search(r"\w", name):
+            raise DataError(f"--class {name!r} has no word in it: name the class")
+    check_collisions(names, "the given classes")
+    plain = [re.sub(r"^(an?|the)\s+(?=\w)", "", name.strip(), flags=re.IGNORECASE) for name in names]
+    vectors, _ = describe([space.names[0], *plain], encoder, prompt)
+    first, own = vectors[0], space.semantics[0]
+    if len(first) != len(own) or first @ own < _ALIKE * np.linalg.norm(first) * np.linalg.norm(own):
+        raise DataError(
+            f"the text encoder {encoder!r} is not the one that described this run's classes (it describes "
+            f"{space.names[0]!r} otherwise): name that with --set data.text_encoder=..."
+        )
+    return dict(zip(names, vectors[1:], strict=True))
+
+
+def names_in(file: Path) -> list[str] | None:
+    """Return the classes of a file that has names alone, a name a line; None of one that has attributes too.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    rows = read_csv(file)
+    header = rows[0][1]
+    if "name" in header and set(header) <= {"name", "split"}:
+        return [row[header.index("name")] for _, row in rows[1:]]
+    return [row[0] for _, row in rows] if len(header) == 1 else None
+
+
+def _described_by_text(space: ClassSpace) -> bool:
+    return space.attributes > 0 and space.attribute_names == tuple(f"text {i}" for i in range(space.attributes))

@@ -1,0 +1,89 @@
+"""New classes by their names: described as the run's own classes were, or refused."""
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data import ClassSpace
+from fedunseen.data.folder import Folder
+from fedunseen.experiment import naming
+from fedunseen.experiment.naming import names_in, semantics_of_names
+
+NAMES = ("bear", "wolf", "bus")
+WORDS = ("bear", "wolf", "bus", "fire", "truck", "elephant")
+
+
+def bag(names, encoder, prompt):
+    """A text encoder that counts words; ``shifted`` counts them in other columns."""
+    assert prompt == "a photo of a {}."
+    rows = np.array([[float(word in name.split()) for word in WORDS] for name in names]) + 0.1
+    rows = rows[:, ::-1] if encoder == "shifted" else rows
+    return rows, tuple(f"text {i}" for i in range(len(WORDS)))
+
+
+@pytest.fixture
+def space(monkeypatch):
+    monkeypatch.setattr(naming, "describe", bag)
+    semantics, columns = bag(NAMES, "bag", "a photo of a {}.")
+    return ClassSpace(NAMES, semantics, columns, [0, 1], [], [2])
+
+
+def settings(encoder="bag"):
+    return Folder.Settings.model_validate({"root": ".", "text_encoder": encoder})
+
+
+def test_names_are_described_by_the_encoder_and_the_sentence_of_the_run(space):
+    found = semantics_of_names(["elephant", "A fire truck"], space, settings())
+    assert list(found) == ["elephant", "A fire truck"]
+    assert found["elephant"].tolist() == [0.1, 0.1, 0.1, 0.1, 0.1, 1.1]
+    assert found["A fire truck"].tolist() == [0.1, 0.1, 0.1, 1.1, 1.1, 0.1]
+
+
+def test_the_article_is_not_said_twice(space, monkeypatch):
+    heard = []
+
+    def listen(names, encoder, prompt):
+        heard.extend(names)
+        return bag(names, encoder, prompt)
+
+    monkeypatch.setattr(naming, "describe", listen)
+    semantics_of_names(["a red fire truck", "The wolf", "an elephant", "anteater"], space, settings())
+    assert heard == ["bear", "red fire truck", "wolf", "elephant", "anteater"]
+
+
+def test_what_cannot_be_described(space):
+    with pytest.raises(DataError) as error:
+        semantics_of_names(["elephant"], space, settings("shifted"))
+    assert str(error.value) == (
+        "the text encoder 'shifted' is not the one that described this run's classes (it describes 'bear' otherwise): "
+        "name that with --set data.text_encoder=..."
+    )
+    with pytest.raises(DataError) as error:
+        semantics_of_names(["?!"], space, settings())
+    assert str(error.value) == "--class '?!' has no word in it: name the class"
+    with pytest.raises(DataError) as error:
+        semantics_of_names(["fire truck", "Fire_truck"], space, settings())
+    assert str(error.value) == (
+        "the given classes 'fire truck' and 'Fire_truck' collide (case, '_' and space do not count): rename one"
+    )
+    attributes = ClassSpace(NAMES, np.eye(3) + 1, ("fur", "legs", "wheels"), [0, 1], [], [2])
+    for one, of in ((attributes, settings()), (space, settings(None))):
+        with pytest.raises(ExperimentError) as error:
+            semantics_of_names(["elephant"], one, of)
+        known = ", ".join(one.attribute_names[:3]) + (", ..." if one.attributes > 3 else "")
+        assert str(error.value) == (
+            f"this run's classes are described by attributes ({known}), which a name does not tell: give --classes "
+            "FILE with the columns name and the attributes"
+        )
+
+
+def test_files_of_names_alone(tmp_path):
+    file = tmp_path / "new.csv"
+    for text, names in (
+        ("elephant\na red fire truck\n", ["elephant", "a red fire truck"]),
+        ("name\nelephant\n", ["elephant"]),
+        ("\ufeffname,split\nelephant,unseen\n", ["elephant"]),
+        ("name,fur\nelephant,1\n", None),
+    ):
+        file.write_text(text, "utf-8")
+        assert names_in(file) == names
