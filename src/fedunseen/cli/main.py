@@ -23,7 +23,7 @@ from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Run
+    pass
 
 __all__ = ["app", "main"]
 
@@ -104,7 +104,7 @@ def run(
     from fedunseen.report import write_report  # figures take a second to import: not before they are needed
 
     report = write_report(done)
-    say(_headline(done), *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
+    say(done.headline(), *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 
@@ -311,26 +311,6 @@ def doctor(as_json: Json = False) -> None:
 def _warnings(result: Mapping[str, Any]) -> list[str]:
     """Say what seems to be wrong with a run, a line each, with what to do."""
     return [f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])]
-
-
-def _headline(done: Run) -> str:
-    """Say a run's numbers on one line."""
-    result = done.result
-
-    def number(name: str) -> str:
-        spread = f" ± {result[f'{name}_sd']:.1f}" if f"{name}_sd" in result else ""
-        return f"{result[name]:.1f}{spread}"
-
-    if "few_shot" in result:  # its interval is over episodes, or over seeds, as in the report
-        worse = "   (worse than raw samples)" if result["few_shot"] < result["few_shot_pixels"] else ""
-        return (
-            f"few-shot {result['few_shot']:.1f} ± {result['few_shot_ci95']:.1f} % (95 % interval)   "
-            f"nearest support in raw samples {result['few_shot_pixels']:.1f} %   "
-            f"untrained features {result['few_shot_random']:.1f} %{worse}"
-        )
-    unseen = f"ZSL {number('zsl')} %   GZSL unseen {number('gzsl_unseen')} %  seen {number('gzsl_seen')} %"
-    triggers = f"   backdoor {number('backdoor')} %" if "backdoor" in result else ""
-    return f"{unseen}  harmonic {number('gzsl_harmonic')} %{triggers}"
 
 
 _WARNED: set[str] = set()

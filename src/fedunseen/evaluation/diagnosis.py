@@ -62,7 +62,7 @@ def diagnose(
         found += [beside_nothing(result)]
         if labels is not None:
             found.append(never_answered(labels, answers["answers"], names, "new"))
-    elif descriptions:
+    elif "zsl" in result and descriptions:
         if labels is not None:
             own = np.isin(labels, unseen)
             asked, answered = labels[own], answers["zsl_answers"][own]

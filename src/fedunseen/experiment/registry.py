@@ -91,17 +91,18 @@ def traits(experiment: Experiment) -> dict[str, Any]:
 
     Returns:
         For the manifest: ``task``; and ``traits``: whether the method can use descriptions (``zero_shot``), patterns of
-        its parameters that never travel (``private``), whether the strategy ``merges`` replies, and ``pools`` the data.
+        its parameters that never travel (``private``), whether the strategy ``merges`` replies, and ``pools`` the data,
+        and the ``accuracies`` that the task reports.
 
     Example:
         >>> from fedunseen import Experiment
         >>> traits(Experiment.load("digit-pairs"))["traits"]
-        {'zero_shot': True, 'private': [], 'merges': True, 'pools': False}
+        {'zero_shot': True, 'private': [], 'merges': True, 'pools': False, 'accuracies': ['zsl', 'gzsl_unseen', ...]}
     """
     method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
     known = {
         "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,
-        "pools": strategy.pools,
+        "pools": strategy.pools, "accuracies": list(task_of(experiment).accuracies),
     }  # fmt: skip
     return {"task": method.task, "traits": known}
 

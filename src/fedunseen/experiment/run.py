@@ -65,6 +65,10 @@ class Run:
             raise RunDirectoryError(f"{self.path / 'metrics.jsonl'} is damaged: resume the run to make it again")
         return lines
 
+    def headline(self) -> str:
+        """Say the run's numbers on one line."""
+        return task_of(self.experiment).headline(self.result)
+
     @cached_property
     def seeds(self) -> list[Run]:
         """The runs of the single seeds; none if this is one."""

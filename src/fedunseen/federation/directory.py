@@ -44,7 +44,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.evaluation.diagnosis import diagnose
-from fedunseen.evaluation.measures import ZERO_SHOT
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
@@ -172,11 +171,7 @@ class RunDirectory:
         if not self.result_path.exists():
             return None
         problem = f"{self.result_path} is damaged: delete it and resume the run"
-        result = _json(self.result_path, problem, ("rounds",))
-        zero_shot = all(name in result for name in ZERO_SHOT)
-        if not zero_shot and "few_shot" not in result:
-            raise RunDirectoryError(problem)
-        return result
+        return _json(self.result_path, problem, ("rounds", "selection"))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the final numbers, and with them what seems to be wrong: all else must be written by then."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.report.parts import Facts, render_sections
 
@@ -27,15 +27,11 @@ def write_report(run: Run, path: Path | None = None) -> Path:
         Where it is.
 
     Raises:
-        RunDirectoryError: what the run left behind is damaged, or no page is known for its task.
+        RunDirectoryError: what the run left behind is damaged.
     """
     facts = Facts.of(run)
-    try:
-        task = importlib.import_module(f"fedunseen.report.tasks.{facts.task.replace('-', '_')}")
-    except ModuleNotFoundError:
-        raise RunDirectoryError(
-            f"{run.path} holds a run of the task {facts.task!r}, for which this version has no page: update fedunseen"
-        ) from None
+    own = f"fedunseen.report.tasks.{facts.task.replace('-', '_')}"
+    task = importlib.import_module(own if find_spec(own) else "fedunseen.report.tasks.other")
     target = path if path is not None else run.path / "report.html"
     write_text(target, render_sections(facts, task.SECTIONS))
     return target

@@ -24,7 +24,7 @@ from fedunseen.federation.federation import Federation, mean_terms
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
 
-__all__ = ["EvaluationSettings", "Prediction", "Question", "Task", "Trained"]
+__all__ = ["EvaluationSettings", "Prediction", "Question", "Task", "Trained", "percent"]
 
 
 class EvaluationSettings(Settings):
@@ -242,6 +242,11 @@ class Task(ABC):
     # Afterwards.
 
     @classmethod
+    def headline(cls, result: Mapping[str, Any]) -> str:
+        """Say a run's numbers on one line, those of several seeds with their deviation."""
+        return "   ".join(f"{name.replace('_', ' ')} {percent(result, name)}" for name in cls.accuracies)
+
+    @classmethod
     @abstractmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
         """Rank classes for each input, best first.
@@ -260,3 +265,14 @@ class Task(ABC):
             "bytes_down": result.bytes_down,
             "bytes_up": result.bytes_up,
         }
+
+
+def percent(result: Mapping[str, Any], name: str) -> str:
+    """Write one number of a result, with its deviation over several seeds.
+
+    Example:
+        >>> percent({"zsl": 97.31, "zsl_sd": 0.42}, "zsl"), percent({"zsl": 97.31}, "zsl")
+        ('97.3 ± 0.4 %', '97.3 %')
+    """
+    spread = f" ± {result[f'{name}_sd']:.1f}" if f"{name}_sd" in result else ""
+    return f"{result[name]:.1f}{spread} %"

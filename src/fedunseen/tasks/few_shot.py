@@ -325,6 +325,16 @@ class FewShot(Task):
         return {"few_shot_ci95": float(scipy.stats.t.ppf(0.975, len(results) - 1) * spread)}
 
     @classmethod
+    def headline(cls, result: Mapping[str, Any]) -> str:
+        """Say the accuracy with its interval, over episodes or over seeds, as in the report, and what costs nothing."""
+        worse = "   (worse than raw samples)" if result["few_shot"] < result["few_shot_pixels"] else ""
+        return (
+            f"few-shot {result['few_shot']:.1f} ± {result['few_shot_ci95']:.1f} % (95 % interval)   "
+            f"nearest support in raw samples {result['few_shot_pixels']:.1f} %   "
+            f"untrained features {result['few_shot_random']:.1f} %{worse}"
+        )
+
+    @classmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
         """Learn the classes of ``question.support`` from their examples and rank them; scores are logits."""
         if question.support is None:

@@ -21,7 +21,7 @@ from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Candidates, Method
-from fedunseen.tasks.base import Classes, EvaluationSettings, Prediction, Question, Task, Trained
+from fedunseen.tasks.base import Classes, EvaluationSettings, Prediction, Question, Task, Trained, percent
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, summary_tensors
 
@@ -112,6 +112,14 @@ class ZeroShot(Task):
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return answers, who held what, similarities, pictures and embeddings."""
         return summary_tensors(self.federation, params, result["calibration_factor"], self.evaluation.embedding)
+
+    @classmethod
+    def headline(cls, result: Mapping[str, Any]) -> str:
+        """Say ZSL and the generalised accuracies, and how far a backdoor goes."""
+        unseen, seen = percent(result, "gzsl_unseen"), percent(result, "gzsl_seen")
+        triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
+        numbers = f"ZSL {percent(result, 'zsl')}   GZSL unseen {unseen}  seen {seen}"
+        return f"{numbers}  harmonic {percent(result, 'gzsl_harmonic')}{triggers}"
 
     @classmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
