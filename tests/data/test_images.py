@@ -260,7 +260,7 @@ def test_what_a_killed_run_left_is_removed_after_a_while(own_cache):
     old.touch()
     fresh.touch()
     os.utime(old, (time.time() - 7200,) * 2)
-    made = cached("numbers", (4, 2), lambda: [np.ones((3, 2)), np.zeros((1, 2))], np.int8)
+    made = cached("numbers", [], (4, 2), lambda: [np.ones((3, 2)), np.zeros((1, 2))], np.int8)
     assert made.tolist() == [[1, 1]] * 3 + [[0, 0]]
     assert not old.exists()
     assert fresh.exists()  # another process may be writing it

@@ -7,7 +7,9 @@ import pytest
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.data import word_vectors as module
-from fedunseen.data.word_vectors import PADDING, look_up, read_vectors, sequences, split_words
+from fedunseen.data.word_vectors import PADDING, look_up, sequences, split_words
+from fedunseen.encoders import word_vectors as reader
+from fedunseen.encoders.word_vectors import read_vectors
 
 GLOVE = "https://nlp.stanford.edu/projects/glove"
 LINES = "the 0.5 1 -2\n, 0 0.25 0\n! 1 1 1\n. . 3 3 3\nnull 0 0 0\ncat 1e-1 0 7\n"
@@ -51,7 +53,7 @@ def test_what_was_read_is_kept_until_the_file_changes(glove, own_cache, monkeypa
     def refuse(path):
         raise AssertionError("read again")
 
-    monkeypatch.setattr(module, "_lines", refuse)
+    monkeypatch.setattr(reader, "_lines", refuse)
     again = read_vectors(glove, {"cat", "the"})
     assert again[0] == first[0]
     np.testing.assert_array_equal(again[1], first[1])
@@ -96,8 +98,8 @@ def test_bad_files_are_one_sentence(tmp_path, text, message):
 def test_unreadable_files_are_one_sentence(tmp_path, glove):
     path = tmp_path / "none.txt"
     assert refusal(path) == (
-        f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name one of the text files in "
-        'data.vectors, or use "minilm"'
+        f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name one of its text files, "
+        'or use "minilm"'
     )
     path.write_bytes(b"the 1 2\n\xff\xfe 1 2\n")
     assert refusal(path) == f"{path} is not a text file in UTF-8: give lines of a word and its numbers"

@@ -11,7 +11,6 @@ images, or, for an unseen class, in all its images: the marks describe the class
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -127,8 +126,6 @@ def _rows(path: Path) -> list[str]:
 def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
     """Return the attributes of all images (1, 0 or -1), shape (images, attributes); kept in the cache."""
     found = path.stat()
-    key = f"{found.st_size} {found.st_mtime_ns} {attributes}\n" + "\n".join(files)
-    name = f"marks-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
     def produce() -> Iterator[NDArray[np.int8]]:
         with path.open(encoding="utf-8") as file:  # line by line: the file has more than half a gigabyte
@@ -143,4 +140,5 @@ def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
                 except ValueError:
                     raise DataError(f"{path}, line {i + 3}: the attributes must be 1, 0 or -1") from None
 
-    return cached(name, (len(files), attributes), produce, np.int8)
+    depends = [found.st_size, found.st_mtime_ns, attributes, files]
+    return cached("marks", depends, (len(files), attributes), produce, np.int8)

@@ -173,8 +173,8 @@ def decode(
     stamps = _stamps(root, files)
     crops: Sequence[Box | None] = boxes if boxes is not None else [None] * len(files)
     key = ["images", size, resize, *zip(files, stamps, crops, strict=True)]
-    name = f"images-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}"
-    record = cache_folder() / "images" / f"{name}.json"
+    path = cache_path("images", key)
+    record = path.with_suffix(".json")
     shape = (len(files), 3, size, size)
 
     def produce() -> Iterator[NDArray[Any]]:
@@ -194,12 +194,12 @@ def decode(
                 said(ids.stop)
         write_json(record, {"unreadable": unreadable})  # before the images are moved to their place: see `cached`
 
-    images = cached(name, shape, produce)
+    images = cached("images", key, shape, produce)
     try:
         unreadable = [int(i) for i in json.loads(record.read_text("utf-8"))["unreadable"]]
     except (OSError, ValueError, KeyError, TypeError):
-        _path(name).unlink(missing_ok=True)  # somebody deleted or damaged one of the two files: make both anew
-        images = cached(name, shape, produce)
+        path.unlink(missing_ok=True)  # somebody deleted or damaged one of the two files: make both anew
+        images = cached("images", key, shape, produce)
         unreadable = json.loads(record.read_text("utf-8"))["unreadable"]
     if unreadable and not skip:
         raise DataError(
@@ -240,12 +240,17 @@ def _read(
 
 
 def cached(
-    name: str, shape: tuple[int, ...], produce: Callable[[], Iterable[NDArray[Any]]], dtype: Any = np.uint8
+    kind: str,
+    depends: Any,
+    shape: tuple[int, ...],
+    produce: Callable[[], Iterable[NDArray[Any]]],
+    dtype: Any = np.uint8,
 ) -> NDArray[Any]:
     """Return a memory map of an array in the cache folder, which is made first if it is not there.
 
     Args:
-        name: the file's name without its ending; must change whenever the content would.
+        kind: what the file's name begins with.
+        depends: all that the content depends on, as JSON values: the rest of the name is their hash.
         shape: of the array.
         produce: yields the rows in blocks, in order; called only if the file is not there. What it does after its last
             block is done before the file takes its place.
@@ -257,7 +262,7 @@ def cached(
     Raises:
         DataError: if the disk has too little space for it.
     """
-    path = _path(name)
+    path = cache_path(kind, depends)
     try:
         mapped: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
         if mapped.shape == shape and mapped.dtype == dtype:
@@ -283,8 +288,10 @@ def cached(
     return made
 
 
-def _path(name: str) -> Path:
-    return cache_folder() / "images" / f"{name}.npy"
+def cache_path(kind: str, depends: Any) -> Path:
+    """Return where :func:`cached` keeps an array."""
+    digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+    return cache_folder() / "images" / f"{kind}-{digest[:32]}.npy"
 
 
 def _remove_stale(path: Path) -> None:

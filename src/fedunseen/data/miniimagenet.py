@@ -11,8 +11,6 @@ script. That is done once, see ``fedunseen.data.images.cached``.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,14 +148,13 @@ def _images(root: Path, listed: list[tuple[str, str]]) -> NDArray[np.uint8]:
             f"https://image-net.org), cut miniImageNet's images out of it as {MiniImageNet.page} says, and put them "
             "there, or mend data.root"
         )
-    key = hashlib.sha256(json.dumps(["miniimagenet", str(root.resolve()), stamps]).encode()).hexdigest()
 
     def produce() -> Iterator[NDArray[np.uint8]]:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             for start in range(0, len(paths), BLOCK):
                 yield np.stack(list(threads.map(_read, paths[start : start + BLOCK])))
 
-    return cached(f"miniimagenet-{key[:32]}", (len(paths), 3, SIDE, SIDE), produce)
+    return cached("miniimagenet", [str(root.resolve()), stamps], (len(paths), 3, SIDE, SIDE), produce)
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

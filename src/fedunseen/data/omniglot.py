@@ -25,9 +25,7 @@ any number.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import re
 import zipfile
 import zlib
@@ -238,7 +236,6 @@ def _characters(drawings: Drawings) -> list[str]:
 
 def _images(drawings: Drawings) -> NDArray[np.uint8]:
     """Return the drawings of a set, (n, 1, 28, 28), ink 255; kept in the cache."""
-    key = hashlib.sha256(json.dumps(["omniglot", str(drawings.place.resolve()), *drawings.stamp]).encode())
 
     def produce() -> Iterator[NDArray[np.uint8]]:
         for name, content in zip(drawings.names, drawings.contents(), strict=True):
@@ -256,4 +253,5 @@ def _images(drawings: Drawings) -> NDArray[np.uint8]:
                 )
             yield 255 - np.asarray(small)[None, None]
 
-    return cached(f"omniglot-{key.hexdigest()[:32]}", (len(drawings.names), 1, SIDE, SIDE), produce)
+    depends = [str(drawings.place.resolve()), *drawings.stamp]
+    return cached("omniglot", depends, (len(drawings.names), 1, SIDE, SIDE), produce)

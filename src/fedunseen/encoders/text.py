@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyE
 from fedunseen.core.files import cache_folder, replacing
 from fedunseen.encoders.cache import files_digest, usable
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
+from fedunseen.encoders.word_vectors import read_vectors
 
 __all__ = ["attribute_vectors", "class_prompts", "clean_class_name", "embed_classes", "embed_texts"]
 
@@ -221,53 +221,14 @@ def _normalises(folder: Path) -> bool:
 def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
     lists = [_plain(re.sub(r"[^\w\s+:'-]", " ", text)).split() for text in texts]
     wanted = {form for words in lists for word in words for form in (word, word.lower())}
-    found = _word_vectors(path, wanted)
+    places, table = read_vectors(path, wanted, np.float32)
     out = []
     for text, words in zip(texts, lists, strict=True):
-        known = [found[form] for word in words if (form := word if word in found else word.lower()) in found]
+        known = [places[form] for word in words if (form := word if word in places else word.lower()) in places]
         if not known:
             raise DataError(f"{path} has no vector for {text!r} (looked for: {', '.join(words) or 'nothing'})")
-        out.append(np.sum(known, axis=0))
+        out.append(table[known].sum(axis=0))
     return np.array(out, dtype=np.float32)
-
-
-def _word_vectors(path: Path, wanted: set[str]) -> dict[str, NDArray[np.float32]]:
-    """Read the vectors of some words from lines ``word number number ...``."""
-    found: dict[str, NDArray[np.float32]] = {}
-    width: int | None = None
-    for number, line in _lines(path):
-        word, _, rest = line.rstrip("\n").rstrip(" ").partition(" ")
-        if number == 1 and rest.isdecimal():  # word2vec begins with how many words and numbers there are
-            continue
-        if word not in wanted or word in found:
-            continue
-        try:
-            vector = np.array(rest.split(" "), dtype=np.float32)
-        except ValueError:
-            raise DataError(f"{path}, line {number}: {word!r} is not followed by numbers alone") from None
-        if width not in (None, len(vector)) or not np.isfinite(vector).all():
-            raise DataError(f"{path}, line {number}: {word!r} has {len(vector)} numbers, or not finite ones")
-        width, found[word] = len(vector), vector
-    return found
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    def opened() -> TextIO:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8")
-        return path.open(encoding="utf-8")
-
-    try:
-        with opened() as file:
-            yield from enumerate(file, start=1)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-    except UnicodeDecodeError:
-        raise DataError(
-            f"{path} is not a text file in UTF-8: give word vectors as lines of a word and numbers"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
 
 
 def _from_array(path: Path, count: int) -> NDArray[np.float32]:
@@ -283,10 +244,13 @@ def _from_array(path: Path, count: int) -> NDArray[np.float32]:
 
 
 def _from_table(path: Path, names: Sequence[str]) -> NDArray[np.float32]:
-    rows: dict[str, list[str]] = {}
-    for row in csv.reader(text for _, text in _lines(path)):
-        if row:
-            rows[row[0].strip().removeprefix("\ufeff")] = row[1:]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = {row[0].strip(): row[1:] for row in csv.reader(file) if row}
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
     absent = [name for name in names if name not in rows]
     if absent:
         raise DataError(f"{path} lacks {len(absent)} of {len(names)} attributes, such as {absent[0]!r}")

@@ -1,0 +1,138 @@
+"""Files of word vectors: GloVe, word2vec as text."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.files import cache_folder, replacing
+from fedunseen.encoders.cache import usable
+
+__all__ = ["read_vectors"]
+
+GLOVE = "https://nlp.stanford.edu/projects/glove"
+LONGEST = 2**20  # characters of a line: 300 numbers take three thousand
+
+Vectors = tuple[dict[str, int], NDArray[Any]]
+
+
+def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = np.float16) -> Vectors:
+    """Read the vectors of some words from a text file, a word and its numbers a line (GloVe, word2vec), or gzipped.
+
+    How many numbers a line has is checked in every line, wanted or not. What was found is kept in the cache folder,
+    since such a file can take a minute to read.
+
+    Args:
+        path: the file.
+        wanted: the words.
+        dtype: of the table.
+
+    Returns:
+        Word -> row of the table, and the table of shape (words found, width).
+
+    Raises:
+        DataError: if the file is missing, empty or not UTF-8, a line has more or fewer numbers than the first, or
+            something else than finite numbers that ``dtype`` can hold.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        raise DataError(
+            f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name one of its text "
+            'files, or use "minilm"'
+        ) from None
+    key = json.dumps([str(path.resolve()), found.st_size, found.st_mtime_ns, np.dtype(dtype).str, sorted(wanted)])
+    kept = cache_folder() / "words" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    try:
+        with np.load(kept, allow_pickle=False) as file:
+            words, table = file["words"].tolist(), file["vectors"]
+            return {word: i for i, word in enumerate(words)}, table
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+        pass  # not there yet, or damaged by somebody: read the file
+    places: dict[str, int] = {}
+    rows: list[NDArray[Any]] = []
+    width = 0
+    for number, line in _lines(path):
+        if width and line.count(" ") == width and line.partition(" ")[0] not in wanted:
+            continue  # most lines: as wide as the others, and nobody asks
+        word, cells = _split(line, width)
+        if not width:
+            if number == 1 and word.isdecimal() and len(cells) == 1:
+                continue  # word2vec begins with how many words and numbers there are
+            if not cells:
+                raise DataError(f"{path}, line {number}: {word!r} is followed by no number")
+        elif len(cells) != width:
+            raise DataError(
+                f"{path}, line {number}: {word!r} has {len(cells)} numbers, but the words before it have {width}: "
+                "give a file with one width"
+            )
+        width = len(cells)
+        if word in wanted and word not in places:
+            places[word] = len(rows)
+            rows.append(_numbers(cells, f"{path}, line {number}: {word!r}", dtype))
+    if not width:
+        raise DataError(f"{path} has no word vector: give lines of a word and its numbers")
+    table = np.array(rows, dtype=dtype).reshape(len(rows), width)
+    with usable(kept.parent), replacing(kept) as temporary, temporary.open("wb") as file:
+        np.savez(file, words=np.array(list(places), dtype=np.str_), vectors=table)
+    return places, table
+
+
+def _split(line: str, width: int) -> tuple[str, list[str]]:
+    """Return a line's word and its numbers; some of GloVe's words hold spaces themselves."""
+    word, *cells = line.split(" ")
+    if width and len(cells) > width and not any(_is_number(cell) for cell in cells[:-width]):
+        return " ".join([word, *cells[:-width]]), cells[-width:]
+    return word, cells
+
+
+def _numbers(cells: Sequence[str], where: str, dtype: type[np.floating[Any]]) -> NDArray[Any]:
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.array(cells, dtype=np.float64).astype(dtype)
+    except ValueError:
+        raise DataError(f"{where} is not followed by numbers alone") from None
+    if not np.isfinite(vector).all():
+        raise DataError(
+            f"{where} has numbers that are not finite, or too large for {8 * np.dtype(dtype).itemsize} bits"
+        )
+    return vector
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    def opened() -> TextIO:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rt", encoding="utf-8", newline="\n")
+        return path.open(encoding="utf-8", newline="\n")  # some words are other line breaks
+
+    try:
+        with opened() as file:
+            number = 0
+            while line := file.readline(LONGEST):
+                number += 1
+                if len(line) == LONGEST:
+                    raise DataError(f"{path}, line {number}: longer than {LONGEST:,} characters: not word vectors")
+                if line := line.rstrip():
+                    yield number, line
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a text file in UTF-8: give lines of a word and its numbers") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}): get it again") from None
