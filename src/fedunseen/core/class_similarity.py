@@ -75,7 +75,7 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
 
     Args:
         semantics: raw semantics, one class a row.
-        alpha: the penalty of Eq. 4 (delta there), > 0; the paper's value is 0.01.
+        alpha: the penalty of FedZSL Eq. 4 (delta there), > 0; the paper's value is 0.01.
 
     Raises:
         DataError: a class's semantics are constant.

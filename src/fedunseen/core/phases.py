@@ -155,9 +155,9 @@ class Phase:
         repeats: how often it runs before the next phase's turn, on one batch, or if ``fresh`` on as many.
         fresh: each repeat takes a batch of its own (a critic's steps); the phases after it go on with the last one.
         before_round: run over a plan of its own before the other phases start (a classifier that must exist first).
-        once: of a phase before the round: only in the first round that a client takes part in. What it has learnt has
-            to stay with the client.
-        contrasted: what a strategy adds to a loss through the method's representation (MOON) is added to this one.
+        once: it runs before the first round that a client takes part in, and not before later ones (only with
+            ``before_round``). The parameters that it trains have to stay with the client.
+        contrasted: MOON, and other strategies that contrast representations, add their term to this phase's loss.
     """
 
     name: str
@@ -183,8 +183,8 @@ class Plan:
         index: (steps, batch) positions among the client's samples.
         weight: (steps, batch) 1, or 0 for a place that only pads a short batch.
         extras: name -> (steps, batch, ...) whatever else a batch holds for each of its places.
-        draws: likewise, step -> name -> (batch, ...), for what would be too much to hold for all steps at once, such as
-            a generator's noise. Each call with one step has to give the same.
+        draws: step -> name -> (batch, ...): extras too large to hold for all steps at once, such as a generator's
+            noise. Two calls with the same step return the same numbers.
     """
 
     index: NDArray[np.int64]

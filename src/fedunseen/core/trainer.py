@@ -74,11 +74,11 @@ class LocalResult:
 
 
 def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: torch.device) -> bool:
-    """Say whether batching the clients of a round is faster than one at a time.
+    """Say whether it is faster to train the clients of a round as one batch than one at a time.
 
-    On a GPU it always is. On a CPU it saves the overhead of many small operations, and loses where one client's matrix
-    products already fill the machine: measured with ``benchmarks/trainer.py``, the two break even at about 30 million
-    multiply-adds (batch x those of one sample) a step.
+    On a GPU it always is. On a CPU, a batch saves the overhead of many small operations, but has nothing to save where
+    one client's matrix products already use the whole processor. Both take the same time at about 30 million
+    multiply-adds a step, those of one sample times the batch size (measured with ``benchmarks/trainer.py``).
     """
     if clients < 2:
         return False

@@ -1,7 +1,8 @@
 """A GRU over word vectors (Cho et al. 2014; FedFSL, 5.4.2: hidden size 128), trained in the model.
 
-``torch.nn.GRU`` can neither be mapped over tasks (``vmap`` has no rule for it) nor, on CUDA with cuDNN, be
-differentiated twice. Written out, it can be both; the products with the inputs are done for all steps at once.
+``torch.nn.GRU`` cannot be mapped over tasks (``vmap`` has no rule for it), and with cuDNN it cannot be differentiated
+twice. The GRU here is written out in elementary operations, so that both work. The products with the inputs are
+computed for all steps at once.
 """
 
 from __future__ import annotations

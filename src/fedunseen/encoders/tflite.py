@@ -1,7 +1,7 @@
 """A quantised TFLite model as a frozen encoder: features that a phone can compute.
 
-What is wanted is inside such a model, not at its end: the last map, and what the pooling makes of it. Both are found
-in the graph, as input and output of the last operation that pools a map to one cell.
+The features are inside such a model, before its classifier: the last map, and the vector that it is pooled to. They are
+found in the graph as the input and the output of the last operation that pools a map to one cell.
 """
 
 from __future__ import annotations

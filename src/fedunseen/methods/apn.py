@@ -1,9 +1,11 @@
 """APN: an attribute prototype network (Xu et al. 2020), on the spatial map of a backbone.
 
-Two banks of filters look at every cell of the map: V, whose pooled answers are the attributes that score the classes,
-and P, one prototype an attribute, whose highest answer says where the attribute is. The paper's warm-up, which trains
-V and P alone before the backbone, is left out: with frozen features there is nothing else to train, and a federated
-local update of a few epochs has no room for it.
+Two banks of filters are applied to every cell of the map. V predicts the attributes that score the classes: its values
+are pooled over cells. P has one prototype for each attribute, and the cell where a prototype's value is highest is
+where the attribute is.
+
+The paper trains V and P alone before the backbone. This warm-up is left out: with frozen features there is nothing else
+to train, and a local update of a few epochs is too short for it.
 """
 
 from __future__ import annotations

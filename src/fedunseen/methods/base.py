@@ -200,9 +200,9 @@ class Method:
         return self.represent(params, batch["inputs"])
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return what a figure shows of samples, and what a strategy contrasts (n, d).
+        """Return (n, d): what a figure shows of samples, and what a strategy contrasts.
 
-        These are the features, or where training does not change them the predicted attributes.
+        These are the features. Where training does not change the features, they are the predicted attributes.
         """
         if self.predicts_attributes and not self.backbone.trained:
             return self.attributes(params, inputs)

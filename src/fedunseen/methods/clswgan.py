@@ -1,7 +1,8 @@
 """f-CLSWGAN (Xian et al. 2018, "Feature generating networks for zero-shot learning"): FZSL's base (its section 3.2).
 
-A Wasserstein critic and a generator, both with one hidden layer, and a softmax on the client's own seen classes, frozen
-once it is trained, that asks for features which can be told apart (FZSL Eq. 1's classification loss, beta).
+A Wasserstein critic and a generator, both with one hidden layer, are trained against each other (FZSL Eq. 1). A softmax
+classifier of the client's own classes is trained once and then frozen. Its cross-entropy on generated features, with
+the weight beta, makes the generator's classes easy to tell apart.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class CLSWGAN(Generative):
         return loss, {"softmax": loss}
 
     def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Wasserstein loss with gradient penalty."""
+        """FZSL Eq. 1, the critic's part: the Wasserstein loss with gradient penalty."""
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
         fake = self.generate(params, self.told(batch, context, "critic"))
         distance, penalty = wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
@@ -91,7 +92,7 @@ class CLSWGAN(Generative):
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Deceive the critic, and be told apart by the softmax."""
+        """FZSL Eq. 1, the generator's part: minus the critic's value, and beta times the softmax's cross-entropy."""
         fake = self.generate(params, self.told(batch, context, "generator"))
         loss = -weighted_mean(critic(params, fake, self.described(batch, context)), batch["weights"])
         terms = {"generator": loss}

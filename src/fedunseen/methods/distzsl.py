@@ -3,7 +3,7 @@
 f maps an input to visual features, g maps them to attributes, h maps *predicted* attributes back to features. Every
 row of the paper's ablation (Table II) is a setting of the four weights.
 
-The paper weighs its losses differently in two places: Eq. 9 gives mu_1 to the bilateral loss and mu_2 to the
+The paper weighs its losses differently in two places: DistZSL Eq. 9 gives mu_1 to the bilateral loss and mu_2 to the
 divergence, line 17 of Algorithm 1 the other way round. Here each weight has the name of its loss; the defaults are the
 paper's for CUB (divergence 10, bilateral 0.1, decorrelation 0.3).
 """
@@ -37,24 +37,24 @@ class DistZSLSettings(MethodSettings):
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of trained layers on top of the backbone; empty: none."""
     sce: float = Field(1.0, ge=0)
-    """Weight of the semantic cross-entropy, Eq. 3."""
+    """Weight of the semantic cross-entropy, DistZSL Eq. 3."""
     kl: float = Field(10.0, ge=0)
-    """Weight of the cross-device attribute regulariser, Eqs. 5-7."""
+    """Weight of the cross-device attribute regulariser, DistZSL Eq. 5 to DistZSL Eq. 7."""
     bilateral: float = Field(0.1, ge=0)
-    """Weight of the bilateral connection, Eq. 8; 0 leaves h out."""
+    """Weight of the bilateral connection, DistZSL Eq. 8; 0 leaves h out."""
     decorrelation: float = Field(0.3, ge=0)
-    """Weight of the attribute decorrelation, Eq. 4, which needs every attribute in a group; 0 needs no groups."""
+    """Weight of the attribute decorrelation, DistZSL Eq. 4. It needs every attribute in a group; 0 needs none."""
     temperature: float = Field(10.0, gt=0)
-    """tau of Eq. 6; the paper names none, this is FedZSL's."""
+    """tau of DistZSL Eq. 6; the paper names none, this is FedZSL's."""
     alpha: float = Field(0.01, gt=0)
     """Penalty of the graphical lasso, delta of DistZSL Eq. 5: no similarity moves further than this from the
     correlation of two classes' semantics. A run warns where a value up to 0.01 has no effect."""
     scale: float = Field(1.0, gt=0)
-    """Factor on the compatibilities; Eq. 3 has none (1)."""
+    """Factor on the compatibilities; DistZSL Eq. 3 has none (1)."""
     sce_classes: Classes = "seen"
-    """Classes in the denominator of Eq. 3; as printed, it is "all"."""
+    """Classes in the denominator of DistZSL Eq. 3; as printed, it is "all"."""
     kl_classes: Classes = "seen"
-    """Classes in the softmaxes of Eq. 6; as printed, it is "all", over which a run's theory measures it too."""
+    """Classes in the softmaxes of DistZSL Eq. 6; as printed, it is "all", over which a run's theory measures it too."""
 
     @model_validator(mode="after")
     def _check_losses(self) -> DistZSLSettings:
@@ -64,7 +64,7 @@ class DistZSLSettings(MethodSettings):
 
 
 class DistZSL(FedZSL):
-    """FedZSL's networks and Gamma with DistZSL's losses (Eq. 9).
+    """FedZSL's networks and Gamma with DistZSL's losses (DistZSL Eq. 9).
 
     Raises:
         DataError: the decorrelation is on, and an attribute is in no group.
@@ -85,7 +85,10 @@ class DistZSL(FedZSL):
         return super().context() | ({"groups": self.groups} if self.options.decorrelation else {})
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Eq. 9, with Eqs. 3, 7, 8 and 4 weighted by ``sce``, ``kl``, ``bilateral`` and ``decorrelation``."""
+        """DistZSL Eq. 9: a weighted sum. Each term's weight is the setting of its name.
+
+        ``sce`` is DistZSL Eq. 3, ``kl`` DistZSL Eq. 7, ``bilateral`` DistZSL Eq. 8, ``decorrelation`` DistZSL Eq. 4.
+        """
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
         s, labels, weights = self.options, batch["labels"], batch["weights"]

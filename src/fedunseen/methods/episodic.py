@@ -1,7 +1,7 @@
 """What few-shot methods have in common: episodes as batches, a network with a classifier, answers to new episodes.
 
-A step's batch is some N-way P-shot Q-query tasks (:mod:`fedunseen.data.episodes`), laid out one task after the other
-and within it one class after the other, so that a sample's answer is told by its place alone.
+The batch of a step is some N-way P-shot Q-query tasks (:mod:`fedunseen.data.episodes`). It holds one task after the
+other, and within a task one class after the other, so that a sample's place says which answer is right.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EpisodicSettings(NamedSettings):
     optimiser: Literal["adam", "sgd"] = "adam"
     """Of the outer steps: FedFSL's algorithms say SGD, its section 5.1 Adam. The state starts anew each round."""
     lr: float = Field(0.001, gt=0)
-    """Learning rate of the outer steps (beta in Eq. 6)."""
+    """Learning rate of the outer steps (beta in FedFSL Eq. 6)."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     weight_decay: float = Field(0.0, ge=0)
@@ -85,7 +85,7 @@ class Episodic(Method):
             )
 
     def set_answers(self, answers: NDArray[np.int64] | None) -> None:
-        """Say what classes stand for where their answers are fixed: (C,), or None where they are not."""
+        """Fix each class's answer: (C,), the same in every episode; or None, where episodes deal the answers anew."""
         self.answers = answers
 
     def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:

@@ -1,9 +1,11 @@
 """FedZSL: visual-semantic alignment, relation distillation and consistency (Chen et al. 2022, section 3.2).
 
-f maps an input to visual features (the identity on frozen features, or a small trained network), g maps features to
-attributes, h maps a class's attributes back to features. With weights ``sce``, ``kl`` (the paper's mu) and
-``consistency`` at zero or not, every row of the paper's ablation (Table 2) is a setting; ``kl = consistency = 0``
-under ``fedavg`` is its FedAvg.
+There are three networks. f maps an input to visual features: it is the identity on frozen features, or a small trained
+network. g maps features to attributes. h maps a class's attributes back to features.
+
+Each of the three losses has a weight: ``sce`` (FedZSL Eq. 3), ``kl`` (FedZSL Eq. 6, the paper's mu) and
+``consistency`` (FedZSL Eq. 7). A weight of zero switches its loss off, so that every row of the paper's ablation
+(Table 2) is a setting. With ``kl = consistency = 0`` and the strategy ``fedavg`` it is the paper's FedAvg.
 """
 
 from __future__ import annotations
@@ -38,22 +40,22 @@ class FedZSLSettings(MethodSettings):
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the trained network f on top of the inputs; empty: frozen features."""
     sce: float = Field(1.0, ge=0)
-    """Weight of the semantic cross-entropy, Eq. 3."""
+    """Weight of the semantic cross-entropy, FedZSL Eq. 3."""
     kl: float = Field(3.0, ge=0)
-    """Weight of the relation distillation, mu in Eq. 8; 0 switches CARD off."""
+    """Weight of the relation distillation, mu in FedZSL Eq. 8; 0 switches CARD off."""
     consistency: float = Field(1.0, ge=0)
-    """Weight of the consistency loss, Eq. 7; 0 leaves h out."""
+    """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
     temperature: float = Field(10.0, gt=0)
-    """tau of Eq. 5."""
+    """tau of FedZSL Eq. 5."""
     alpha: float = Field(0.01, gt=0)
     """Penalty of the graphical lasso, delta of FedZSL Eq. 4: no similarity moves further than this from the correlation
     of two classes' semantics. A run warns where a value up to 0.01 has no effect."""
     scale: float = Field(1.0, gt=0)
-    """Factor on the compatibilities; Eq. 3 has none (1)."""
+    """Factor on the compatibilities; FedZSL Eq. 3 has none (1)."""
     sce_classes: Classes = "seen"
-    """Classes in the denominator of Eq. 3."""
+    """Classes in the denominator of FedZSL Eq. 3."""
     kl_classes: Classes = "seen"
-    """Classes in the softmaxes of Eq. 5."""
+    """Classes in the softmaxes of FedZSL Eq. 5."""
 
     @model_validator(mode="after")
     def _check_losses(self) -> FedZSLSettings:
@@ -63,7 +65,7 @@ class FedZSLSettings(MethodSettings):
 
 
 class FedZSL(Method):
-    """Attribute regression with FedZSL's three local objectives (Eq. 8)."""
+    """Attribute regression with FedZSL's three local objectives (FedZSL Eq. 8)."""
 
     Settings = FedZSLSettings
 
@@ -83,7 +85,7 @@ class FedZSL(Method):
         return params
 
     def phases(self) -> Sequence[Phase]:
-        """One phase: all parameters, Eq. 8."""
+        """One phase: all parameters, FedZSL Eq. 8."""
         return (Phase("local", self.loss, self.optimiser()),)
 
     def context(self) -> Context:
@@ -110,7 +112,10 @@ class FedZSL(Method):
         }
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Eq. 8, with Eqs. 3, 6 and 7 weighted by ``sce``, ``kl`` and ``consistency``."""
+        """FedZSL Eq. 8: a weighted sum. Each term's weight is the setting of its name.
+
+        ``sce`` is FedZSL Eq. 3, ``kl`` FedZSL Eq. 6, ``consistency`` FedZSL Eq. 7.
+        """
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
         logits = self.config.scale * (attributes @ context["semantics"].T)

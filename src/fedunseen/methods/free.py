@@ -1,12 +1,14 @@
 """FREE (Chen et al. 2021, "Feature refinement for generalized zero-shot learning"): f-VAEGAN with refined features.
 
-A small network predicts attributes of real and of generated features; its hidden layer and its prediction, beside the
-feature itself, are what the classifiers see. It learns by SAMC, a margin loss around learnt class centres, and by the
-semantic cycle: attributes of features should be those that these were made from.
+A small refining network predicts the attributes of real and of generated features. The classifiers see the feature, the
+refining network's hidden layer and its prediction side by side. The refining network has two losses:
 
-Unlike the official code, which refines beside the critic and lets the generator's step move the refining network too, a
-turn ends with one step of refinement on real features; and classifiers see the mean of the predicted attributes, where
-the code draws them.
+- SAMC, a margin loss around learnt class centres;
+- the semantic cycle: the attributes predicted for a feature should be those of its class.
+
+Two things differ from the official code. There, the critic's and the generator's steps train the refining network too;
+here a turn ends with one step of it, on real features. There, the classifiers see attributes drawn from the predicted
+distribution; here they see its mean.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """GEM-ZSL: goal-oriented gaze (Liu et al. 2021), on the spatial map of a backbone.
 
-Classes are scored by the cosine between their semantics and a linear map of the averaged features. Beside it, in
-training only, the word vector of each attribute asks every cell whether the attribute is there; how sure the most
-attended cell is has to match the class's semantics. The paper's gaze loss is not in its released training loop, nor
-here.
+A class's score is the cosine between its semantics and a linear map of the averaged features. In training there is an
+attention too: a query made from each attribute's word vector attends to the cells, and its highest attention is trained
+to equal the attribute's value in the class's semantics. The paper's gaze loss is missing from its released training
+loop, and here as well.
 """
 
 from __future__ import annotations

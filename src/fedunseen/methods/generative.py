@@ -2,7 +2,7 @@
 
 FZSL (Sun et al. 2024) trains feature generators at the clients. The merged one makes features of classes that nobody
 has, from their semantics, and an ordinary softmax classifier learns on those (section 3.2). Its semantic knowledge
-augmentation (section 3.3, Eq. 6) adds a noisy text embedding of the class's name to what the generator is told.
+augmentation (section 3.3, FZSL Eq. 6) adds a noisy text embedding of the class's name to what the generator is told.
 
 Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), where FZSL is silent.
 """
@@ -196,7 +196,7 @@ class Generative(Method):
         return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), ("critic.mix", "refine.other")))
 
     def told(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
-        """Return (B, noise + text + attributes) what the generator is given (Eq. 6), from the draws of a phase.
+        """Return (B, noise + text + attributes) what the generator is given (FZSL Eq. 6), from the draws of a phase.
 
         ``noise`` (B, noise), if given, stands for the draw ``<phase>.noise``.
         """

@@ -1,9 +1,13 @@
-"""MAML (Finn et al. 2017), and with it FedFSL-naive (Fan and Huang 2021, FedFSL, section 3): learn to learn quickly.
+"""MAML (Finn et al. 2017): learn parameters from which a few gradient steps solve a new task.
 
-A model is trained so that after a few gradient steps on a task's support set (Eq. 4) it answers the queries well
-(Eq. 5). Federated, every client does so on its own episodes (Eq. 7), and the server averages the models (Eq. 10): that
-is FedAvg, and with FedProx FedFSL-prox. The paper leaves open how many inner steps there are, and whether they are
-differentiated.
+FedFSL-naive (Fan and Huang 2021, FedFSL, section 3) is MAML in a federation:
+
+- FedFSL Eq. 4: the inner steps, gradient steps on a task's support set.
+- FedFSL Eq. 5: the loss of the task's queries after these steps.
+- FedFSL Eq. 7: what a client minimises, the mean of that loss over its own episodes.
+- FedFSL Eq. 10: the server averages the clients' models. With the strategy ``fedprox`` this is FedFSL-prox.
+
+The paper says neither how many inner steps there are nor whether they are differentiated.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ class MAMLSettings(EpisodicSettings):
 
     name: Literal["maml"] = "maml"
     inner_lr: float = Field(0.1, gt=0)
-    """Step size of the adaptation (alpha in Eq. 4). FedFSL prints 0.01."""
+    """Step size of the adaptation (alpha in FedFSL Eq. 4). FedFSL prints 0.01."""
     inner_steps: int = Field(5, ge=1)
     """Gradient steps of the adaptation in training."""
     test_steps: int = Field(10, ge=1)
@@ -82,7 +86,7 @@ class MAML(Episodic):
         return (Phase("local", self.loss, self.optimiser()),)
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Return the clients' objective, Eq. 7: the mean over tasks of Eq. 5."""
+        """Return the clients' objective, FedFSL Eq. 7: the mean over tasks of FedFSL Eq. 5."""
 
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.config.ways)
@@ -102,7 +106,7 @@ class MAML(Episodic):
         answers: Tensor | None = None,
         features: Tensor | None = None,
     ) -> Params:
-        """Take the inner steps on one task's support set (N * P, ...): Eq. 4, repeated.
+        """Take the inner steps on one task's support set (N * P, ...): FedFSL Eq. 4, repeated.
 
         Args:
             params: the model; not changed.

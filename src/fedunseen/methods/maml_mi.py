@@ -1,10 +1,11 @@
 """FedFSL-MI (Fan and Huang 2021, FedFSL, section 4.1): MAML whose clients agree with one another.
 
-A client's answers are pulled towards those of a peer model by their Kullback-Leibler divergence (Eq. 12): towards the
-model of all clients, which the client starts from (what the paper's experiments do), or that of all others (Eq. 11).
+The loss pulls a client's answers towards those of a peer model, by the Kullback-Leibler divergence of FedFSL Eq. 12.
+The peer is the model of all clients that the client starts from, as in the paper's experiments, or the model of all
+other clients (FedFSL Eq. 11).
 
-The paper does not say on which answers. Here they are those of the queries after both models have adapted to the
-support set, p(w) being "the normalized N-way predictions" of a model on a task; the peer's count as constants.
+The paper does not say which answers are compared. Here both models adapt to the support set first, and their answers to
+the queries are compared: p(w) is "the normalized N-way predictions" of a model on a task. The peer's are constants.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class MAMLMISettings(MAMLSettings):
 
     name: Literal["maml-mi"] = "maml-mi"  # type: ignore[assignment]
     mi: float = Field(0.2, ge=0)
-    """Weight of the mutual information (gamma in Eq. 13)."""
+    """Weight of the mutual information (gamma in FedFSL Eq. 13)."""
     exclusive: bool = False
-    """The peer is the model of all other clients (Eq. 11), instead of the merged one, which the paper takes."""
+    """The peer is the model of all other clients (FedFSL Eq. 11), instead of the merged one, which the paper takes."""
 
 
 class MAMLMI(MAML):
@@ -50,7 +51,7 @@ class MAMLMI(MAML):
         self.mi = settings.mi
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Eq. 13: the mean over tasks of Eq. 5, and gamma times Eq. 12."""
+        """FedFSL Eq. 13: the mean over tasks of FedFSL Eq. 5, and gamma times FedFSL Eq. 12."""
         peer = self.peer(params, context)
 
         def one(task: Tasks) -> Terms:

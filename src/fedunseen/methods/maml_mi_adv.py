@@ -1,13 +1,20 @@
 """FedFSL-MI-Adv (Fan and Huang 2021, FedFSL, section 4.2): a feature space that two classifiers agree on.
 
-At the start of every round a client draws a second classifier, theta', which never leaves it. Stage 1 trains both to
-solve the tasks and to disagree (Eq. 15), the features being fixed; stage 2 trains the features so that they agree
-(Eq. 16). After Saito et al. 2018 ("Maximum classifier discrepancy").
+At the start of every round a client draws a second classifier, theta', which never leaves it. Then it trains in two
+stages, after Saito et al. 2018 ("Maximum classifier discrepancy"):
 
-Algorithm 2 contains no mutual information, the method's name does: it is on in both stages unless ``mi_in_stages``
-says otherwise. Section 4.2.2 lets a client's classifier leave the central model's answers, 4.2.3 and the equations the
-second classifier's, which is done here. Each classifier adapts to a task with a copy of the features of its own (or,
-with ``adapt = "head"``, on the same features), and they are compared on the queries.
+- Stage 1 keeps the features fixed and trains both classifiers to solve the tasks and to disagree (FedFSL Eq. 15).
+- Stage 2 trains the features, so that both classifiers agree (FedFSL Eq. 16).
+
+The paper contradicts itself in two places:
+
+- Algorithm 2 has no mutual information, the method's name has. Here both stages keep it, unless ``mi_in_stages`` is
+  false.
+- Section 4.2.2 moves a client's classifier away from the central model's answers, section 4.2.3 and the equations away
+  from the second classifier's. Here it is the second classifier's.
+
+Each classifier adapts to a task with its own copy of the features, or with ``adapt = "head"`` on the same features.
+They are compared on the queries.
 """
 
 from __future__ import annotations
@@ -38,11 +45,11 @@ class MAMLMIAdvSettings(MAMLMISettings):
 
     name: Literal["maml-mi-adv"] = "maml-mi-adv"  # type: ignore[assignment]
     disagree: float = Field(0.1, ge=0)
-    """Weight of the classifiers' divergence in stage 1 (eta in Eq. 15)."""
+    """Weight of the classifiers' divergence in stage 1 (eta in FedFSL Eq. 15)."""
     agree: float = Field(0.1, ge=0)
-    """Weight of the classifiers' divergence in stage 2 (lambda in Eq. 16)."""
+    """Weight of the classifiers' divergence in stage 2 (lambda in FedFSL Eq. 16)."""
     mi_in_stages: bool = True
-    """Keep the mutual information (Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
+    """Keep the mutual information (FedFSL Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
     stages: Literal["in-turn", "alternating"] = "in-turn"
     """`in-turn`: stage 1 over all of a round's episodes, then stage 2 (Algorithm 2); or both on every step's."""
 
@@ -75,11 +82,11 @@ class MAMLMIAdv(MAMLMI):
         )
 
     def stage1(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Eq. 15: L(theta) + L(theta') - eta * L_adv."""
+        """FedFSL Eq. 15: L(theta) + L(theta') - eta * L_adv."""
         return self._stage(params, batch, context, -self.adv.disagree, "stage1")
 
     def stage2(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Eq. 16: L(theta) + L(theta') + lambda * L_adv."""
+        """FedFSL Eq. 16: L(theta) + L(theta') + lambda * L_adv."""
         return self._stage(params, batch, context, self.adv.agree, "")
 
     def _stage(self, params: Params, batch: Batch, context: Context, weight: float, stage: str) -> tuple[Tensor, Terms]:
@@ -90,7 +97,7 @@ class MAMLMIAdv(MAMLMI):
             first, second = self.answer(params, task, heads=("head", "second"))
             of_task = F.cross_entropy(first, answers)
             of_second = F.cross_entropy(second, answers)
-            adversarial = kl_divergence(first, second)  # Eq. 14
+            adversarial = kl_divergence(first, second)  # FedFSL Eq. 14
             loss = of_task + of_second + weight * adversarial
             terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
             if self.adv.mi_in_stages:

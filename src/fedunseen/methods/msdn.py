@@ -1,8 +1,9 @@
 """MSDN: mutually semantic distillation (Chen et al. 2022), on the spatial map of a backbone.
 
-Two sub-networks look at the same cells. In the first every attribute attends to cells (attribute to visual), in the
-second every cell attends to attributes (visual to attribute); both end with a score of each attribute, and each learns
-from the other. Cells have unit length; word vectors start from those of the attributes' names and are trained.
+Two sub-networks read the same cells. In the first, every attribute attends to cells (attribute to visual). In the
+second, every cell attends to attributes (visual to attribute). Both give a score for each attribute, and a distillation
+loss makes their answers alike. Cells are scaled to unit length. Word vectors start from those of the attributes' names
+and are trained.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The small network that stands for the backbone f: frozen features as they are, or layers trained on top of them."""
+"""Fully connected layers: trained on top of features, or as a classifier."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """SVIP: semantically contextualised visual patches (Chen et al. 2025), of a map or of a vision transformer.
 
-A transformer puts patches in context and each block of patches predicts attributes; their mean scores the classes. How
-much the transformer attends to a block, layer by layer, says which blocks matter; a small classifier learns to say so
-before the transformer runs. In a second pass, blocks that do not matter get a vector made from the attributes' words
-added, and both passes have to agree.
+A transformer puts patches in context. Each block of patches predicts attributes, and the mean over blocks scores the
+classes. The attention that a block gets through all layers says whether it matters; a small patch classifier learns to
+predict that before the transformer runs. A second pass adds a vector, made from the attributes' word vectors, to the
+blocks that do not matter, and a loss makes both passes agree.
 
 With a trained vision transformer as encoder, its own layers are used. On any other map the method has a small
 transformer of its own.

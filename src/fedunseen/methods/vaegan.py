@@ -1,9 +1,11 @@
 """f-VAEGAN (Xian et al. 2019, the inductive part of "f-VAEGAN-D2").
 
 A variational autoencoder whose decoder is the generator of a Wasserstein GAN. Sizes and losses follow the code of
-TF-VAEGAN without its feedback, which FREE builds on too, but for three things: the encoder has the others' Adam (there:
-the default decay rates), the penalty's weight is fixed unless asked otherwise, and its rule looks at the last batch
-of a turn (there: the mean over the turn).
+TF-VAEGAN without its feedback, on which FREE builds too. Three things differ from that code:
+
+- The encoder's Adam has the decay rates of the other networks; there it has Adam's defaults.
+- The weight of the gradient penalty is fixed, unless ``adaptive_penalty`` is set.
+- The rule that adapts it reads the last batch of a turn; there it reads the mean over the turn.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ class VAEGANSettings(GenerativeSettings):
     encoded_noise: bool = True
     """Features for the critic are decoded from the encoder's posterior; otherwise from noise alone."""
     adaptive_penalty: bool = False
-    """Let the penalty's weight grow by a tenth after a turn whose squared deviation is above 1.05, and shrink likewise
-    below 1.001, as the code of TF-VAEGAN does; the papers keep it fixed."""
+    """Adapt the weight of the gradient penalty as the code of TF-VAEGAN does: after a turn whose penalty is above 1.05,
+    it grows by a tenth, after one below 1.001 it shrinks by a tenth. The papers keep it fixed."""
 
 
 class VAEGAN(Generative):
@@ -119,7 +121,7 @@ class VAEGAN(Generative):
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def penalty_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Return a loss whose gradient step of 1 is the rule: one tenth up, down or none."""
+        """Return a loss whose gradient is -1, 1 or 0: SGD with rate 1 adds a tenth, takes one away, or does neither."""
         _, penalty = self.deviations(params, batch, context)
         up, down = (penalty > 1.05).to(penalty.dtype), (penalty < 1.001).to(penalty.dtype)
         return -params["critic.penalty"] * (up - down).detach(), {}
@@ -132,8 +134,8 @@ class VAEGAN(Generative):
     def bound(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms, Tensor]:
         """Return the generator's loss, its terms, and the features (B, d) that it generated.
 
-        They are no ``representation``: what they are decoded from is the encoder's, and would differ between the models
-        that a strategy contrasts.
+        These features are not given as ``representation``: they are decoded from the encoder's noise, so that models
+        which a strategy contrasts would not decode from the same numbers.
         """
         fake, decoded, divergence = self.fake(params, batch, context, "generator")
         assert decoded is not None  # only the critic's phase goes without
