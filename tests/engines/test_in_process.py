@@ -19,6 +19,7 @@ from fedunseen.engines import EngineSettings, InProcess, Worker
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Reply
 from fedunseen.strategies.selective import Selective, travelling
+from fedunseen.strategies.summed import Summed, forget
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, ATTRIBUTES = 12, 30
@@ -87,20 +88,23 @@ class Federation:
 
     def __init__(self, method="classifier", settings=None, strategy="fedavg", told=None, pooled=False, **worker):
         kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
-        own = {} if method == "eszsl" else {"lr": 0.05, "batch_size": 8}
+        own = {} if not kind.trained else {"lr": 0.05, "batch_size": 8}
         # Adam makes whole steps of gradients that are rounding errors: its two ways only agree in double precision.
         self.dtype = torch.float64 if kind.generates else torch.float32
         semantics = torch.from_numpy(space().semantics).to(self.dtype)
         backbone = Backbone((WIDTH,) if kind.takes == "vectors" else MAP)
         self.method = kind(kind.Settings(**(own | (settings or {}))), space(), semantics, backbone)
         self.strategy = plan(plan.Settings(**(told or {})))
-        self.first = {n: v.to(self.dtype) for n, v in self.method.init(np.random.default_rng(7)).items()}
+        drawn = self.method.init(np.random.default_rng(7))
+        self.first = {n: v.to(self.dtype) if kind.trained else v for n, v in drawn.items()}
         if self.strategy.merges:
             sent = travelling(list(self.first), self.strategy.settings.shared, kind.private)
             stays = {name: value for name, value in self.first.items() if name not in sent}
             if stays:
                 self.strategy = Selective(self.strategy, stays)
                 self.first = {name: self.first[name] for name in self.first if name in sent}
+            if not kind.trained:
+                self.strategy = Summed(self.strategy, self.first)
         inputs, labels, samples = data()
         inputs = inputs.reshape(len(inputs), *backbone.shape).to(self.dtype)
         if pooled:
@@ -313,11 +317,36 @@ def test_server_steps_and_update_scales_act_on_whole_rounds():
 def test_eszsl_is_solved_by_each_client_or_on_all_data():
     federation = Federation("eszsl", strategy="centralised", pooled=True)
     inputs, labels, samples = data()
-    torch.testing.assert_close(federation.run(1)[0], federation.method.solve(inputs, labels))
+    torch.testing.assert_close(federation.run(1)[0], federation.method.statistics(inputs, labels))
     local = Federation("eszsl", strategy="local")
     states = local.run(1)[1]
     for k, own in enumerate(samples):
-        torch.testing.assert_close(states[k], local.method.solve(inputs[own], labels[own]))
+        torch.testing.assert_close(states[k], local.method.statistics(inputs[own], labels[own]))
+
+
+@pytest.mark.parametrize("method", ["eszsl", "ridge", "gaussian"])
+def test_sums_of_five_clients_are_those_of_one_place_and_one_round_is_enough(method):
+    federation = Federation(method)
+    inputs, labels, _ = data()
+    wanted = federation.method.statistics(inputs, labels)
+    params = federation.run(1)[0]
+    for name in ("count", "total", "square"):
+        torch.testing.assert_close(params[name], wanted[name], rtol=1e-13, atol=1e-12)
+    assert_same_bits(params, federation.run(3)[0])
+
+
+def test_a_client_that_comes_late_and_one_that_is_forgotten_change_no_bit():
+    federation = Federation("gaussian")
+    together, _, _ = federation.run(1)
+    late, other = Federation("gaussian"), {}
+    first = late.engine.round(0, other, late.first, {}, [3, 4])
+    second = late.engine.round(1, first.state, first.params, {}, [0, 1, 2])
+    assert_same_bits(second.params, together)
+    without = Federation("gaussian")
+    never = without.engine.round(0, {}, without.first, {}, [0, 1, 3, 4])
+    left, total = forget(second.state, 2)
+    assert_same_bits(total, never.params)
+    assert left.keys() == never.state.keys()
 
 
 # Strategies that remember: each against its paper's rule, written out with torch.optim and no help from ours

@@ -19,7 +19,13 @@ ALL = (*rules.READING, *rules.ENCODING, *rules.BUILDING, *rules.PRESENCE)
 
 # Refused when the experiment is read: rule -> preset, settings, how its sentence begins.
 READ = {
-    "closed_form_needs_one_place": ("digit-pairs", {"method.name": "eszsl"}, "method.name = 'eszsl' is a closed form"),
+    "sums_are_no_updates": (
+        "digit-pairs-gaussian",
+        {"defence.name": "median"},
+        "defence.name = 'median' is about clients that train, but method.name = 'gaussian' is solved from sums: "
+        "leave [defence] out, or choose a method that is trained, for example fedzsl",
+    ),
+    "sums_are_sent_once": ("digit-pairs", {"method.name": "eszsl"}, "method.name = 'eszsl' is solved from sums"),
     "defence_and_privacy_need_merging": (
         "digit-pairs",
         {**LAST, "defence.name": "median", "strategy.name": "local"},

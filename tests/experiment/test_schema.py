@@ -122,8 +122,8 @@ def test_a_bad_override_is_one_sentence(text, message):
     [
         (
             {"method.name": "eszsl"},
-            "method.name = 'eszsl' is a closed form that no strategy can merge: "
-            "set strategy.name to 'centralised' or 'local'",
+            "method.name = 'eszsl' is solved from sums, which clients send once: leave strategy.rounds out, or "
+            "set it to 1 (more rounds are for partitions with clients that come late, partition.join)",
         ),
         (
             {"method.name": "classifier", "evaluation.factor": 0.5},
@@ -148,8 +148,9 @@ def test_a_bad_override_is_one_sentence(text, message):
         ),
         (
             {"evaluation.choose": {"method.name": ["fedzsl", "eszsl"]}},
-            "evaluation.choose: method.name = 'eszsl' is a closed form that no strategy can merge: "
-            "set strategy.name to 'centralised' or 'local'",
+            "evaluation.choose: method.name = 'eszsl' is solved from sums, which clients send once: leave "
+            "strategy.rounds out, or set it to 1 (more rounds are for partitions with clients that come late, "
+            "partition.join)",
         ),
         (
             {"partition.kind": "iid", "partition.phi": 0.5},

@@ -3,6 +3,7 @@ import torch
 
 from fedunseen.encoders import Backbone
 from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
+from fedunseen.methods.sums import add
 
 GAMMA, LAMBDA = 10.0**0.5, 10.0**-0.3
 
@@ -38,7 +39,7 @@ def test_the_solution_is_that_of_the_regularised_least_squares_problem(space):
     )
     target = np.concatenate([y.ravel(), np.zeros(len(rows) - y.size)])
     v = np.linalg.lstsq(rows, target, rcond=None)[0].reshape(x.shape[1], s.shape[1])
-    solved = method.solve(inputs, labels)["v"]
+    solved = method.solve(method.statistics(inputs, labels))["v"]
     assert solved.dtype == torch.float32
     np.testing.assert_allclose(solved.numpy(), v, rtol=1e-4, atol=1e-6)
 
@@ -46,7 +47,7 @@ def test_the_solution_is_that_of_the_regularised_least_squares_problem(space):
 def test_the_gradient_of_the_objective_vanishes_at_the_solution(space):
     method, inputs, labels = problem(space)
     x, s, y = (torch.from_numpy(part) for part in parts(method, inputs, labels))
-    v = method.solve(inputs, labels)["v"].double()
+    v = method.solve(method.statistics(inputs, labels))["v"].double()
 
     def gradient(v):
         v = v.clone().requires_grad_()
@@ -61,12 +62,21 @@ def test_scores_are_bilinear_and_separate_what_is_separable(space):
     method, _, _ = problem(space)
     labels = torch.tensor([0, 1, 3, 4]).repeat(10)
     inputs = torch.eye(5)[labels]
-    v = method.solve(inputs, labels)
+    v = method.solve(method.statistics(inputs, labels))
     scores = method.scores(v, inputs[:4], method.semantics)
     torch.testing.assert_close(scores, torch.einsum("nd,da,ca->nc", inputs[:4], v["v"], method.semantics))
     assert np.array([0, 1, 3, 4])[scores[:, [0, 1, 3, 4]].argmax(1)].tolist() == [0, 1, 3, 4]
 
 
-def test_it_starts_from_nothing(space):
+def test_it_starts_from_no_sums_and_the_model_of_none_is_nothing(space):
     method, _, _ = problem(space)
-    assert torch.equal(method.init(np.random.default_rng(0))["v"], torch.zeros(5, 4))
+    start = method.init(np.random.default_rng(0))
+    assert not start["count"].any()
+    assert torch.equal(method.solve(start)["v"], torch.zeros(5, 4))
+
+
+def test_ten_parties_and_one_place_give_the_same_model(space):
+    method, inputs, labels = problem(space)
+    parts = [method.statistics(inputs[k::10], labels[k::10]) for k in range(10)]
+    v, whole = method.solve(add(parts, space))["v"], method.solve(method.statistics(inputs, labels))["v"]
+    torch.testing.assert_close(v, whole, rtol=1e-6, atol=0)

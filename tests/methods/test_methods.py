@@ -39,12 +39,16 @@ def test_it_is_drawn_from_the_given_generator_alone(method):
     again = method.init(np.random.default_rng(3))
     assert list(first) == list(again)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert all(value.dtype == torch.float32 for value in first.values())
+    kinds = {torch.float32} if method.trained else {torch.float64, torch.uint8}  # sums, and of which classes
+    assert {value.dtype for value in first.values()} == kinds
 
 
 def test_it_scores_every_class(method, space):
     classes = Candidates(space.names, method.semantics, space.seen, space.unseen)
-    params = method.complete(method.init(np.random.default_rng(0)), classes, 0)
+    params = method.init(np.random.default_rng(0))
+    if not method.trained:
+        params = method.statistics(samples(method, 20), torch.arange(20) % 5)
+    params = method.complete(params, classes, 0)
     scores = method.scores(params, samples(method), method.semantics)
     assert scores.shape == (9, 8)
     if method.zero_shot:  # new classes need no training, or none by anybody who holds samples
@@ -98,7 +102,9 @@ def test_it_is_trained_or_solved(method):
     if method.trained:
         sentence = f"^{type(method).__name__} is trained, not solved$"
         with pytest.raises(TypeError, match=sentence):
-            method.solve(samples(method, 1), torch.zeros(1, dtype=torch.int64))
+            method.solve({})
+        with pytest.raises(TypeError, match=sentence):
+            method.statistics(samples(method, 1), torch.zeros(1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,9 @@ class Talkative(Strategy):
     def local_model(self, start, update):
         return {"w": start["w"] + 3 * update["w"]}
 
+    def expects(self, told):
+        return {"w": told.params["w"].half()}
+
     def merge(self, state, params, replies, round):
         changed = {"w": params["w"] + sum(reply.update["w"] for reply in replies)}
         return {**state, "counted": torch.tensor(5.0 + round)}, changed
@@ -149,6 +152,7 @@ def test_what_a_strategy_says_is_not_lost(name):
     assert wrapper.reply_weights(replies(1.0, 2.0, 3.0)) == [1 / 6, 2 / 6, 3 / 6]
     assert wrapper.server_step(2) == 2.125
     assert wrapper.local_model({"w": torch.ones(1)}, {"w": torch.ones(1)})["w"] == 4
+    assert wrapper.expects(Instruction({"w": torch.ones(1)}))["w"].dtype == torch.float16
     assert wrapper.merged_statistics({}, replies(1.0, 2.0))["statistic"] == 2
     assert wrapper.objective(lambda x: x, lambda x: -x)(7) == ("objective", 7, -7)
     gradient = wrapper.correct(lambda params, step: ({name: torch.ones(1) for name in params}, {}))

@@ -27,6 +27,7 @@ from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import Selective, travelling
+from fedunseen.strategies.summed import Summed
 from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
@@ -127,6 +128,8 @@ def assemble(
     if method.compares:
         strategy = Peers(strategy, method.settings.exclusive)
     strategy, first = _selective(strategy, method, first)
+    if not method.trained and strategy.merges:
+        strategy = Summed(strategy, first)
     strategy = _private(experiment, strategy, benchmark, partition)
     strategy = _robust(experiment, strategy, method, benchmark, partition, inputs)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)

@@ -91,12 +91,24 @@ class Chosen:
 # --- Known when the experiment is read -------------------------------------------------------------------------------
 
 
-def closed_form_needs_one_place(c: Chosen) -> str | None:
-    """A closed form has no update to merge."""
-    if not c.method.trained and c.merging:
+def sums_are_no_updates(c: Chosen) -> str | None:
+    """What judges or changes updates does not know what to do with sums."""
+    for section, name in c.named("attack", "screening", "defence", "privacy"):
+        if not c.method.trained:
+            return (
+                f"{section}.name = {name!r} is about clients that train, but method.name = {c.name!r} is solved "
+                f"from sums: leave [{section}] out, or choose a method that is trained, for example fedzsl"
+            )
+    return None
+
+
+def sums_are_sent_once(c: Chosen) -> str | None:
+    """A second round has nothing to add, unless somebody comes late."""
+    moves = c.experiment.partition.join or c.experiment.partition.leave
+    if not c.method.trained and c.experiment.strategy.rounds > 1 and not moves:
         return (
-            f"method.name = {c.name!r} is a closed form that no strategy can merge: "
-            "set strategy.name to 'centralised' or 'local'"
+            f"method.name = {c.name!r} is solved from sums, which clients send once: leave strategy.rounds out, or "
+            "set it to 1 (more rounds are for partitions with clients that come late, partition.join)"
         )
     return None
 
@@ -304,7 +316,8 @@ def only_some_settings_are_chosen(c: Chosen) -> str | None:
 
 
 READING: Sequence[Callable[[Chosen], str | None]] = (
-    closed_form_needs_one_place,
+    sums_are_no_updates,
+    sums_are_sent_once,
     defence_and_privacy_need_merging,
     defence_needs_bounded_merging,
     privacy_needs_a_mean,

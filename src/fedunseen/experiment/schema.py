@@ -138,6 +138,9 @@ class Experiment(BaseModel):
         for section in ("encoder", *OPTIONAL):
             sections[section] = {"name": "none", **sections.get(section, {})}
         sections["engine"] = {"name": "in-process", **sections.get("engine", {})}
+        if isinstance(method := sections.get("method", {}).get("name"), str) and not find("method", method).trained:
+            # sums are added, once, whatever the strategy
+            sections["strategy"] = {"name": "fedavg", "rounds": 1, **sections.get("strategy", {})}
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")

@@ -28,6 +28,8 @@ METHODS = {
     "protonet": "fedunseen.methods.protonet:ProtoNet",
     "classifier": "fedunseen.methods.classifier:Classifier",
     "eszsl": "fedunseen.methods.eszsl:ESZSL",
+    "ridge": "fedunseen.methods.ridge:Ridge",
+    "gaussian": "fedunseen.methods.gaussian:Gaussian",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 

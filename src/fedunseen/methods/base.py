@@ -76,7 +76,8 @@ class Method:
     These follow from the functions that a subclass overrides:
 
     Attributes:
-        trained: it has :meth:`phases`. Without, :meth:`solve` gives the parameters in closed form.
+        trained: it has :meth:`phases`. Without, it has :meth:`statistics` and :meth:`solve`: parties send sums, once,
+            and the model follows from what they add up to (:class:`fedunseen.methods.closed_form.ClosedForm`).
         predicts_attributes: it has :meth:`attributes`.
         reconstructs: it has :meth:`reconstruct`.
         generates: it has :meth:`generated`: it makes features of a class from the class's semantics, and
@@ -163,8 +164,15 @@ class Method:
         """
         return epochs_plan(len(labels), self.settings.batch_size, epochs, rng)
 
-    def solve(self, inputs: Tensor, labels: Tensor) -> Params:
-        """Return the parameters in closed form, for a method without phases."""
+    def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
+        """Return the sums over a party's samples (n, ...) with ``labels`` (n,) that :meth:`solve` needs, in float64.
+
+        They add up: those of all samples are the sum of those of the parties. For a method without phases.
+        """
+        raise TypeError(f"{type(self).__name__} is trained, not solved")
+
+    def solve(self, sums: Params) -> Params:
+        """Return the model in closed form from added sums, at the server. For a method without phases."""
         raise TypeError(f"{type(self).__name__} is trained, not solved")
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:

@@ -171,6 +171,10 @@ class Strategy:
         scale = self.settings.update_scale
         return {n: start[n] + (change if is_statistic(n) else change / scale) for n, change in update.items()}
 
+    def expects(self, told: Instruction) -> Params:
+        """Return tensors of the names, shapes and types that the answers to an instruction must have."""
+        return told.params if self.merges else {}
+
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters.
 

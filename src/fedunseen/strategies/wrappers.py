@@ -75,6 +75,10 @@ class Wrapper(Strategy):
         """As the inner strategy."""
         return self.inner.local_model(start, update)
 
+    def expects(self, told: Instruction) -> Params:
+        """As the inner strategy."""
+        return self.inner.expects(told)
+
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """As the inner strategy; the state returned is the inner strategy's alone."""
         inner, merged = self.inner.merge(within("inner/", state), params, replies, round)

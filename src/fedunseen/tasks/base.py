@@ -41,7 +41,7 @@ class EvaluationSettings(Settings):
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
     clients: bool | None = None
     """Measure every client's own model before merging, each round; by default for all methods but generative ones,
-    which would have to train classifiers for each."""
+    which would have to train classifiers for each, and those in closed form, which would have to be solved for each."""
     theory: bool = True
     """Measure what DistZSL's theory promises on the reported round, and similarities on a few, for the report; only for
     methods that predict attributes under strategies that merge."""

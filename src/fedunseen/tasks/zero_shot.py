@@ -80,7 +80,8 @@ class ZeroShot(Task):
         line |= self.shared_lines(round, result)
         line |= threat_line(federation, round, result, models, factor)
         own_too = self.evaluation.clients
-        if own_too or (own_too is None and not federation.method.generates):
+        cheap = federation.method.trained and not federation.method.generates
+        if own_too or (own_too is None and cheap):
             if federation.strategy.merges:
                 own = [federation.answers(federation.complete(result.models(i))) for i in range(len(replies))]
             else:  # all clients' models have been asked

@@ -89,7 +89,7 @@ class Worker:
     def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
         if not self.method.trained:
-            return [self.finish(work, self._solve(work)) for work in works]
+            return [self.finish(work, self._sums(work)) for work in works]
         tasks = [self.task(work, round) for work in works]
         if not self._batched(tasks):
             return [self.finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
@@ -141,9 +141,9 @@ class Worker:
         """Return what a phase's batches are drawn from."""
         return stream(self.seed, "batches " if self.method.one_draw else f"batches {phase}", round, client)
 
-    def _solve(self, work: Work) -> LocalResult:
+    def _sums(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
-        return LocalResult(self.method.solve(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
+        return LocalResult(self.method.statistics(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
 
     def finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
         """Return a client's reply and its state for its next round, from what its training ended with."""

@@ -369,7 +369,7 @@ class Distributed:
 
     def _expected(self, client: int, round: int, told: Instruction) -> Expected:
         party, simulated = self.parties[client], isinstance(self.job, Simulation)
-        update = told.params if self.strategy.merges else {}
+        update = self.strategy.expects(told)
         counts = None if simulated else (party.classes, party.samples)
         used = self.strategy.lengths != "nothing"
         lengths = [name for name in update if used and not is_statistic(name)]

@@ -1,0 +1,42 @@
+"""Methods in closed form: their parameters follow from sums over samples, without a gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.base import Candidates, Method
+from fedunseen.methods.sums import no_sums, statistics
+
+__all__ = ["ClosedForm"]
+
+
+class ClosedForm(Method):
+    """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.sums`).
+
+    What a run merges are the sums. They become a model in :meth:`complete`.
+    """
+
+    frozen = True
+
+    def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
+        self.width = backbone.shape[0]
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Return the sums of no sample."""
+        return no_sums(self.width, self.space)
+
+    def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
+        """Return the sums of a party's samples."""
+        return statistics(inputs, labels, self.space)
+
+    def complete(
+        self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
+    ) -> Params:
+        """Return the model of merged sums; a model as it is."""
+        return self.solve(params) if "square" in params else params

@@ -1,0 +1,54 @@
+r"""Ridge regression from features to semantics; the class whose description points the same way wins.
+
+The oldest baseline of zero-shot learning (direct attribute prediction by regression), in closed form and from sums:
+
+.. math:: V = (X^T X + \gamma I)^{-1} \sum_c S_c s_c^T ,
+
+X and s centred on their means over all samples, which are sums too.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.settings import NamedSettings
+from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.sums import unpacked
+
+__all__ = ["Ridge", "RidgeSettings"]
+
+
+class RidgeSettings(NamedSettings):
+    """Settings of ridge regression to semantics."""
+
+    name: Literal["ridge"] = "ridge"
+    log_gamma: float = -1.0
+    """Exponent of the regulariser, as a power of ten, in units of the features' mean variance times the number of
+    samples: so it means the same whatever the features' scale."""
+
+
+class Ridge(ClosedForm):
+    """Regression of a class's attributes on a sample's features, compared with descriptions by cosine."""
+
+    Settings = RidgeSettings
+
+    def solve(self, sums: Params) -> Params:
+        """Return V (d, attributes) and the means of features and attributes."""
+        count, total = sums["count"], sums["total"]
+        samples, s = count.sum().clamp(min=1.0), self.semantics.double().cpu()
+        centre, middle = total.sum(0) / samples, count @ s / samples
+        left = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
+        level = left.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+        left.diagonal().add_(10.0**self.settings.log_gamma * level)
+        v = torch.linalg.solve(left, (total - count[:, None] * centre).T @ (s - middle))
+        return {"v": v.float().contiguous(), "centre": centre.float(), "middle": middle.float()}
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Cosine between predicted attributes and descriptions, both less the mean of the training samples' ones."""
+        predicted = (self.backbone(params, inputs) - params["centre"]) @ params["v"]
+        described = semantics - params["middle"]
+        return torch.nn.functional.normalize(predicted, dim=1) @ torch.nn.functional.normalize(described, dim=1).T

@@ -1,0 +1,204 @@
+r"""Sums over samples: all that a method in closed form asks of a party.
+
+For every class c the number of its samples n_c and their sum S_c, and over all classes together the matrix of second
+moments G:
+
+.. math:: n_c = \sum_i [y_i = c], \qquad S_c = \sum_i [y_i = c]\, x_i, \qquad G = \sum_i x_i x_i^T .
+
+Sums add up: the sums of ten parties are those of one place, to rounding, whoever holds what. A party that comes late is
+added, and one that leaves is subtracted.
+
+They are a plain dictionary of tensors, all float64 but the last:
+
+========== ================== ==================================================================
+``count``  (C,)               n_c, for all classes of the space
+``total``  (C, d)             S_c
+``square`` (d (d + 1) / 2,)   G's upper triangle, row by row
+``space``  (32,) bytes        what the class space hashes to: sums of different ones are never added
+========== ================== ==================================================================
+
+Their shapes depend on the class space and the features alone, so that sums can be masked before they are sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import Params
+from fedunseen.data import ClassSpace
+
+__all__ = ["add", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked"]
+
+COLUMNS = 256  # of the matrix of second moments at once
+BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
+
+_DONTNEED = 4  # MADV_DONTNEED
+
+
+def statistics(inputs: Tensor | NDArray[Any], labels: Tensor | NDArray[np.int64], space: ClassSpace) -> Params:
+    """Return the sums of samples, read block by block: memory beside them is d x d numbers and one block.
+
+    Args:
+        inputs: (n, d) any real type; an array on disk (``numpy.memmap``) is read once, front to back.
+        labels: (n,) class ids.
+        space: the classes.
+
+    Raises:
+        DataError: an input is not finite, or so large that its square is not.
+
+    Example:
+        >>> space = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
+        >>> sums = statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 0]), space)
+        >>> sums["count"].tolist(), sums["total"][0].tolist(), sums["square"].tolist()
+        ([2.0, 0.0], [4.0, 6.0], [10.0, 14.0, 20.0])
+    """
+    found = no_sums(inputs.shape[1], space)
+    width = inputs.shape[1]
+    square = torch.zeros(width, width, dtype=torch.float64)
+    on_disk = getattr(inputs, "_mmap", None) if isinstance(inputs, np.memmap) else None
+    for start in range(0, len(labels), BLOCK):
+        rows, own = inputs[start : start + BLOCK], torch.as_tensor(labels[start : start + BLOCK])
+        if isinstance(rows, np.ndarray):  # a copy: torch does not take what is read-only
+            rows = torch.from_numpy(np.array(rows, dtype=np.float64))
+        rows, own = rows.to(torch.float64), own.to(rows.device)
+        square = square.to(rows.device)
+        for left in range(0, width, COLUMNS):  # what is below the diagonal is not asked for
+            right = left + COLUMNS
+            square[:right, left:right].addmm_(rows[:, :right].T, rows[:, left:right])
+        found["count"] += torch.bincount(own, minlength=len(space.names)).double().cpu()
+        found["total"] = found["total"].to(rows.device).index_add_(0, own, rows)
+        if on_disk is not None:  # its pages count as this process's memory until they are given back
+            on_disk.madvise(_DONTNEED)
+    found |= {"total": found["total"].cpu(), "square": packed(square.cpu())}
+    if not all(bool(torch.isfinite(found[name]).all()) for name in ("total", "square")):
+        raise DataError(
+            "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
+        )
+    return found
+
+
+def no_sums(width: int, space: ClassSpace) -> Params:
+    """Return the sums of no sample at all, of features of ``width`` numbers."""
+    classes = len(space.names)
+    return {
+        "count": torch.zeros(classes, dtype=torch.float64),
+        "total": torch.zeros(classes, width, dtype=torch.float64),
+        "square": torch.zeros(width * (width + 1) // 2, dtype=torch.float64),
+        "space": _hash(space),
+    }
+
+
+def add(many: Iterable[Params], space: ClassSpace) -> Params:
+    """Return the sum of sums, added in the order given.
+
+    Raises:
+        DataError: they are of another class space or of other features, or are not finite sums.
+    """
+    total: Params | None = None
+    for sums in many:
+        check(sums, space)
+        if total is None:
+            total = {name: value.clone() for name, value in sums.items()}
+            continue
+        if total["total"].shape != sums["total"].shape:
+            raise DataError(
+                f"sums over features of {sums['total'].shape[1]} numbers do not add to sums over "
+                f"{total['total'].shape[1]}: let all parties make their features in the same way"
+            )
+        for name in ("count", "total", "square"):
+            total[name] += sums[name]
+    if total is None:
+        raise DataError("there are no sums to add: at least one party must send some")
+    return total
+
+
+def subtract(sums: Params, part: Params, space: ClassSpace) -> Params:
+    """Return ``sums`` without ``part``: to rounding, what was added without it.
+
+    Raises:
+        DataError: they do not fit together, or ``part`` has more samples of a class than ``sums``.
+    """
+    check(part, space)
+    less = add([sums, {name: -value if value.is_floating_point() else value for name, value in part.items()}], space)
+    if bool((less["count"] < 0).any()):
+        name = space.names[int(less["count"].argmin())]
+        raise DataError(
+            f"the sums to take away hold more samples of {name!r} than there are: they were never part of these"
+        )
+    gone = less["count"] == 0
+    less["total"][gone] = 0.0  # not what rounding has left
+    return less
+
+
+def check(sums: Params, space: ClassSpace) -> None:
+    """Refuse sums that are of another class space, of wrong shapes or not finite.
+
+    Raises:
+        DataError: says what is wrong.
+    """
+    if not torch.equal(sums["space"], _hash(space)):
+        raise DataError(
+            "the sums are of another class space: all parties need the same classes with the same descriptions, in "
+            "the same order"
+        )
+    width = sums["total"].shape[-1]
+    if any(
+        sums[name].shape != value.shape or sums[name].dtype != value.dtype
+        for name, value in no_sums(width, space).items()
+    ):
+        raise DataError("the sums are damaged, their parts do not fit together: let the party send them again")
+    if not all(bool(torch.isfinite(sums[name]).all()) for name in ("count", "total", "square")):
+        raise DataError("the sums hold numbers that are not finite: leave the party that sent them out")
+
+
+def scatter(sums: Params) -> Tensor:
+    """Return the scatter within classes (d, d): G - sum_c S_c S_c^T / n_c, no value on its diagonal below zero."""
+    there = sums["count"] > 0
+    total, count = sums["total"][there], sums["count"][there]
+    within = unpacked(sums["square"], total.shape[1]).addmm_((total / count[:, None]).T, total, alpha=-1.0)
+    within.diagonal().clamp_(min=0.0)
+    return within
+
+
+def packed(square: Tensor) -> Tensor:
+    """Return the upper triangle (d (d + 1) / 2,) of a symmetric matrix (d, d), row by row.
+
+    Example:
+        >>> packed(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).tolist()
+        [1.0, 2.0, 3.0]
+    """
+    width = len(square)  # by rows: indices of all places would take twice the memory of the matrix
+    out = square.new_empty(width * (width + 1) // 2)
+    start = 0
+    for i in range(width):
+        out[start : start + width - i] = square[i, i:]
+        start += width - i
+    return out
+
+
+def unpacked(upper: Tensor, width: int) -> Tensor:
+    """Return the symmetric matrix (d, d) whose upper triangle :func:`packed` gave."""
+    square = upper.new_empty(width, width)
+    start = 0
+    for i in range(width):
+        row = upper[start : start + width - i]
+        square[i, i:] = row
+        square[i:, i] = row
+        start += width - i
+    return square
+
+
+def _hash(space: ClassSpace) -> Tensor:
+    """Return (32,) bytes: what the names and descriptions of the classes hash to; who is seen is no part of it."""
+    digest = hashlib.sha256(json.dumps([space.names, space.attribute_names]).encode())
+    digest.update(space.semantics.tobytes())
+    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)

@@ -1,0 +1,121 @@
+"""Merging for methods in closed form: the clients' sums are added, once, exactly.
+
+A client sends sums over its own samples instead of an update. The server keeps each client's and adds them up in client
+order, so that the total depends on nothing else: not on the partition but for rounding, not on who answers first, nor
+on who joined when. A client that sends again replaces what it has sent; one that comes late is added; one whose sums
+are taken out of the state leaves a total that it was never part of, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Reply, Strategy
+from fedunseen.strategies.wrappers import Wrapper
+
+__all__ = ["Summed", "forget", "kept_sums"]
+
+
+class Summed(Wrapper):
+    """Adds sums in the place of whatever the strategy inside merges; of that, only who takes part remains.
+
+    The parameters of the run are the sums: those before round 0 are of no sample. The server's state holds those of
+    every client, under ``client/K/``.
+
+    Args:
+        inner: a strategy.
+        nothing: the sums of no sample, which all sums are like.
+    """
+
+    def __init__(self, inner: Strategy, nothing: Params) -> None:
+        super().__init__(inner)
+        self.nothing = nothing
+        self.lengths, self.merges_by_mean = "nothing", False
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return no client's sums."""
+        return {}
+
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Send nothing: what a client has to send does not depend on what others have sent."""
+        return Instruction({})
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """There is nothing to remember."""
+        return instruction
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Send the sums."""
+        return dict(result.params), {}
+
+    def expects(self, told: Instruction) -> Params:
+        """Return the sums of no sample."""
+        return self.nothing
+
+    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
+        """Return a client's own sums."""
+        return dict(update)
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Keep what clients have sent, and add up all that is kept, in client order.
+
+        Raises:
+            FedUnseenError: a client's sums are of another class space.
+        """
+        state = dict(state)
+        for reply in replies:
+            for name, value in self.nothing.items():
+                if not value.is_floating_point() and not torch.equal(value, reply.update[name].to(value.device)):
+                    raise FedUnseenError(
+                        f"the sums of client {reply.client} are of another class space: all parties need the same "
+                        "classes with the same descriptions, in the same order"
+                    )
+            state |= under(f"client/{reply.client}/", dict(reply.update))
+        return state, _total(self.nothing, kept_sums(state).values())
+
+
+def kept_sums(state: Params) -> dict[int, Params]:
+    """Return what each client has sent, in client order, from the server's state of :class:`Summed`."""
+    clients = sorted({int(name.split("/")[1]) for name in state if name.startswith("client/")})
+    return {client: within(f"client/{client}/", state) for client in clients}
+
+
+def forget(state: Params, client: int) -> tuple[Params, Params]:
+    """Return the server's state without a client, and the sums of all others: those of a run that never had it.
+
+    Raises:
+        FedUnseenError: the state holds no sums of it, or no others.
+
+    Example:
+        >>> state = {f"client/{k}/total": torch.tensor([float(k)], dtype=torch.float64) for k in (1, 2, 3)}
+        >>> forget(state, 2)[1]
+        {'total': tensor([4.], dtype=torch.float64)}
+    """
+    parts = kept_sums(state)
+    if client not in parts:
+        kept = ", ".join(map(str, parts)) or "nobody"
+        raise FedUnseenError(f"no sums of client {client} are kept, so it cannot be forgotten (kept are: {kept})")
+    del parts[client]
+    if not parts:
+        raise FedUnseenError(f"client {client} is the only one: without it nothing is left")
+    nothing = {
+        name: torch.zeros_like(value) if value.is_floating_point() else value
+        for name, value in next(iter(parts.values())).items()
+    }
+    left = {name: value for name, value in state.items() if not name.startswith(f"client/{client}/")}
+    return left, _total(nothing, parts.values())
+
+
+def _total(nothing: Params, parts: Iterable[Params]) -> Params:
+    total = {name: value.clone() for name, value in nothing.items()}
+    for sums in parts:
+        for name, value in total.items():
+            if value.is_floating_point():
+                value += sums[name].to(value.device)
+    return total

@@ -1,0 +1,361 @@
+"""Gaussian classes against dense processes over classes times features, finite differences and real samples."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.datasets import load_digits
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import ClassSpace
+from fedunseen.encoders import Backbone
+from fedunseen.methods import gaussian
+from fedunseen.methods.gaussian import (
+    Gaussian,
+    GaussianSettings,
+    Kernel,
+    evidence,
+    fit_kernel,
+    left_out,
+    median_distance,
+    moments,
+    squared_distances,
+    whitened,
+)
+from fedunseen.methods.sums import add, statistics
+
+WIDTH = 5
+
+
+def problem(space, wide=WIDTH, seed=0, **settings):
+    """Give a method and samples of the classes 0, 1, 3 and 4, few of some, around means that descriptions tell of."""
+    rng = np.random.default_rng(seed)
+    labels = torch.tensor([0] * 9 + [1] * 2 + [3] * 12 + [4] * 5)
+    means = 0.3 * space.semantics @ rng.normal(size=(30, wide))
+    x = means[labels] + rng.normal(size=(len(labels), wide)) @ rng.normal(size=(wide, wide)) / 3
+    semantics = torch.from_numpy(space.semantics).float()
+    method = Gaussian(GaussianSettings(**settings), space, semantics, Backbone((wide,)))
+    return method, torch.from_numpy(x), labels
+
+
+FIXED = {"shrinkage": 0.2, "variance": 3.0, "nugget": 0.1, "width": 0.7}
+
+
+def by_hand(method, x, labels, settings):
+    """Condition all prototypes' joint Gaussian, classes times features, on the class means: nothing is whitened."""
+    x, s = x.numpy(), method.semantics.double().numpy()
+    ids = sorted(set(labels.tolist()))
+    count = np.array([(labels == c).sum().item() for c in ids])
+    means = np.stack([x[labels == c].mean(0) for c in ids])
+    within = sum((x[labels == c] - means[i]).T @ (x[labels == c] - means[i]) for i, c in enumerate(ids))
+    sigma = within / (len(x) - len(ids))
+    shrunk = 0.8 * sigma + 0.2 * np.trace(sigma) / len(sigma) * np.eye(len(sigma))
+    distances = ((s[:, None] - s[None]) ** 2).sum(-1)
+    own = distances[np.ix_(ids, ids)]
+    median = np.sort(own[np.triu_indices(len(ids), 1)])[(len(ids) * (len(ids) - 1) // 2 - 1) // 2]
+    k = settings["variance"] * (
+        np.exp(-distances / (2 * settings["width"] * median)) + settings["nugget"] * np.eye(len(s))
+    )
+    prior = np.kron(k, shrunk)
+    at = np.concatenate([np.arange(c * WIDTH, (c + 1) * WIDTH) for c in ids])
+    noise = np.kron(np.diag(1 / count), shrunk)
+    gain = prior[:, at] @ np.linalg.inv(prior[np.ix_(at, at)] + noise)
+    m = means.mean(0)
+    mean = np.tile(m, len(s)) + gain @ (means - m).ravel()
+    covariance = prior - gain @ prior[at]
+    return mean.reshape(len(s), WIDTH), covariance, shrunk
+
+
+def test_prototypes_are_those_of_a_dense_gaussian_process_over_classes_and_features(space):
+    method, x, labels = problem(space, **FIXED)
+    model = method.solve(method.statistics(x, labels))
+    mean, covariance, sigma = by_hand(method, x, labels, FIXED)
+    np.testing.assert_allclose(model["weight"].numpy() @ sigma + model["centre"].numpy(), mean, rtol=1e-9)
+    for c in range(8):
+        block = covariance[c * WIDTH : (c + 1) * WIDTH, c * WIDTH : (c + 1) * WIDTH]
+        np.testing.assert_allclose(model["variance"][c].item() * sigma, block, rtol=1e-6, atol=1e-12)
+
+
+def test_scores_are_the_log_densities_of_the_classes(space):
+    method, x, labels = problem(space, **FIXED)
+    model = method.solve(method.statistics(x, labels))
+    mean, _, sigma = by_hand(method, x, labels, FIXED)
+    scores = method.scores(model, x, method.semantics).numpy()
+    densities = np.stack([scipy.stats.multivariate_normal(m, sigma).logpdf(x.numpy()) for m in mean], 1)
+    np.testing.assert_allclose(scores - scores[:, :1], densities - densities[:, :1], rtol=1e-8, atol=1e-8)
+
+
+def test_the_evidence_is_the_density_of_the_class_means(space):
+    method, x, labels = problem(space, **FIXED)
+    found = moments(method.statistics(x, labels))
+    s = method.semantics.double()[torch.from_numpy(found.classes)]
+    distances = squared_distances(s, s)
+    kernel = Kernel(2.0, 0.3, 20.0)
+    white = whitened(found, 0.4)
+    value, _ = evidence(kernel, white.gram, distances, found.count, WIDTH, white.logdet)
+    sigma = 0.6 * found.covariance + 0.4 * found.covariance.trace() / WIDTH * torch.eye(WIDTH, dtype=torch.float64)
+    a = kernel.within(s) + torch.diag(1 / found.count)
+    centred = (found.means - found.means.mean(0)).ravel()
+    dense = scipy.stats.multivariate_normal(cov=torch.kron(a, sigma).numpy())
+    assert value == pytest.approx(dense.logpdf(centred.numpy()), rel=1e-10)
+
+
+def test_the_gradient_of_the_evidence_is_that_of_finite_differences(space):
+    method, x, labels = problem(space)
+    found = moments(method.statistics(x, labels))
+    s = method.semantics.double()[torch.from_numpy(found.classes)]
+    distances, white = squared_distances(s, s), whitened(found, 0.3)
+
+    def at(logs):
+        return evidence(Kernel(*np.exp(logs)), white.gram, distances, found.count, WIDTH, white.logdet)
+
+    logs = np.log([0.8, 0.2, 30.0])
+    for i, slope in enumerate(at(logs)[1]):
+        step = np.eye(3)[i] * 1e-5
+        assert slope == pytest.approx((at(logs + step)[0] - at(logs - step)[0]) / 2e-5, rel=1e-5)
+
+
+def test_the_kernel_that_is_found_is_more_likely_than_its_neighbours(space):
+    method, x, labels = problem(space)
+    found = moments(method.statistics(x, labels))
+    s = method.semantics.double()[torch.from_numpy(found.classes)]
+    distances, white = squared_distances(s, s), whitened(found, 0.3)
+    best, value = fit_kernel(white, s, found.count, (None, 0.05, None))
+    assert best.nugget == pytest.approx(0.05)
+    for v, w in ((1.1, 1.0), (0.9, 1.0), (1.0, 1.1), (1.0, 0.9)):
+        other = Kernel(best.variance * v, best.nugget, best.width * w)
+        assert evidence(other, white.gram, distances, found.count, WIDTH, white.logdet)[0] < value
+
+
+def test_inner_products_of_whitened_means_are_those_of_explicit_matrices(space):
+    method, x, labels = problem(space)
+    found = moments(method.statistics(x, labels))
+    apart = found.means - found.means.mean(0)
+    for shrinkage in (0.01, 0.5, 1.0):
+        white = whitened(found, shrinkage)
+        sigma = (1 - shrinkage) * found.covariance
+        sigma = sigma + shrinkage * found.covariance.trace() / WIDTH * torch.eye(WIDTH, dtype=torch.float64)
+        weights = apart @ torch.linalg.inv(sigma)
+        torch.testing.assert_close(white.gram, weights @ apart.T)
+        torch.testing.assert_close(white.spread, weights @ found.covariance @ weights.T)
+
+
+def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
+    """Real digits: classes left out, predicted, and tried on samples drawn one by one in all 64 dimensions."""
+    images, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    means = np.stack([images[labels == c].mean(0) for c in range(10)])
+    s = torch.from_numpy(means @ rng.normal(size=(64, 6)))
+    space = ClassSpace(tuple("0123456789"), s.numpy(), tuple("abcdef"), range(10), [], [])
+    found = moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
+    white = whitened(found, 0.5)
+    kernel, _ = fit_kernel(white, s, found.count, (None, None, None))
+    expected = left_out(white, s, found.count, kernel, 3)
+    # slow: sigma, prototypes and samples as they are
+    sigma0 = found.covariance.numpy()
+    sigma = 0.5 * sigma0 + 0.5 * np.trace(sigma0) / 64 * np.eye(64)
+    k, count, mean = kernel.within(s).numpy(), found.count.numpy(), found.means.numpy()
+    full = mean.mean(0) + k @ np.linalg.solve(k + np.diag(1 / count), mean - mean.mean(0))
+    rights, harmonics = [], []
+    for _ in range(60):
+        out = rng.choice(10, 3, replace=False)
+        kept = np.setdiff1d(np.arange(10), out)
+        m = mean[kept].mean(0)
+        p = m + k[:, kept] @ np.linalg.solve(k[np.ix_(kept, kept)] + np.diag(1 / count[kept]), mean[kept] - m)
+        w = np.linalg.solve(sigma, p.T)
+        right, shares = [], []
+        for c in range(10):
+            x = rng.multivariate_normal(full[c], sigma0, size=40)
+            scores = x @ w - (p * w.T).sum(1) / 2
+            scores[:, kept] -= expected.factor
+            shares.append((scores.argmax(1) == c).mean())
+            if c in out:
+                right.append((out[scores[:, out].argmax(1)] == c).mean())
+        rights.append(np.mean(right))
+        harmonics.append((np.mean([shares[c] for c in out]), np.mean([shares[c] for c in kept])))
+    assert expected.zsl == pytest.approx(100 * np.mean(rights), abs=6)
+    u, v = np.mean(harmonics, 0)
+    assert expected.harmonic == pytest.approx(200 * u * v / (u + v), abs=6)
+
+
+def test_the_factor_is_the_best_of_all_for_what_is_drawn(space, monkeypatch):
+    seen: list[tuple] = []
+    original = gaussian._best_factor
+
+    def spy(*given):
+        seen.append((given, original(*given)))
+        return seen[-1][1]
+
+    monkeypatch.setattr(gaussian, "_best_factor", spy)
+    method, x, labels = problem(space, calibration=True)
+    method.solve(method.statistics(x, labels))
+    for (unseen, kept, all_unseen, all_kept), (_, best) in seen:
+        for factor in np.linspace(0, float(torch.cat([unseen, kept]).max()), 50):
+            u, s = float((unseen < factor).sum() / all_unseen), float((kept >= factor).sum() / all_kept)
+            assert (2 * u * s / (u + s) if u + s else 0.0) <= best + 0.02
+
+
+@pytest.mark.parametrize("change", ["shifted", "scaled", "rotated", "semantics scaled"])
+def test_units_change_no_answer(space, change):
+    method, x, labels = problem(space)
+    expected = method.scores(method.solve(method.statistics(x, labels)), x, method.semantics)
+    turn = torch.linalg.qr(torch.from_numpy(np.random.default_rng(3).normal(size=(WIDTH, WIDTH))))[0]
+    y = {"shifted": x + 1000.0, "scaled": x * 255.0, "rotated": x @ turn, "semantics scaled": x}[change]
+    if change == "semantics scaled":
+        method = Gaussian(GaussianSettings(), space, method.semantics * 16, Backbone((WIDTH,)))
+    scores = method.scores(method.solve(method.statistics(y, labels)), y, method.semantics)
+    apart, wanted = scores - scores[:, :1], expected - expected[:, :1]
+    torch.testing.assert_close(apart, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_many_examples_make_a_class_its_mean_and_no_neighbours_make_it_the_middle(space):
+    method, x, labels = problem(space, shrinkage=0.2, variance=1.0, nugget=0.0, width=1e-4)
+    x, labels = x.repeat(4000, 1), labels.repeat(4000)
+    model = method.solve(method.statistics(x, labels))
+    prototypes = model["weight"] @ torch.linalg.inv(model["precision"]) + model["centre"]
+    for c in (0, 1, 3, 4):
+        torch.testing.assert_close(prototypes[c], x[labels == c].mean(0), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(prototypes[6], model["centre"])
+    assert model["variance"][0] < 1e-4
+    assert model["variance"][6] == pytest.approx(1.0)
+
+
+def added(method, classes, width, at, rows):
+    count, total = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, width, dtype=torch.float64)
+    for c, x in zip(at, rows, strict=True):
+        count[c], total[c] = len(x), x.sum(0)
+    return count, total
+
+
+def test_classes_learnt_later_are_as_if_they_had_been_there_at_once(space):
+    """Against the dense process of all class means, under the covariance and the middle that the model has."""
+    method, x, labels = problem(space, **FIXED)
+    model = method.solve(method.statistics(x, labels))
+    rng = np.random.default_rng(5)
+    new = torch.from_numpy(rng.normal(size=30))  # a description that nobody knew
+    semantics = torch.cat([method.semantics, new[None].float()])
+    shown, more = torch.from_numpy(rng.normal(size=(3, WIDTH))), torch.from_numpy(rng.normal(size=(2, WIDTH)))
+    larger = method.extend(model, semantics, *added(method, 9, WIDTH, [8, 0], [shown, more]))
+    s, count = semantics.double().numpy(), np.array([11, 2, 12, 5, 3])
+    ids = [0, 1, 3, 4, 8]
+    first = torch.cat([x[labels == 0], more])
+    means = np.stack(
+        [first.mean(0), x[labels == 1].mean(0), x[labels == 3].mean(0), x[labels == 4].mean(0), shown.mean(0)]
+    )
+    k = Kernel(*model["kernel"][:3].tolist()).within(torch.from_numpy(s)).numpy()
+    gain = k[:, ids] @ np.linalg.inv(k[np.ix_(ids, ids)] + np.diag(1 / count))
+    centre = model["centre"].numpy()
+    wanted = gain @ (means - centre)
+    np.testing.assert_allclose(larger["weight"] @ torch.linalg.inv(larger["precision"]), wanted, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(larger["variance"], np.diag(k - gain @ k[ids]), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(method.support(larger | {}, semantics), gain, rtol=1e-8, atol=1e-12)
+
+
+def test_learning_nothing_changes_nothing_and_in_two_steps_is_as_in_one(space):
+    method, x, labels = problem(space, **FIXED)
+    model = method.solve(method.statistics(x, labels))
+    nothing = method.extend(model, method.semantics, *added(method, 8, WIDTH, [], []))
+    torch.testing.assert_close(nothing, model)
+    rows = [torch.randn(4, WIDTH, dtype=torch.float64), torch.randn(3, WIDTH, dtype=torch.float64)]
+    once = method.extend(model, method.semantics, *added(method, 8, WIDTH, [5, 6], rows))
+    first = method.extend(model, method.semantics, *added(method, 8, WIDTH, [5], rows[:1]))
+    torch.testing.assert_close(method.extend(first, method.semantics, *added(method, 8, WIDTH, [6], rows[1:])), once)
+
+
+def test_a_class_without_a_description_is_its_examples_drawn_to_the_middle(space):
+    method, x, labels = problem(space, **FIXED)
+    model = method.solve(method.statistics(x, labels))
+    rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, WIDTH)))
+    semantics = torch.cat([method.semantics, torch.full((1, 30), torch.nan)])
+    described = np.array([True] * 8 + [False])
+    larger = method.extend(model, semantics, *added(method, 9, WIDTH, [8], [rows]), described)
+    own = 3.0 * 1.1
+    wanted = own / (own + 1 / 4) * (rows.mean(0) - model["centre"])
+    torch.testing.assert_close(larger["weight"][8] @ torch.linalg.inv(model["precision"]), wanted)
+    torch.testing.assert_close(larger["weight"][:8], model["weight"])
+
+
+def test_a_class_told_in_scores_is_the_class_of_that_description(space):
+    method, x, labels = problem(space)
+    model = method.solve(method.statistics(x, labels))
+    scores = method.scores(model, x, method.semantics)
+    longer = torch.cat([method.semantics, method.semantics[5:6], method.semantics[6:7] * 0.5])
+    told = method.scores(model, x, longer)
+    torch.testing.assert_close(told[:, :8], scores)
+    torch.testing.assert_close(told[:, 8], scores[:, 5])
+    assert not torch.allclose(told[:, 9], scores[:, 6])
+
+
+def test_seen_classes_are_lowered_by_the_factor_alone(space):
+    method, x, labels = problem(space, calibration=True)
+    sums = method.statistics(x, labels)
+    model = method.solve(sums)
+    plain = Gaussian(GaussianSettings(), space, method.semantics, Backbone((WIDTH,))).solve(sums)
+    lowered = plain["bias"] - model["bias"]
+    torch.testing.assert_close(lowered[[0, 1, 3, 4]], model["factor"].expand(4))
+    assert not lowered[[2, 5, 6, 7]].any()
+    assert plain["factor"] == 0
+
+
+def test_merged_sums_give_the_model_of_one_place(space):
+    method, x, labels = problem(space)
+    whole = method.solve(method.statistics(x, labels))
+    parts = [method.statistics(x[k::3], labels[k::3]) for k in range(3)]
+    merged = method.solve(add(parts, space))
+    for name in ("weight", "bias", "precision", "effect"):
+        assert float((merged[name] - whole[name]).norm() / whole[name].norm()) < 1e-10, name
+
+
+@pytest.mark.parametrize("what", ["few samples", "one each", "constant", "alike", "one class", "equal", "zero", "wide"])
+def test_poor_data_make_a_model_of_finite_numbers(space, what):
+    method, x, labels = problem(space, wide=40 if what == "few samples" else WIDTH)
+    if what == "one each":
+        x, labels = x[[0, 9, 11, 23]], labels[[0, 9, 11, 23]]
+    elif what == "constant":
+        x = torch.cat([x[:, :2], torch.ones(len(x), 3, dtype=x.dtype)], 1)
+    elif what == "alike":
+        x = torch.stack([x[labels == c][0] for c in labels])
+    elif what == "one class":
+        x, labels = x[labels == 3], labels[labels == 3]
+    elif what == "wide":
+        x = x * torch.tensor([1e-6, 1.0, 1e6, 1.0, 1.0])
+    if what in ("equal", "zero"):
+        semantics = method.semantics.clone()
+        semantics[:] = semantics[0] if what == "equal" else 0.0
+        method = Gaussian(method.settings, space, semantics, Backbone((WIDTH,)))
+    model = method.solve(method.statistics(x, labels))
+    assert all(bool(torch.isfinite(value).all()) for value in model.values())
+    scores = method.scores(model, x, method.semantics)
+    assert bool(torch.isfinite(scores).all())
+    if what not in ("one class",):
+        seen = sorted(set(labels.tolist()))
+        assert (torch.tensor(seen)[scores[:, seen].argmax(1)] == labels).double().mean() > 0.7
+
+
+def test_what_cannot_be_is_refused_in_one_sentence(space):
+    method, x, labels = problem(space)
+    with pytest.raises(DataError) as caught:
+        method.solve(method.init(np.random.default_rng(0)))
+    assert str(caught.value) == "the sums are of no sample at all: at least one party needs samples"
+    model = method.solve(method.statistics(x, labels))
+    with pytest.raises(DataError) as caught:
+        method.extend(model, method.semantics[:3], torch.zeros(3), torch.zeros(3, WIDTH))
+    assert str(caught.value) == (
+        "3 descriptions, 3 counts and sums of shape (3, 5) do not fit a model of 8 classes with features of 5 numbers"
+    )
+    with pytest.raises(DataError) as caught:
+        method.extend(model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf))
+    assert str(caught.value) == "the examples hold numbers that are not finite: leave those out"
+
+
+def test_descriptions_that_are_all_alike_have_a_width_all_the_same():
+    assert median_distance(torch.ones(4, 3)) == 1.0
+
+
+def test_the_class_space_says_which_classes_count_as_seen(space):
+    method, x, labels = problem(space, calibration=True)
+    fewer = replace(space, seen=np.array([0, 1, 2, 3]), validation=np.array([], dtype=np.int64))
+    other = Gaussian(method.settings, fewer, method.semantics, Backbone((WIDTH,)))
+    assert other.solve(other.statistics(x, labels))["lowered"].tolist() == [1, 1, 0, 1, 0, 0, 0, 0]

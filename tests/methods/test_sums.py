@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from fedunseen.core.errors import DataError
+from fedunseen.data import ClassSpace
+from fedunseen.methods import sums as module
+from fedunseen.methods.sums import add, packed, scatter, statistics, subtract, unpacked
+
+
+def digits():
+    """Real images (1797, 64) of ten classes."""
+    images, labels = load_digits(return_X_y=True)
+    semantics = np.random.default_rng(0).normal(size=(10, 4))
+    space = ClassSpace(tuple("0123456789"), semantics, tuple("abcd"), range(8), [], [8, 9])
+    return torch.from_numpy(images).float(), torch.from_numpy(labels), space
+
+
+def by_hand(inputs, labels, classes):
+    """One sample after the other."""
+    width = inputs.shape[1]
+    count, total, square = np.zeros(classes), np.zeros((classes, width)), np.zeros((width, width))
+    for x, c in zip(np.asarray(inputs, dtype=np.float64), labels.tolist(), strict=True):
+        count[c] += 1
+        total[c] += x
+        square += np.outer(x, x)
+    return count, total, square
+
+
+def relative(one, other):
+    return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in ("count", "total", "square"))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.uint8, torch.float16])
+def test_the_sums_are_those_of_one_sample_after_the_other(kind, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 100)
+    monkeypatch.setattr(module, "COLUMNS", 24)
+    inputs, labels, space = digits()
+    inputs = inputs.to(kind)
+    found = statistics(inputs, labels, space)
+    count, total, square = by_hand(inputs, labels, 10)
+    np.testing.assert_array_equal(found["count"], count)
+    np.testing.assert_allclose(found["total"], total, rtol=1e-13)
+    np.testing.assert_allclose(unpacked(found["square"], 64), square, rtol=1e-13)
+
+
+def test_samples_on_disk_give_the_same_bits(tmp_path):
+    inputs, labels, space = digits()
+    on_disk = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, tuple(inputs.shape))
+    on_disk[:] = inputs.numpy()
+    on_disk.flush()
+    found = statistics(np.load(tmp_path / "x.npy", mmap_mode="r"), labels.numpy(), space)
+    expected = statistics(inputs, labels, space)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("kind", ["disjoint", "iid", "dirichlet"])
+def test_ten_parties_have_the_sums_of_one_place(kind):
+    inputs, labels, space = digits()
+    rng = np.random.default_rng(1)
+    shares = rng.dirichlet(np.full(10, 0.3), size=10)
+    owner = {
+        "disjoint": labels.numpy(),
+        "iid": rng.integers(10, size=len(labels)),
+        "dirichlet": np.array([rng.choice(10, p=shares[c]) for c in labels]),
+    }[kind]
+    parts = [statistics(inputs[owner == k], labels[owner == k], space) for k in range(10)]
+    assert relative(add(parts, space), statistics(inputs, labels, space)) < 1e-14
+
+
+def test_a_party_can_be_taken_away_again():
+    inputs, labels, space = digits()
+    one, other = (statistics(inputs[labels % 2 == k], labels[labels % 2 == k], space) for k in (0, 1))
+    left = subtract(add([one, other], space), other, space)
+    assert relative(left, one) < 1e-13
+    assert torch.equal(left["count"], one["count"])
+    assert not left["total"][1].any()
+
+
+def test_the_scatter_is_that_of_samples_around_their_means():
+    inputs, labels, space = digits()
+    x, within = inputs.double().numpy(), np.zeros((64, 64))
+    for c in range(10):
+        apart = x[labels == c] - x[labels == c].mean(0)
+        within += apart.T @ apart
+    np.testing.assert_allclose(scatter(statistics(inputs, labels, space)), within, rtol=1e-9, atol=1e-7)
+
+
+def test_packing_keeps_every_number():
+    square = torch.randn(7, 7, dtype=torch.float64)
+    square = square + square.T
+    assert torch.equal(unpacked(packed(square), 7), square)
+
+
+def other_space(space):
+    return ClassSpace(space.names, -space.semantics, space.attribute_names, space.seen, [], space.unseen)
+
+
+def test_what_does_not_add_up_is_refused():
+    inputs, labels, space = digits()
+    good = statistics(inputs, labels, space)
+
+    def said(call):
+        with pytest.raises(DataError) as caught:
+            call()
+        return str(caught.value)
+
+    elsewhere = statistics(inputs, labels, other_space(space))
+    assert said(lambda: add([good, elsewhere], space)) == (
+        "the sums are of another class space: all parties need the same classes with the same descriptions, in the "
+        "same order"
+    )
+    assert said(lambda: add([good, statistics(inputs[:, :9], labels, space)], space)) == (
+        "sums over features of 9 numbers do not add to sums over 64: let all parties make their features in the same "
+        "way"
+    )
+    wrong = good | {"total": torch.full_like(good["total"], torch.nan)}
+    assert said(lambda: add([wrong], space)) == (
+        "the sums hold numbers that are not finite: leave the party that sent them out"
+    )
+    assert said(lambda: add([good | {"square": good["square"][1:]}], space)) == (
+        "the sums are damaged, their parts do not fit together: let the party send them again"
+    )
+    assert said(lambda: add([], space)) == "there are no sums to add: at least one party must send some"
+    assert said(lambda: subtract(good, add([good, good], space), space)) == (
+        "the sums to take away hold more samples of '3' than there are: they were never part of these"
+    )
+    assert said(lambda: statistics(inputs / 0, labels, space)) == (
+        "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
+    )

@@ -1,0 +1,81 @@
+import pytest
+import torch
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies import Reply
+from fedunseen.strategies.fedavg import FedAvg
+from fedunseen.strategies.scaffold import Scaffold
+from fedunseen.strategies.summed import Summed, forget, kept_sums
+
+SPACE = torch.tensor([1, 2], dtype=torch.uint8)
+NOTHING = {"total": torch.zeros(3, dtype=torch.float64), "space": SPACE}
+
+
+def sums(seed, space=SPACE):
+    generator = torch.Generator().manual_seed(seed)
+    return {"total": torch.randn(3, generator=generator, dtype=torch.float64) * 10.0**seed, "space": space}
+
+
+def merged(strategy, state, clients, round=0):
+    replies = [Reply(client, sums(client), 1, 1) for client in clients]
+    return strategy.merge(state, NOTHING, replies, round)
+
+
+@pytest.mark.parametrize("inner", [FedAvg, Scaffold])
+def test_the_total_is_the_sum_in_client_order_whoever_came_when(inner):
+    strategy = Summed(inner(), NOTHING)
+    state, total = merged(strategy, strategy.init(NOTHING, 6), [0, 1, 2, 3, 4, 5])
+    wanted = sums(0)["total"]
+    for client in range(1, 6):
+        wanted = wanted + sums(client)["total"]
+    assert torch.equal(total["total"], wanted)
+    late, _ = merged(strategy, {}, [2, 5])
+    late, _ = merged(strategy, late, [0], 1)
+    late, again = merged(strategy, late, [1, 3, 4], 2)
+    assert torch.equal(again["total"], wanted)
+    assert late.keys() == state.keys()
+
+
+def test_who_sends_again_counts_once():
+    strategy = Summed(FedAvg(), NOTHING)
+    state, total = merged(strategy, {}, [0, 1])
+    assert torch.equal(merged(strategy, state, [1], 1)[1]["total"], total["total"])
+
+
+def test_nothing_is_sent_to_clients_and_their_sums_are_sent_as_they_are():
+    strategy = Summed(Scaffold(), NOTHING)
+    told = strategy.recall(strategy.instruct({}, sums(3), 0), {}, 0)
+    assert (told.params, told.extras, told.kept, told.own) == ({}, {}, {}, {})
+    update, state = strategy.finish(told, LocalResult(sums(2), {}, 1), {})
+    assert torch.equal(update["total"], sums(2)["total"])
+    assert (state, strategy.lengths) == ({}, "nothing")
+    assert strategy.expects(told) is NOTHING
+    assert strategy.local_model({}, update) == update
+
+
+def test_a_forgotten_client_was_never_there():
+    strategy = Summed(FedAvg(), NOTHING)
+    state, _ = merged(strategy, {}, [0, 1, 2])
+    left, total = forget(state, 1)
+    never, wanted = merged(strategy, {}, [0, 2])
+    assert torch.equal(total["total"], wanted["total"])
+    assert list(kept_sums(left)) == list(kept_sums(never)) == [0, 2]
+
+
+def test_what_cannot_be_is_refused():
+    strategy = Summed(FedAvg(), NOTHING)
+    other = Reply(4, sums(4, SPACE + 1), 1, 1)
+    with pytest.raises(FedUnseenError) as caught:
+        strategy.merge({}, NOTHING, [other], 0)
+    assert str(caught.value) == (
+        "the sums of client 4 are of another class space: all parties need the same classes with the same "
+        "descriptions, in the same order"
+    )
+    state, _ = merged(strategy, {}, [0])
+    with pytest.raises(FedUnseenError) as caught:
+        forget(state, 3)
+    assert str(caught.value) == "no sums of client 3 are kept, so it cannot be forgotten (kept are: 0)"
+    with pytest.raises(FedUnseenError) as caught:
+        forget(state, 0)
+    assert str(caught.value) == "client 0 is the only one: without it nothing is left"
