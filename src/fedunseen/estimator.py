@@ -221,6 +221,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             "classes": self.classes_.tolist(),
             "attributes": space.attribute_names,
             "features": self.n_features_in_,
+            "feature_names": list(getattr(self, "feature_names_in_", [])),
             "seen": space.seen.tolist(),
             "validation": space.validation.tolist(),
             "calibration": self.calibration_,
@@ -279,6 +280,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.calibration = self.calibration_ = float(about["calibration"])
         self.curve_ = {str(name): [float(value) for value in values] for name, values in about["curve"].items()}
         self.n_features_in_ = int(about["features"])
+        if about["feature_names"]:
+            self.feature_names_in_ = np.array(about["feature_names"], dtype=object)
 
     def _make_experiment(self) -> Experiment:
         """Return the settings as those of an experiment, which refuses what makes no sense.

@@ -9,7 +9,8 @@ from sklearn.metrics import balanced_accuracy_score
 
 from fedunseen import metrics as module
 from fedunseen.data import ClassSpace
-from fedunseen.evaluation import Answers, answer, best_factor, harmonic_mean, metrics
+from fedunseen.evaluation import answer
+from fedunseen.metrics import Answers, accuracies, best_factor, harmonic_mean
 
 # Classes 1, 4, 5 and 7 are seen, 0, 3 and 6 unseen; 2 is neither.
 SEEN, UNSEEN = [1, 4, 5, 7], [0, 3, 6]
@@ -46,7 +47,7 @@ def test_accuracies_are_scikit_learns_balanced_accuracy(factor):
     u = 100 * balanced_accuracy_score(labels[unseen], lowered[unseen].argmax(1))
     s = 100 * balanced_accuracy_score(labels[~unseen], lowered[~unseen].argmax(1))
     zsl = 100 * balanced_accuracy_score(labels[unseen], np.array(UNSEEN)[lowered[unseen][:, UNSEEN].argmax(1)])
-    found = metrics(ask(scores, labels), factor)
+    found = accuracies(ask(scores, labels), factor)
     assert [found.zsl, found.gzsl_unseen, found.gzsl_seen] == pytest.approx([zsl, u, s])
     assert found.gzsl_harmonic == pytest.approx(2 * u * s / (u + s))
     assert 0 < u < zsl
@@ -57,7 +58,7 @@ def test_every_class_counts_the_same_however_many_samples_it_has():
     labels = np.array([0, 0, 0, 0, 3, 1])
     scores = torch.full((6, 8), -1.0)
     scores[[0, 1, 2, 3, 4, 5], [0, 6, 6, 6, 3, 1]] = 1.0
-    found = metrics(ask(scores, labels))
+    found = accuracies(ask(scores, labels))
     assert found.zsl == found.gzsl_unseen == (25 + 100) / 2
     assert found.gzsl_seen == 100
 
@@ -65,12 +66,12 @@ def test_every_class_counts_the_same_however_many_samples_it_has():
 def test_classes_without_samples_do_not_count():
     scores, labels = problem()
     kept = labels != 6
-    found = metrics(ask(scores[kept], labels[kept]))
+    found = accuracies(ask(scores[kept], labels[kept]))
     unseen = np.isin(labels[kept], UNSEEN)
     choice = np.array(UNSEEN)[scores[kept][:, UNSEEN].argmax(1)]
-    accuracies = [(choice[labels[kept] == c] == c).mean() for c in (0, 3)]
+    each = [(choice[labels[kept] == c] == c).mean() for c in (0, 3)]
     assert unseen.any()
-    assert found.zsl == pytest.approx(100 * np.mean(accuracies))
+    assert found.zsl == pytest.approx(100 * np.mean(each))
 
 
 def test_samples_scored_in_blocks_are_the_same_samples():
@@ -98,7 +99,7 @@ def test_harmonic_mean(unseen, seen, expected):
 
 def test_unseen_accuracy_rises_and_seen_accuracy_falls_with_the_factor():
     answers = ask(*problem())
-    found = [metrics(answers, factor) for factor in np.linspace(-8, 8, 101)]
+    found = [accuracies(answers, factor) for factor in np.linspace(-8, 8, 101)]
     unseen, seen = [m.gzsl_unseen for m in found], [m.gzsl_seen for m in found]
     assert (np.diff(unseen) >= 0).all()
     assert (np.diff(seen) <= 0).all()
@@ -152,7 +153,7 @@ def small_answers(draw):
 def test_the_best_factor_is_as_good_as_any(many):
     factor = best_factor(many)
     assert np.mean([harmonic(answers, factor) for answers in many]) == pytest.approx(sweep(many), abs=1e-12)
-    mean = np.mean([metrics(answers, factor).gzsl_harmonic for answers in many])
+    mean = np.mean([accuracies(answers, factor).gzsl_harmonic for answers in many])
     assert mean == pytest.approx(100 * sweep(many), abs=1e-9)
 
 
@@ -160,7 +161,7 @@ def test_the_best_factor_beats_none_on_scores_that_favour_seen_classes():
     answers = ask(*problem())
     factor = best_factor([answers])
     assert factor > 0.3
-    assert metrics(answers, factor).gzsl_harmonic > metrics(answers).gzsl_harmonic + 1
+    assert accuracies(answers, factor).gzsl_harmonic > accuracies(answers).gzsl_harmonic + 1
 
 
 def test_of_equally_good_factors_the_nearest_to_none_is_taken():
@@ -179,6 +180,6 @@ def test_many_gaps_are_thinned_out_at_little_cost(monkeypatch):
     exact = best_factor([answers])
     monkeypatch.setattr(module, "_CANDIDATES", 200)
     thinned = best_factor([answers])
-    best = max(metrics(answers, factor).gzsl_harmonic for factor in np.unique(answers.gap)[::3])
-    assert metrics(answers, exact).gzsl_harmonic > best - 0.2
-    assert metrics(answers, thinned).gzsl_harmonic > best - 1
+    best = max(accuracies(answers, factor).gzsl_harmonic for factor in np.unique(answers.gap)[::3])
+    assert accuracies(answers, exact).gzsl_harmonic > best - 0.2
+    assert accuracies(answers, thinned).gzsl_harmonic > best - 1

@@ -14,8 +14,9 @@ from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
-from fedunseen.evaluation import Answers, answer
+from fedunseen.evaluation import answer
 from fedunseen.methods import Candidates, Method
+from fedunseen.metrics import Answers
 from fedunseen.strategies import Reply, Strategy
 from fedunseen.threats.attacks import Attack
 
@@ -62,13 +63,23 @@ class Federation:
         attack: what malicious clients do, if there are any.
 
     Example:
-        A whole federated training is a loop over :meth:`round`::
+        A whole federated training is a loop over :meth:`round`.
 
-            federation = Federation(benchmark, partition, method, FedAvg())
-            state = federation.start()
-            for _ in range(20):
-                state, result = federation.round(state)
-            print(metrics(federation.answers(state.params)))
+        >>> from fedunseen.methods import FedZSL
+        >>> from fedunseen.strategies import FedAvg
+        >>> animals = {"horse": [1, 0, 0], "tiger": [1, 1, 0], "cow": [1, 0.1, 0.3], "zebra": [1, 0.9, 0.2]}
+        >>> seen = ["horse", "tiger", "cow"]
+        >>> samples = [animals[name] for name in seen]
+        >>> benchmark = Benchmark.from_arrays(samples, seen, animals, test=(list(animals.values()), list(animals)))
+        >>> method = FedZSL.on(benchmark, lr=0.1, kl=0.0, consistency=0.0)
+        >>> federation = Federation(benchmark, Partition.of([[0], [1, 2]]), method, FedAvg())
+        >>> state = federation.start()
+        >>> for _ in range(3):
+        ...     state, result = federation.round(state)
+        >>> [reply.client for reply in result.replies]
+        [0, 1]
+        >>> federation.answers(state.params).zsl.tolist()  # there is one unseen class
+        [3, 3, 3, 3]
     """
 
     def __init__(

@@ -17,10 +17,10 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
 from fedunseen.engines import RoundResult
-from fedunseen.evaluation import Answers, best_factor, metrics
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Candidates, Method
+from fedunseen.metrics import Answers, accuracies, best_factor
 from fedunseen.tasks.base import Classes, EvaluationSettings, Prediction, Question, Task, Trained, percent
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, summary_tensors
@@ -87,12 +87,12 @@ class ZeroShot(Task):
             else:  # all clients' models have been asked
                 answers = dict(zip(sorted(clients), many, strict=True))
                 own = [answers[reply.client] for reply in replies]
-            measured = [metrics(one, factor) for one in own]
+            measured = [accuracies(one, factor) for one in own]
             line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
 
     def _means(self, many: Sequence[Answers], factor: float) -> dict[str, float]:
-        each = [asdict(metrics(answers, factor)) for answers in many]
+        each = [asdict(accuracies(answers, factor)) for answers in many]
         return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}
 
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
