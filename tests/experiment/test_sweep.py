@@ -113,7 +113,7 @@ method.name = "fedzsl"
 "strategy.name" = "fedavg"
 [axes]
 "partition.clients" = [2, 4]
-"partition.join" = [{{ "1" = 2 }}]
+"partition.join" = [{{ 1 = 2 }}]
 """
     sweep = read_sweep(write(text))
     assert [cell.experiment.partition.clients for cell in sweep.cells] == [2, 4]
@@ -124,7 +124,7 @@ method.name = "fedzsl"
 def test_overrides_reach_every_cell(write):
     sweep = read_sweep(write(), overrides={"strategy.rounds": 7, "partition.join": {"1": 2}})
     assert {cell.experiment.strategy.rounds for cell in sweep.cells} == {7}
-    assert sweep.command == f"fedunseen sweep {write()} --set strategy.rounds=7 --set 'partition.join={{ \"1\" = 2 }}'"
+    assert sweep.command == f"fedunseen sweep {write()} --set strategy.rounds=7 --set 'partition.join={{ 1 = 2 }}'"
 
 
 def test_only_takes_parts_of_the_grid(write):

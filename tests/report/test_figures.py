@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedunseen.report import figures
 from fedunseen.report.figures import (
     Curve,
     Frame,
@@ -257,3 +258,15 @@ def test_the_map_of_attributes_shows_values_on_one_scale_and_brackets_groups():
     plain = coverage_map(np.zeros((1, 400)), [], [], ["client 0"])
     assert "nan" not in plain
     assert "bracket" not in plain
+
+
+def test_no_two_labels_overlap():
+    """Thirty labels thrown on a heap: no pair is nearer than their sizes, and a free one stays where it was."""
+    rng = np.random.default_rng(0)
+    places, widths = np.vstack([rng.normal(200, 25, (30, 2)), [[5000.0, 5000.0]]]), rng.uniform(10, 60, 31)
+    placed = figures.spread(places, widths, 12.0)
+    for i in range(31):
+        for j in range(i):
+            apart = np.abs(placed[i] - placed[j])
+            assert apart[0] >= (widths[i] + widths[j]) / 2 - 1e-3 or apart[1] >= 12 - 1e-3
+    np.testing.assert_array_equal(placed[30], places[30])

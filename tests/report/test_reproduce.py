@@ -4,8 +4,9 @@ import tomllib
 import pytest
 
 from fedunseen import Experiment
+from fedunseen.core.toml import toml_text
 from fedunseen.experiment.schema import parse_override
-from fedunseen.report.reproduce import command, toml_text
+from fedunseen.report.reproduce import command
 
 CASES = {
     "as it is": {},

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
+from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
-from fedunseen.report.reproduce import toml_text
 
 __all__ = ["check", "data_folder", "examine", "render_check", "render_list"]
 

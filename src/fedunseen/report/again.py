@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.core.toml import toml_text
 from fedunseen.report import reproduce, statistics
 from fedunseen.report.parts import Facts, Section
 
@@ -34,7 +35,7 @@ def _technical(facts: Facts) -> dict[str, Any]:
     found = {
         "command": again,
         "whole": whole,
-        "toml": reproduce.toml_text(tree),
+        "toml": toml_text(tree),
         "versions": run.manifest["versions"],
         "fingerprint": run.manifest["data_fingerprint"],
         "created": run.manifest["created"],

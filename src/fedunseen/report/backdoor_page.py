@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
+from fedunseen.core.toml import toml_text
 from fedunseen.report import figures, reproduce
 from fedunseen.report.figures import Curve
 from fedunseen.report.parts import render
@@ -148,4 +149,4 @@ def _command(facts: Facts) -> str:
     if whole:
         return words
     name = shlex.quote(facts["experiment"]["name"])
-    return f"{words}\n\n{name}.toml:\n\n" + reproduce.toml_text(facts["experiment"])
+    return f"{words}\n\n{name}.toml:\n\n" + toml_text(facts["experiment"])

@@ -2,6 +2,10 @@
 
 A new figure is one more function here: make a :class:`Frame` for its axes, add marks to it, wrap it in :func:`svg`.
 Charts are drawn 420 units wide, to stand in columns at about that many pixels and still be read on a phone.
+
+Why no plotting library: a page must be one file that needs no network and no script. These figures say their values when
+pointed at, follow the reader's light or dark scheme, read well at any width, and are announced by screen readers. A
+library's SVG has fixed colours and no hover; its scripts would make every page megabytes.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ __all__ = [
     "scatter",
     "similarity_map",
     "small_map",
+    "spread",
     "svg",
     "text",
     "ticks",
@@ -429,6 +434,49 @@ def _plane(points: Floats, title: str, width: int = 420) -> tuple[Floats, Frame,
     return points, frame, out
 
 
+def spread(places: Floats, widths: Floats, height: float) -> Floats:
+    """Move labels apart until no two overlap, each as little as it takes; those that stand free stay.
+
+    Args:
+        places: (n, 2) their middles.
+        widths: (n,) how wide they are.
+        height: how tall.
+
+    Returns:
+        (n, 2) where they stand then.
+
+    Example:
+        >>> spread(np.array([[50.0, 50.0], [52.0, 50.0], [200.0, 50.0]]), np.array([30.0, 30.0, 30.0]), 12.0).round()
+        array([[ 50.,  44.],
+               [ 52.,  56.],
+               [200.,  50.]])
+    """
+    at = np.array(places, dtype=np.float64)
+    for _ in range(200):
+        moved = False
+        for i in range(len(at)):
+            for j in range(i + 1, len(at)):
+                apart = at[j] - at[i]
+                lack = np.array([(widths[i] + widths[j]) / 2, height]) - np.abs(apart)
+                if (lack > 1e-6).all():
+                    axis = int(lack.argmin())
+                    step = (lack[axis] / 2 + 0.05) * (1 if apart[axis] >= 0 else -1)
+                    at[i, axis] -= step
+                    at[j, axis] += step
+                    moved = True
+        if not moved:
+            break
+    return at
+
+
+def _labels(frame: Frame, means: Sequence[Floats], names: Sequence[str], size: float) -> list[str]:
+    """Write names at the means (2,) of their points, moved apart where they would hide each other."""
+    cut = [_cut(name) for name in names]
+    places = np.array([[frame.px(float(x)), frame.py(float(y))] for x, y in means])
+    placed = spread(places, np.array([0.6 * size * len(name) + 3 for name in cut]), size)
+    return [text(x, y + size * 0.35, name, "where", size) for (x, y), name in zip(placed.tolist(), cut, strict=True)]
+
+
 def embedding_map(points: Floats, labels: NDArray[np.int64], names: Sequence[str], title: str) -> str:
     """Draw samples in the plane, coloured by class, with each class's name at its mean.
 
@@ -446,9 +494,7 @@ def embedding_map(points: Floats, labels: NDArray[np.int64], names: Sequence[str
             f'<path class="dots" style="--hue:{hue(place)}" d="{marks}"><title>{escape(names[c])}</title></path>'
         )
     size = 12.0 if len(classes) <= 30 else 10.0
-    for c in classes:
-        x, y = points[labels == c].mean(axis=0).tolist()
-        out.append(text(frame.px(x), frame.py(y) + size * 0.35, _cut(names[c]), "where", size))
+    out += _labels(frame, [points[labels == c].mean(axis=0) for c in classes], [names[c] for c in classes], size)
     return svg(out, frame.width, frame.height, f"{title}: {len(points)} samples of {len(classes)} classes")
 
 
@@ -478,11 +524,12 @@ def generated_map(
                 f"<title>{escape(names[c])}, {kind}</title></path>"
             )
     size = 13.0 if len(classes) <= 30 else 10.0
+    means = []
     for c in classes:
         mine = labels == c
         real = mine & ~generated
-        x, y = points[real if real.any() else mine].mean(axis=0).tolist()
-        out.append(text(frame.px(x), frame.py(y) + size * 0.35, _cut(names[c]), "where", size))
+        means.append(points[real if real.any() else mine].mean(axis=0))
+    out += _labels(frame, means, [names[c] for c in classes], size)
     words = f"{title}: {int(generated.sum())} generated and {int((~generated).sum())} real samples"
     return svg(out, frame.width, frame.height, f"{words} of {len(classes)} classes", "map")
 
@@ -526,9 +573,8 @@ def plane_map(
         marks = "".join(f"M{frame.px(a):.1f} {frame.py(b):.1f}h0" for a, b in points[labels == k].tolist())
         said = f"<title>{escape(names[k])}</title>"
         out.append(f'<path class="samples" style="stroke:{class_colour(k)}" d="{marks}">{said}</path>')
-    for k in np.unique(labels).tolist():
-        x, y = points[labels == k].mean(axis=0).tolist()
-        out.append(text(frame.px(x), frame.py(y) + 5, _cut(names[k]), "where", 14.0))
+    there = np.unique(labels).tolist()
+    out += _labels(frame, [points[labels == k].mean(axis=0) for k in there], [names[k] for k in there], 14.0)
     return svg(out, frame.width, frame.height, f"{title}: {len(points)} samples of {len(names)} classes, {words}")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedunseen.core.files import write_text
+from fedunseen.core.toml import toml_text
 from fedunseen.report import figures, reproduce
 from fedunseen.report.parts import render
 
@@ -267,9 +268,5 @@ def _command(facts: Facts) -> str:
     options = [f"--images {len(facts['samples'])}"]
     options += [f"--method {next(iter(kinds))}"] if len(kinds) == 1 else []
     options += [f"--steps {steps}"] if steps is not None else []
-    note = (
-        ""
-        if whole
-        else f"\n\n{shlex.quote(facts['experiment']['name'])}.toml:\n\n" + reproduce.toml_text(facts["experiment"])
-    )
+    note = "" if whole else f"\n\n{shlex.quote(facts['experiment']['name'])}.toml:\n\n" + toml_text(facts["experiment"])
     return f"{words} \\\n    {' '.join(options)}{note}"

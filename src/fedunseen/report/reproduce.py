@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["command", "toml_text"]
+from fedunseen.core.toml import toml_value
 
-
-def toml_text(tree: Mapping[str, Any]) -> str:
-    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a section each.
-
-    Example:
-        >>> print(toml_text({"name": "mine", "run": {"seed": 0, "join": {"3": 5}}}))
-        name = "mine"
-        <BLANKLINE>
-        [run]
-        seed = 0
-        join = { 3 = 5 }
-        <BLANKLINE>
-    """
-    plain = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
-    text = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in plain.items())
-    for section, content in tree.items():
-        if isinstance(content, Mapping):
-            lines = "".join(f"{_key(key)} = {_value(value)}\n" for key, value in content.items())
-            text += f"\n[{_key(section)}]\n{lines}"
-    return text.lstrip("\n")
+__all__ = ["command"]
 
 
 def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
@@ -37,7 +17,7 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
 
     Returns:
         The command, a setting a line, and whether it is whole: it names a preset and what differs from it. If not,
-        it names a file that has to hold :func:`toml_text` of the experiment.
+        it names a file that has to hold :func:`fedunseen.core.toml.toml_text` of the experiment.
     """
     from fedunseen.core.errors import FedUnseenError
     from fedunseen.experiment.schema import Experiment, preset_names, preset_text
@@ -82,20 +62,4 @@ def _assignment(key: str, value: Any) -> str:
     from fedunseen.experiment.schema import parse_override
 
     bare = f"{key}={value}"
-    return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={_value(value)}"
-
-
-def _key(key: str) -> str:
-    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
-    return key if bare else json.dumps(key, ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(key)} = {_value(one)}" for key, one in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False)  # strings, whole numbers, true and false
+    return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={toml_value(value)}"

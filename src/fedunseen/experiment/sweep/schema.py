@@ -25,6 +25,7 @@ from pydantic import Field, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import Settings
+from fedunseen.core.toml import toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotName, ZeroShotName
 from fedunseen.experiment.registry import names, task_of
 from fedunseen.experiment.schema import Experiment
@@ -585,18 +586,4 @@ def _beside(label: str, sets: Mapping[str, Bundle], printed: Iterable[tuple[tupl
 
 
 def _assignment(key: str, value: Any) -> str:
-    return f"{key}={value}" if isinstance(value, str) else f"{key}={_value(value)}"
-
-
-def _value(value: Any) -> str:
-    """Write a value as TOML.
-
-    Example:
-        >>> _value({"5-9": [10, 0.5, True]})
-        '{ "5-9" = [10, 0.5, true] }'
-    """
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(one)}" for key, one in value.items()) + " }"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    return f"{key}={value}" if isinstance(value, str) else f"{key}={toml_value(value)}"

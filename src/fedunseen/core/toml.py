@@ -1,0 +1,65 @@
+"""Values as TOML, on one line each: what ``--set`` takes and what experiment files hold.
+
+The library tomli-w writes files, not values: a table within a section becomes a section of its own there, which cannot
+stand behind ``--set``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["toml_key", "toml_text", "toml_value"]
+
+
+def toml_text(tree: Mapping[str, Any]) -> str:
+    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a section each.
+
+    Example:
+        >>> print(toml_text({"name": "mine", "run": {"seed": 0, "join": {"3": 5}}}))
+        name = "mine"
+        <BLANKLINE>
+        [run]
+        seed = 0
+        join = { 3 = 5 }
+        <BLANKLINE>
+    """
+    plain = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
+    text = _lines(plain)
+    for section, content in tree.items():
+        if isinstance(content, Mapping):
+            text += f"\n[{toml_key(section)}]\n{_lines(content)}"
+    return text.lstrip("\n")
+
+
+def _lines(content: Mapping[str, Any]) -> str:
+    return "".join(f"{toml_key(key)} = {toml_value(value)}\n" for key, value in content.items())
+
+
+def toml_key(key: str) -> str:
+    """Write a key, in quotes where it needs them.
+
+    Example:
+        >>> toml_key("lr"), toml_key("method.lr")
+        ('lr', '"method.lr"')
+    """
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else json.dumps(key, ensure_ascii=False)
+
+
+def toml_value(value: Any) -> str:
+    """Write a value.
+
+    Example:
+        >>> toml_value({"5-9": [10, 0.5, True]})
+        '{ 5-9 = [10, 0.5, true] }'
+    """
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{toml_key(key)} = {toml_value(one)}" for key, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)  # strings, whole numbers, true and false
