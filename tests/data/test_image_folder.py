@@ -235,3 +235,66 @@ def test_a_party_needs_an_image_that_somebody_looks_at(root):
     assert refusal(root, part=True) == (
         f"{root} has no image of a seen or unseen class of {root / 'classes.csv'}: add a folder of some class"
     )
+
+
+# What folders of one's own have wrong
+
+
+def test_the_spelling_of_a_folder_does_not_count_and_two_spellings_collide(root):
+    whole = load(root).fingerprint()
+    table = (root / "classes.csv").read_text("utf-8")
+    (root / "classes.csv").write_text(
+        "\ufeff" + table.replace("cat,", "ze\u0300bre,"), "utf-8"
+    )  # with a byte-order mark
+    (root / "cat").rename(root / "Z\u00c8BRE")
+    renamed = load(root)
+    assert renamed.space.names[1] == "ze\u0300bre"
+    assert np.array_equal(np.bincount(renamed.labels), np.bincount(load(root).labels))
+    assert renamed.fingerprint() != whole  # a name belongs to it
+    write_image(root / "ze\u0300bre" / "0.png", 1)
+    assert refusal(root) == (
+        f"{root}: the folders 'Z\u00c8BRE' and 'ze\u0300bre' collide (case, '_' and space do not count): rename one"
+    )
+
+
+def test_names_in_other_scripts(tmp_path):
+    names = ["кошка", "狗", "سمكة", "μέλισσα"]
+    rows = "".join(
+        f"{name},{split},{i + 1},1\n"
+        for i, (name, split) in enumerate(zip(names, ["seen"] * 3 + ["unseen"], strict=True))
+    )
+    (tmp_path / "classes.csv").write_text("name,split,größe,色\n" + rows, "utf-8")
+    for c, name in enumerate(names):
+        for i in range(3):
+            write_image(tmp_path / name / f"{i}.png", 10 * c + i)
+    made = load(tmp_path)
+    assert made.space.names == tuple(names)
+    assert np.bincount(made.labels).tolist() == [3, 3, 3, 3]
+
+
+def test_a_class_with_one_picture_trains_on_it(root):
+    for path in sorted((root / "cat").iterdir())[1:]:
+        path.unlink()
+    made = load(root)
+    assert np.bincount(made.labels[made.train]).tolist() == [8, 1, 8]
+    assert np.bincount(made.labels[made.test_seen]).tolist() == [2, 0, 2]
+    for name in ("Polar_Bear", "dog"):
+        for path in sorted((root / name).iterdir())[1:]:
+            path.unlink()
+    assert refusal(root) == (
+        f"images/{root.name} has no test sample of a seen class: give some (a class with a single sample trains on it)"
+    )
+
+
+def test_deep_and_animated_pictures_are_read(root):
+    """16 bits a channel keep their whole range; of several frames the first counts."""
+    ramp = np.linspace(0, 65535, 16 * 16).reshape(16, 16).astype(np.uint16)
+    Image.fromarray(ramp).save(root / "cat" / "0.png")
+    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
+    frames[0].save(root / "cat" / "1.png", save_all=True, append_images=frames[1:])
+    settings = ImageFolder.Settings(root=root, size=8)
+    Image.fromarray(np.rint(ramp / 257).astype(np.uint8)).save(root / "cat" / "2.png")
+    deep, plain = (ImageFolder.read(root / "cat" / f"{i}.png", settings).astype(int) for i in (0, 2))
+    assert np.abs(deep - plain).max() <= 1
+    assert np.ptp(deep) > 200
+    assert ImageFolder.read(root / "cat" / "1.png", settings)[0, :, 4, 4].tolist() == [255, 0, 0]
