@@ -139,13 +139,11 @@ class Federation:
         self.params = self.method.init(stream(0, "initialisation"))
         self.works = [Work(client, Instruction(self.params), {}) for client in range(case.clients)]
         planner = self.worker("auto")
-        plans = [planner._task(work, 0).plans[""] for work in self.works]
+        plans = [planner.task(work, 0).plans[""] for work in self.works]
         self.rows = [
             [torch.from_numpy(own[step]) for step in plan.index] for plan, own in zip(plans, self.samples, strict=True)
         ]
-        self.chosen = (
-            "batched" if planner._batched([planner._task(work, 0) for work in self.works]) else "one-at-a-time"
-        )
+        self.chosen = "batched" if planner._batched([planner.task(work, 0) for work in self.works]) else "one-at-a-time"
 
     def worker(self, mode: str, bf16: bool = False) -> Worker:
         """Return what a run would train with."""

@@ -107,7 +107,9 @@ def relation_distillation(
     mask: Tensor | None = None,
     temperature: float = 10.0,
 ) -> Tensor:
-    r"""FedZSL Eqs. 5-6 (CARD): :math:`\tau^2\,KL(\mathrm{softmax}(\Gamma_y/\tau)\,\|\,\mathrm{softmax}(z/\tau))`.
+    r"""FedZSL Eq. 5 and FedZSL Eq. 6 (CARD): the divergence of the model's class relations from those of the semantics.
+
+    It is :math:`\tau^2\,KL(\mathrm{softmax}(\Gamma_y/\tau)\,\|\,\mathrm{softmax}(z/\tau))`.
 
     The paper's Eq. 6 names the divergence the other way round but then expands it as here, which is the usual
     distillation loss. As the temperature grows it tends to half the variance over classes of :math:`z - \Gamma_y`.
@@ -496,7 +498,7 @@ def margin_loss(
 
 
 def kl_divergence(first: Tensor, second: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""FedFSL Eqs. 12 and 14: :math:`KL(\mathrm{softmax}(u)\,\|\,\mathrm{softmax}(v))` in nats.
+    r"""FedFSL Eq. 12 and FedFSL Eq. 14: :math:`KL(\mathrm{softmax}(u)\,\|\,\mathrm{softmax}(v))` in nats.
 
     FedFSL's mutual information takes a peer's answers for the first and the client's own for the second.
 

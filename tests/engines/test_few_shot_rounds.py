@@ -116,7 +116,7 @@ def test_the_second_classifier_never_leaves_its_client_nor_outlives_a_round(mode
 def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round():
     made, first = engine("maml-mi-adv")
     begun = [
-        made.worker._task(Work(client, told(made, made.strategy.init(first, 3), first, {}, round), {}), round).params
+        made.worker.task(Work(client, told(made, made.strategy.init(first, 3), first, {}, round), {}), round).params
         for client in (0, 1)
         for round in (0, 1, 2)
     ]
@@ -183,5 +183,5 @@ def test_both_stages_see_the_same_episodes():
     """Algorithm 2 draws one batch of episodes."""
     made, first = engine("maml-mi-adv")
     begun = told(made, made.strategy.init(first, 3), first, {}, 0)
-    task = made.worker._task(Work(0, begun, {}), 0)
+    task = made.worker.task(Work(0, begun, {}), 0)
     assert np.array_equal(task.plans["stage-1"].index, task.plans[""].index)

@@ -210,3 +210,22 @@ def test_free_refinement(space, contrast):
         }
         rows.append(row | {"refine": 0.6 * row["samc"] + 0.9 * row["real cycle"]})
     check(w.loss("refine"), mean(rows), "refine")
+
+
+def test_the_classifiers_of_free_see_the_feature_the_hidden_layer_and_the_predicted_attributes(space):
+    w = Written(FREE, space)
+    found = w.method.refine(w.params, w.batch["inputs"]).numpy()
+    for i in range(5):
+        hidden = leaky(w.linear("refine.0", w.real(i)))
+        expected = np.r_[w.real(i), hidden, sigmoid(np.split(w.linear("refine.1", hidden), 2)[0])]
+        np.testing.assert_allclose(found[i], expected, rtol=1e-9)
+
+
+def test_an_epoch_of_free_is_some_passes(space):
+    w = Written(FREE, space, passes=3, critic_steps=2, batch_size=16)
+    plan = w.method.plan("", np.zeros(40, dtype=np.int64), 2, np.random.default_rng(0))
+    assert plan.steps == 2 * 3 * 3 * 2  # epochs x passes x batches x critic steps
+
+
+def test_a_generative_methods_hidden_layer_is_twice_as_wide_as_the_features(space):
+    assert Written(CLSWGAN, space, hidden=None).method.hidden == 2 * WIDTH
