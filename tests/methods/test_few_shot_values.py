@@ -186,6 +186,15 @@ def test_a_query_of_protonet_is_answered_by_its_distance_from_the_prototypes() -
     assert values(terms) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("batch_tasks", ["loop", "vmap"])
+def test_a_test_episode_is_answered_after_more_inner_steps(batch_tasks: str) -> None:
+    method, params, batch = make(MAML, batch_tasks=batch_tasks, test_steps=2 * STEPS)
+    found = method.classify(params, method.tasks_of(batch))
+    for logits, (support, queries) in zip(found, episodes(batch), strict=True):
+        model = adapt(adapt(model_of(params), support, "all"), support, "all")
+        np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), answer(model, queries), rtol=1e-9)
+
+
 # Learning
 
 TELLING, NOISE = 4, 12  # inputs that tell classes apart, and larger ones that say nothing
