@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the graphical lasso")
 QUICK = {"lr": 0.1, "kl": 0.0, "consistency": 0.0, "batch_size": 16}
 
 
-@parametrize_with_checks([ZeroShotClassifier(rounds=3, method_params=QUICK)])
+@parametrize_with_checks([ZeroShotClassifier(), ZeroShotClassifier("fedzsl", rounds=3, method_params=QUICK)])
 def test_scikit_learns_checks(estimator, check):
     """None is left out: without a table, the classifier is an ordinary one."""
     check(estimator)
@@ -47,7 +47,7 @@ def animals(classes=14, attributes=6, per_class=30, seed=0):
 @pytest.fixture(scope="module")
 def fitted():
     table, X, names, held, parties = animals()
-    model = ZeroShotClassifier(rounds=20, method_params={"lr": 0.05, "kl": 0.0})
+    model = ZeroShotClassifier("fedzsl", rounds=20, method_params={"lr": 0.05, "kl": 0.0})
     return model.fit(X[held], names[held], classes=table, groups=parties[held])
 
 
@@ -59,6 +59,15 @@ def test_classes_that_nobody_holds_are_recognised(fitted):
     assert metrics.zsl(fitted.scores(X), fitted.ids(names), ~fitted.seen_) == pytest.approx(100 * right.mean())
     assert fitted.score(X[held], names[held]) > 0.5  # of fourteen
     assert fitted.classes_[~fitted.seen_].tolist() == unseen
+
+
+def test_one_round_of_sums_is_as_good_as_all_samples_in_one_place():
+    table, X, names, held, parties = animals()
+    federated = ZeroShotClassifier().fit(X[held], names[held], classes=table, groups=parties[held])
+    pooled = ZeroShotClassifier().fit(X[held], names[held], classes=table)
+    np.testing.assert_allclose(federated.scores(X), pooled.scores(X), rtol=1e-6)
+    assert metrics.zsl(federated.scores(X), federated.ids(names), ~federated.seen_) > 60  # of four
+    assert federated.curve_ == {}
 
 
 def test_calibration_is_what_lets_it_answer_with_unseen_classes(fitted):
@@ -99,7 +108,7 @@ def test_the_training_is_that_of_an_experiment(tmp_path):
     for k, ids in enumerate(partition.clients):
         party[ids] = k
     model = ZeroShotClassifier(
-        strategy="fedprox", rounds=2, strategy_params={"fraction": 0.5}, features=(), random_state=3, calibration=0.0,
+        "fedzsl", "fedprox", rounds=2, strategy_params={"fraction": 0.5}, features=(), random_state=3, calibration=0.0,
         method_params={"hidden": [256], "lr": 0.1, "kl": 1.0, "consistency": 0.0},
     )  # fmt: skip
     names = np.array(space.names)[benchmark.labels[train]]
@@ -165,13 +174,13 @@ def test_what_is_no_saved_classifier_is_refused(fitted, tmp_path):
 
 def test_scikit_learns_tools_take_it():
     table, X, names, held, parties = animals(per_class=12)
-    model = ZeroShotClassifier(rounds=2, method_params=QUICK, classes=table)
+    model = ZeroShotClassifier(classes=table)
     assert cross_val_score(make_pipeline(StandardScaler(), model), X[held], names[held], cv=2).shape == (2,)
-    search = GridSearchCV(model, {"rounds": [1, 2], "calibration": [0.0]}, cv=2)
+    search = GridSearchCV(model, {"features": [(), ("l2",)], "calibration": [0.0]}, cv=2)
     with sklearn.config_context(enable_metadata_routing=True):
         model.set_fit_request(groups=True, classes=True)
         search.fit(X[held], names[held], groups=parties[held], classes=table)
-    assert set(search.best_params_) == {"rounds", "calibration"}
+    assert set(search.best_params_) == {"features", "calibration"}
     assert len(search.best_estimator_.classes_) == 14
 
 
@@ -207,7 +216,8 @@ def test_the_tables_count_samples_and_right_answers(fitted):
             ArgumentError,
             "strategy = 'local' merges nothing, so that there is no model: name another",
         ),
-        ({"method_params": {"lr": -1}}, ExperimentError, "method.lr"),
+        ({"method": "fedzsl", "method_params": {"lr": -1}}, ExperimentError, "method.lr"),
+        ({"rounds": 2}, ExperimentError, "method.name = 'gaussian' is solved from sums, which clients send once"),
         ({"rounds": 0}, ExperimentError, "strategy.rounds"),
         ({"features": ["l3"]}, ExperimentError, "data.features"),
         (

@@ -43,12 +43,14 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     """Federated zero-shot classification of feature vectors.
 
     Args:
-        method: what the parties learn: the name of a zero-shot method on vectors.
+        method: what the parties learn: the name of a zero-shot method on vectors. ``gaussian`` takes one round and has
+            nothing to tune; most others are trained, for example ``fedzsl``.
         strategy: what they share and how it merges: the name of a strategy that merges.
-        rounds: communication rounds.
+        rounds: communication rounds; by default 50, or 1 for a method in closed form.
         method_params: settings of the method, as ``[method]`` has them, for example ``{"lr": 0.1}``.
         strategy_params: settings of the strategy, as ``[strategy]`` has them, for example ``{"local_epochs": 1}``.
-        features: scalings of the features, in order, fitted on all training samples (``data.features``).
+        features: scalings of the features, in order, fitted on all training samples (``data.features``). By default
+            ``("standard",)`` for a trained method, and none for one in closed form.
         semantics: scalings of the classes' attributes, in order, fitted on the seen classes (``data.semantics``).
         calibration: what the scores of seen classes are lowered by. ``"validation"`` chooses it: a first training sets
             a fifth of the seen classes aside and takes them for unseen. Without unseen classes, or with fewer than
@@ -60,7 +62,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         classes_: (C,) all classes of the table, sorted: the columns of :meth:`predict_proba`.
         seen_: (C,) bool, somebody holds samples of the class.
         calibration_: what the scores of seen classes are lowered by.
-        curve_: name -> (rounds,) the mean of each loss over the parties, round by round.
+        curve_: name -> (rounds,) the mean of each loss over the parties, round by round; empty without a loss.
         n_features_in_: numbers of a sample.
 
     Example:
@@ -72,21 +74,20 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         >>> y = np.repeat(["horse", "tiger", "seal", "eel", "cow", "otter"], 20)
         >>> X = np.array([animals[name] for name in y]) + 0.1 * rng.standard_normal((120, 3))
         >>> party = np.repeat(["me", "you", "them"], 40)
-        >>> model = ZeroShotClassifier(rounds=10, method_params={"lr": 0.05})
-        >>> model = model.fit(X, y, classes=animals, groups=party)
+        >>> model = ZeroShotClassifier().fit(X, y, classes=animals, groups=party)
         >>> model.predict([[0.9, 1.1, 0.2]], classes=["zebra", "orca"])
         array(['zebra'], dtype='<U5')
     """
 
     def __init__(
         self,
-        method: str = "fedzsl",
+        method: str = "gaussian",
         strategy: str = "fedavg",
         *,
-        rounds: int = 50,
+        rounds: int | None = None,
         method_params: Mapping[str, Any] | None = None,
         strategy_params: Mapping[str, Any] | None = None,
-        features: Sequence[str] = ("standard",),
+        features: Sequence[str] | None = None,
         semantics: Sequence[str] = (),
         calibration: float | Literal["validation"] = "validation",
         classes: Any = None,
@@ -293,10 +294,14 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             raise ArgumentError(f"method = {self.method!r} learns classes from examples: name a zero-shot method")
         if not find("strategy", self.strategy).merges:
             raise ArgumentError(f"strategy = {self.strategy!r} merges nothing, so that there is no model: name another")
+        features = self.features
+        if features is None:
+            features = ("standard",) if find("method", self.method).trained else ()
+        rounds = {} if self.rounds is None else {"rounds": self.rounds}
         tree = {
-            "data": {"name": "digit-pairs", "features": list(self.features), "semantics": list(self.semantics)},
+            "data": {"name": "digit-pairs", "features": list(features), "semantics": list(self.semantics)},
             "method": {**(self.method_params or {}), "name": self.method},
-            "strategy": {**(self.strategy_params or {}), "name": self.strategy, "rounds": self.rounds},
+            "strategy": {**(self.strategy_params or {}), "name": self.strategy, **rounds},
             "evaluation": {"selection": "last"},
             "run": {"seed": self._seed},
         }
