@@ -1,0 +1,335 @@
+"""Methods in closed form: what they reach on real data, with any number of examples, and what they cost at size.
+
+    python benchmarks/closed_form.py reach --root FOLDER_WITH_XLSA17     # three seeds, other class splits
+    python benchmarks/closed_form.py examples --root FOLDER_WITH_XLSA17  # 0 to 20 examples of each unseen class
+    python benchmarks/closed_form.py sizes                               # seconds and memory at size
+    python benchmarks/closed_form.py sizes --smallest                    # the same in seconds, to see that it works
+
+No setting is chosen here: the method's defaults are measured. Features are taken as the files have them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen import Experiment, run
+from fedunseen.core.parameters import Params, size_in_bytes
+from fedunseen.data import Benchmark, ClassSpace
+from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.encoders import Backbone
+from fedunseen.evaluation import answer
+from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
+from fedunseen.methods.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.ridge import Ridge, RidgeSettings
+from fedunseen.methods.sums import statistics
+from fedunseen.metrics import accuracies
+
+SETS = ("AWA1_LAMPERT", "CIFAR100_MBV2")
+# FC100's novel classes (Oreshkin et al. 2018): four superclasses of CIFAR-100
+FC100 = (
+    "beaver", "dolphin", "otter", "seal", "whale", "bee", "beetle", "butterfly", "caterpillar", "cockroach",
+    "fox", "porcupine", "possum", "raccoon", "skunk", "baby", "boy", "girl", "man", "woman",
+)  # fmt: skip
+EXAMPLES = (0, 1, 2, 5, 10, 20)
+
+
+def load(root: Path, dataset: str) -> Benchmark:
+    """Read a data set."""
+    return Xlsa17.load(Xlsa17.Settings(name="xlsa17", root=root, dataset=dataset), 0)
+
+
+def other_split(benchmark: Benchmark, seed: int, unseen: NDArray[np.int64] | None = None) -> Benchmark:
+    """Return the same samples with other unseen classes, drawn or given; a fifth of each seen class is for tests."""
+    rng, space = np.random.default_rng(1000 + seed), benchmark.space
+    classes = np.arange(len(space.names))
+    if unseen is None:
+        unseen = np.sort(rng.choice(classes, len(space.unseen), replace=False))
+    seen = np.setdiff1d(classes, unseen)
+    train, test = [], []
+    for c in seen:
+        rows = rng.permutation(np.flatnonzero(benchmark.labels == c))
+        test.append(rows[: len(rows) // 5])
+        train.append(rows[len(rows) // 5 :])
+    return replace(
+        benchmark,
+        space=replace(space, seen=seen, validation=np.array([], dtype=np.int64), unseen=unseen),
+        train=np.concatenate(train),
+        test_seen=np.concatenate(test),
+        test_unseen=np.flatnonzero(np.isin(benchmark.labels, unseen)),
+    )
+
+
+def made(kind: type[ClosedForm], settings: Any, benchmark: Benchmark) -> tuple[ClosedForm, Tensor]:
+    """Make a method for a benchmark, and its features as the file has them."""
+    inputs = torch.from_numpy(benchmark.features.astype(np.float32))
+    semantics = torch.from_numpy(benchmark.space.semantics).float()
+    return kind(settings, benchmark.space, semantics, Backbone((inputs.shape[1],))), inputs
+
+
+def judged(method: ClosedForm, model: Params, inputs: Tensor, benchmark: Benchmark) -> tuple[float, float]:
+    """Return ZSL accuracy and the harmonic mean, without a factor but the model's own."""
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    scores = (method.scores(model, inputs[part], method.semantics) for part in np.array_split(rows, 8))
+    found = accuracies(answer(scores, benchmark.labels[rows], benchmark.space))
+    return found.zsl, found.gzsl_harmonic
+
+
+def reach(root: Path) -> None:
+    """Print what the defaults reach."""
+    print("Runs with [method] name alone, validation classes, seeds 0 to 2, ten clients (pccd):\n")
+    print("| data | method | ZSL | U | S | H | H uncalibrated | seconds a run | MB a client sends |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|")
+    named = [
+        *(("xlsa17", dataset, method) for dataset in SETS for method in ("gaussian", "eszsl", "ridge")),
+        ("digit-pairs", "digit-pairs", "gaussian"),
+    ]
+    for data, dataset, method in named:
+        tree: dict[str, Any] = {"data": {"name": data}, "partition": {"kind": "pccd", "clients": 10}}
+        if data == "xlsa17":
+            tree["data"] |= {"root": str(root), "dataset": dataset}
+            if method != "gaussian":
+                tree["data"] |= {"features": ["centre", "l2"], "semantics": ["centre", "l2"]}
+        tree |= {"method": {"name": method}, "evaluation": {"embedding": False, "theory": False}, "run": {"seeds": 3}}
+        if method == "eszsl":  # what its validation classes have chosen in docs/results.md
+            log = (1.0, 0.0) if dataset == "AWA1_LAMPERT" else (2.0, -1.0)
+            tree["method"] |= {"log_gamma": log[0], "log_lambda": log[1]}
+        with tempfile.TemporaryDirectory() as folder:
+            result = run(Experiment.from_dict(tree, name="reach"), Path(folder) / "run").result
+        parts = [f"{result[name]:.1f} ± {result[name + '_sd']:.1f}" for name in ("zsl", "gzsl_unseen", "gzsl_seen")]
+        parts += [f"{result['gzsl_harmonic']:.1f} ± {result['gzsl_harmonic_sd']:.1f}"]
+        parts += [f"{result['uncalibrated_gzsl_harmonic']:.1f}", f"{result['seconds'] / 3:.1f}"]
+        print(f"| {dataset} | {method} | {' | '.join(parts)} | {result['bytes_up'] / 1e6:.1f} |", flush=True)
+    print("\nOther class splits of the same data; the factor from left-out classes (`calibration = true`):\n")
+    print("| data | unseen classes | Gaussian ZSL | H | shrinkage | ESZSL ZSL | ridge ZSL |")
+    print("|---|---|--:|--:|--:|--:|--:|")
+    for dataset in SETS:
+        whole = load(root, dataset)
+        for seed in (-1, *range(5)):
+            benchmark = whole if seed < 0 else other_split(whole, seed)
+            labels = torch.from_numpy(benchmark.labels)
+            method, inputs = made(Gaussian, GaussianSettings(calibration=True), benchmark)
+            rows = torch.from_numpy(benchmark.train)
+            sums = method.statistics(inputs[rows], labels[rows])
+            model = method.solve(sums)
+            zsl, harmonic = judged(method, model, inputs, benchmark)
+            scaled = replace(benchmark, features=unit(benchmark.features, benchmark.train))
+            others = []
+            for kind, settings in ((ESZSL, ESZSLSettings(log_gamma=1.0, log_lambda=0.0)), (Ridge, RidgeSettings())):
+                other, centred = made(kind, settings, scaled)
+                found = other.solve(other.statistics(centred[rows], labels[rows]))
+                others.append(judged(other, found, centred, benchmark)[0])
+            split = "the data's own" if seed < 0 else f"drawn, seed {seed}"
+            tried = f"{float(model['kernel'][3]):.2f}"
+            print(
+                f"| {dataset} | {split} | {zsl:.1f} | {harmonic:.1f} | {tried} | {others[0]:.1f} | {others[1]:.1f} |",
+                flush=True,
+            )
+
+
+def unit(features: NDArray[Any], train: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return features less their mean over training samples, of unit length."""
+    apart = features.astype(np.float32) - features[train].astype(np.float32).mean(0)
+    return apart / np.maximum(np.linalg.norm(apart, axis=1, keepdims=True), 1e-12)
+
+
+def per_class(answers: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+    """Return per-class accuracy in percent."""
+    return 100 * float(np.mean([(answers[labels == c] == c).mean() for c in np.unique(labels)]))
+
+
+def examples(root: Path, draws: int) -> None:
+    """Print accuracies by the number of examples."""
+    print(f"ZSL accuracy among the unseen classes, mean of {draws} draws of the examples, which are not tested\n")
+    print("| data | examples a class | description + examples | examples alone | nearest mean |")
+    print("|---|--:|--:|--:|--:|")
+    cifar = load(root, "CIFAR100_MBV2")
+    sets = [
+        ("AWA1_LAMPERT", load(root, "AWA1_LAMPERT")),
+        ("CIFAR100_MBV2", cifar),
+        ("FC100's novel classes", other_split(cifar, 0, np.array([cifar.space.names.index(name) for name in FC100]))),
+    ]
+    for name, benchmark in sets:
+        method, inputs = made(Gaussian, GaussianSettings(), benchmark)
+        assert isinstance(method, Gaussian)
+        labels, unseen = benchmark.labels, benchmark.space.unseen
+        rows = torch.from_numpy(benchmark.train)
+        model = method.solve(method.statistics(inputs[rows], torch.from_numpy(labels)[rows]))
+        scaled = torch.from_numpy(unit(benchmark.features, benchmark.train))
+        for shots in EXAMPLES:
+            found: list[tuple[float, float, float]] = []
+            for draw in range(draws if shots else 1):
+                rng = np.random.default_rng(draw)
+                rows_of = {c: benchmark.test_unseen[labels[benchmark.test_unseen] == c] for c in unseen}
+                chosen = {c: rng.permutation(rows)[:shots] for c, rows in rows_of.items()}
+                taken = np.concatenate(list(chosen.values())).astype(np.int64)
+                tested = np.setdiff1d(benchmark.test_unseen, taken)
+                count = torch.zeros(len(labels), dtype=torch.float64)[: len(benchmark.space.names)]
+                total = torch.zeros(len(count), inputs.shape[1], dtype=torch.float64)
+                for c, own in chosen.items():
+                    count[c], total[c] = len(own), inputs[own].double().sum(0)
+                both = told(method.extend(model, method.semantics, count, total), inputs[tested], unseen)
+                alone = nearest = np.full(len(tested), -1)
+                if shots:
+                    without = np.ones(len(count), dtype=bool)
+                    without[unseen] = False
+                    undescribed = model | {"described": torch.from_numpy(without).double()}
+                    alone = told(
+                        method.extend(undescribed, method.semantics, count, total, without), inputs[tested], unseen
+                    )
+                    means = torch.stack([scaled[chosen[c]].mean(0) for c in unseen])
+                    nearest = unseen[torch.cdist(scaled[tested], means).argmin(1).numpy()]
+                found.append(tuple(per_class(one, labels[tested]) for one in (both, alone, nearest)))  # type: ignore[arg-type]
+            mean = np.mean(found, 0)
+            rest = " | ".join(f"{value:.1f}" for value in mean[1:]) if shots else "- | -"
+            print(f"| {name} | {shots} | {mean[0]:.1f} | {rest} |", flush=True)
+
+
+def told(model: Params, inputs: Tensor, among: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the best of some classes for each sample."""
+    at = torch.from_numpy(among)
+    scores = (inputs.double() - model["centre"]) @ model["weight"][at].T + model["bias"][at]
+    return np.asarray(among[scores.argmax(1).numpy()])
+
+
+def space_of(classes: int, attributes: int, unseen: int = 0) -> ClassSpace:
+    """Make up a class space."""
+    semantics = np.random.default_rng(0).normal(size=(classes, attributes))
+    names = tuple(f"class {c}" for c in range(classes))
+    words = tuple(f"attribute {a}" for a in range(attributes))
+    return ClassSpace(names, semantics, words, range(classes - unseen), [], range(classes - unseen, classes))
+
+
+def peak() -> float:
+    """Return this process's peak memory in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def stream(samples: int, width: int, classes: int) -> None:
+    """Sum samples on disk, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, rng = Path(folder) / "x.npy", np.random.default_rng(0)
+        on_disk = np.lib.format.open_memmap(path, "w+", np.float32, (samples, width))
+        for start in range(0, samples, 10_000):
+            on_disk[start : start + 10_000] = rng.normal(size=(len(on_disk[start : start + 10_000]), width))
+        del on_disk
+        labels = rng.integers(classes, size=samples)
+        command = [
+            sys.executable,
+            __file__,
+            "streamed",
+            "--root",
+            folder,
+            "--shape",
+            str(samples),
+            str(width),
+            str(classes),
+        ]
+        np.save(Path(folder) / "y.npy", labels)
+        subprocess.run(command, check=True)
+
+
+def streamed(folder: Path, samples: int, width: int, classes: int) -> None:
+    """Print what it takes to sum samples on disk."""
+    before, started = peak(), time.process_time()
+    inputs = np.load(folder / "x.npy", mmap_mode="r")
+    sums = statistics(inputs, np.load(folder / "y.npy"), space_of(classes, 10))
+    seconds = time.process_time() - started
+    assert float(sums["count"].sum()) == samples
+    print(
+        f"| sums of {samples:,} x {width} samples on disk ({samples * width * 4 / 2**20:,.0f} MiB) | {seconds:.1f} | "
+        f"{peak():,.0f} (of that {before:,.0f} before) |",
+        flush=True,
+    )
+
+
+def solved(width: int, classes: int) -> None:
+    """Solve sums of made-up classes, twice as many samples as features."""
+    space = space_of(classes, 64, classes // 10)
+    rng = np.random.default_rng(1)
+    samples = max(2 * width, 4 * classes)
+    labels = torch.from_numpy(rng.integers(len(space.seen), size=samples))
+    semantics = torch.from_numpy(space.semantics).float()
+    lift = torch.from_numpy(rng.normal(size=(64, width))).float() / 8
+    inputs = (semantics @ lift)[labels] + torch.randn(samples, width)
+    method = Gaussian(GaussianSettings(), space, semantics, Backbone((width,)))
+    started = time.process_time()
+    sums = method.statistics(inputs, labels)
+    first = time.process_time() - started
+    model = method.solve(sums)
+    second = time.process_time() - started - first
+    print(
+        f"| sums of {samples:,} samples, {width} features, {classes:,} classes ({size_in_bytes(sums) / 2**20:,.0f} "
+        f"MiB) | {first:.1f} | |\n| their model, nothing given | {second:.1f} | {peak():,.0f} |",
+        flush=True,
+    )
+    assert bool(torch.isfinite(model["weight"]).all())
+
+
+def described(width: int, classes: int) -> None:
+    """Add a class by its description to a model of many."""
+    space = space_of(classes, 85)
+    semantics = torch.from_numpy(space.semantics).float()
+    method = Gaussian(GaussianSettings(), space, semantics, Backbone((width,)))
+    model = {
+        "kernel": torch.tensor([0.05, 0.01, 20.0, 0.3], dtype=torch.float64),
+        "count": torch.ones(classes, dtype=torch.float64),
+        "described": torch.ones(classes, dtype=torch.float64),
+        "effect": torch.randn(classes, width, dtype=torch.float64),
+        "precision": torch.eye(width, dtype=torch.float64),
+    }
+    new, times = torch.randn(1, 85), []
+    for _ in range(20):
+        started = time.process_time()
+        method.describe(model, new)
+        times.append(time.process_time() - started)
+    print(
+        f"| a class more by description, {classes:,} classes, {width} features | {np.median(times):.4f} | |", flush=True
+    )
+
+
+def sizes(smallest: bool) -> None:
+    """Print seconds and memory."""
+    print("| what | processor seconds, one thread | peak memory, MiB |\n|---|--:|--:|")
+    torch.set_num_threads(1)
+    stream(*((20_000, 64, 100) if smallest else (1_000_000, 512, 1000)))
+    described(64 if smallest else 512, 1000 if smallest else 10_000)
+    for width, classes in [(64, 50)] if smallest else [(2048, 1000), (8192, 200)]:
+        solved(width, classes)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("reach", "examples", "sizes", "streamed"))
+    parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--smallest", action="store_true")
+    parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.what == "sizes":
+        sizes(given.smallest)
+    elif given.what == "streamed":
+        torch.set_num_threads(1)
+        streamed(given.root, *given.shape)
+    elif given.root is None:
+        parser.error("--root: say where the xlsa17 data sets are")
+    else:
+        reach(given.root) if given.what == "reach" else examples(given.root, given.draws)
+
+
+if __name__ == "__main__":
+    main()
