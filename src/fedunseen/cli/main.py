@@ -19,6 +19,7 @@ from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, 
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
 from fedunseen.cli.init import init
+from fedunseen.cli.learn import forget, learn
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 
@@ -141,7 +142,7 @@ def predict(
     ] = "all",
     support: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Few-shot: a folder with a folder of examples for each class to learn."),
+        typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class."),
     ] = None,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
     encoder: Annotated[
@@ -156,10 +157,6 @@ def predict(
 
     if named and classes is not None:
         raise ExperimentError("--class and --classes both name classes to add: give one of them")
-    if support is not None and (classes is not None or named or among != "all"):
-        raise ExperimentError(
-            "--support learns classes from examples alone: leave out --classes, --class and --among, or --support"
-        )
     done = load_run(path, encoder, overrides_of(overrides))
     reader = done.seeds[0] if done.seeds else done
     ranked: list[dict[str, Any]] = []
@@ -225,6 +222,8 @@ def presets() -> None:
 
 
 app.command()(init)
+app.command()(learn)
+app.command()(forget)
 app.command()(export)
 app.command()(sweep)
 app.command()(sweeps)

@@ -172,9 +172,34 @@ class Run:
                 f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
                 "model, so there is none to predict with: run with a strategy that merges"
             )
-        return task_of(self.experiment).predict(self, Question(inputs, self._described(classes), support, top, among))
+        return task_of(self.experiment).predict(self, Question(inputs, self.described(classes), support, top, among))
 
-    def _described(self, classes: Classes | Sequence[str] | None) -> Classes | None:
+    def learn(
+        self,
+        classes: Classes | Sequence[str] | None = None,
+        examples: Examples | None = None,
+        out: str | Path | None = None,
+    ) -> Run:
+        """Return this run with classes that it has learnt since: nothing is trained anew.
+
+        Args:
+            classes: descriptions of new classes, or better ones of known classes, as for :meth:`predict`.
+            examples: examples of classes, new or known, as ``support`` for :meth:`predict`.
+            out: write the new run there; by default it exists in memory alone.
+
+        Returns:
+            A run whose class space has the new classes, as unseen ones. Its accuracies are those of this run.
+
+        Raises:
+            DataError: a class or an example is wrong.
+            ExperimentError: the run's model cannot learn so.
+            RunDirectoryError: ``out`` holds something.
+        """
+        from fedunseen.experiment.learn import learn  # which makes runs itself
+
+        return learn(self, classes, examples, out)
+
+    def described(self, classes: Classes | Sequence[str] | None) -> Classes | None:
         """Return classes with their semantics: names alone are described as the run's own were."""
         names = names_in(Path(classes)) if isinstance(classes, (str, Path)) else classes
         if names is None or isinstance(names, Mapping):

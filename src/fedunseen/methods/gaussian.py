@@ -405,6 +405,7 @@ class Gaussian(ClosedForm):
     """
 
     Settings = GaussianSettings
+    task = "any-shot"
 
     def solve(self, sums: Params) -> Params:
         """Return the model of these sums: no seed, no order, no rounds."""
@@ -466,6 +467,12 @@ class Gaussian(ClosedForm):
             weight[new], bias[new] = self.describe(params, semantics[new])
         return torch.addmm(bias[: len(semantics)], features - params["centre"], weight[: len(semantics)].T)
 
+    def known_scores(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return (n, C) the scores of the model's own classes, those of :meth:`extend` too."""
+        return torch.addmm(
+            params["bias"], self.backbone(params, inputs).double() - params["centre"], params["weight"].T
+        )
+
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
         observed = (params["count"] > 0) & (params["described"] > 0)
@@ -519,9 +526,9 @@ class Gaussian(ClosedForm):
         told = torch.ones(classes) if described is None else torch.from_numpy(np.asarray(described)).double()
         told[:before] = torch.maximum(told[:before], params["described"])
         kernel = self._kernel(params)
-        # the class means of before, from what they had effected
+        # the class means of before, from what they had effected, under the descriptions of before
         old = torch.nonzero(params["count"] > 0)[:, 0]
-        a = _covariance(kernel, semantics[old], told[old])
+        a = _covariance(kernel, self.semantics.double().cpu()[old], params["described"][old])
         a.diagonal().add_(1 / params["count"][old])
         apart = torch.zeros(classes, width, dtype=torch.float64)
         apart[old] = a @ params["effect"][old]

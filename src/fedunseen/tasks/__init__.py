@@ -1,10 +1,11 @@
 """What a model is for: which samples clients hold, what a round is judged by, what a run reports and predicts."""
 
-from fedunseen.tasks.base import EvaluationSettings, Prediction, Question, Task, Trained
+from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained
 
-__all__ = ["TASKS", "EvaluationSettings", "Prediction", "Question", "Task", "Trained"]
+__all__ = ["TASKS", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained"]
 
 TASKS = {
     "zero-shot": "fedunseen.tasks.zero_shot:ZeroShot",
     "few-shot": "fedunseen.tasks.few_shot:FewShot",
+    "any-shot": "fedunseen.tasks.any_shot:AnyShot",
 }

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
@@ -24,7 +25,7 @@ from fedunseen.federation.federation import Federation, mean_terms
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
 
-__all__ = ["EvaluationSettings", "Prediction", "Question", "Task", "Trained", "percent"]
+__all__ = ["EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent"]
 
 
 class EvaluationSettings(Settings):
@@ -88,6 +89,14 @@ class Question:
     support: Examples | None = None
     top: int | None = None
     among: str = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What a run knows once it has learnt classes: the class space with them, and the model."""
+
+    space: ClassSpace
+    params: Params
 
 
 class Trained(Protocol):
@@ -255,6 +264,19 @@ class Task(ABC):
             DataError: an input or a class is wrong.
             ExperimentError: the run's model cannot do this.
         """
+
+    @classmethod
+    def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
+        """Add classes to a finished run for good, from descriptions, examples, or both.
+
+        Raises:
+            DataError: a class or an example is wrong.
+            ExperimentError: the run's model cannot do this; here, none can.
+        """
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} cannot keep classes that it learns after training: give them with "
+            "every call of predict"
+        )
 
     def shared_lines(self, round: int, result: RoundResult) -> dict[str, Any]:
         """Return what every task's line of metrics has: losses, who took part, and what travelled."""

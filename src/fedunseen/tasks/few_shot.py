@@ -342,6 +342,11 @@ class FewShot(Task):
                 f"method.name = {run.method_name!r} learns classes from examples: give a folder with a folder of "
                 "examples for each class, --support FOLDER"
             )
+        if question.classes is not None or question.among != "all":
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} learns classes from examples alone, --support FOLDER: leave out "
+                "--classes, --class and --among"
+            )
         if question.top is not None and question.top < 1:
             raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
         method = run.method

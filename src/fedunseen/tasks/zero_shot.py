@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,11 +21,21 @@ from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Candidates, Method
 from fedunseen.metrics import Answers, accuracies, best_factor
-from fedunseen.tasks.base import Classes, EvaluationSettings, Prediction, Question, Task, Trained, percent
+from fedunseen.tasks.base import (
+    Classes,
+    EvaluationSettings,
+    Examples,
+    Learnt,
+    Prediction,
+    Question,
+    Task,
+    Trained,
+    percent,
+)
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, summary_tensors
 
-__all__ = ["ZeroShot", "added_classes"]
+__all__ = ["ZeroShot", "added_classes", "candidates", "grown", "ranked"]
 
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
@@ -137,13 +147,7 @@ class ZeroShot(Task):
                 f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
                 "method, for example fedzsl, to predict others"
             )
-        allowed = {"all": np.ones(len(names), dtype=bool), "unseen": ~seen, "given": given}.get(among)
-        if allowed is None:
-            raise ExperimentError(f"--among {among}: choose all, unseen or given")
-        if not allowed.any():
-            raise ExperimentError(f"--among {among}: there is no such class; give some with --classes")
-        if question.top is not None and question.top < 1:
-            raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
+        allowed = candidates(question, seen, given)
         rows = run.read_inputs(question.inputs)
         scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
         scaled_semantics = torch.from_numpy(run.scaled_semantics(semantics))
@@ -164,10 +168,61 @@ class ZeroShot(Task):
             score = method.scores if seen[allowed].any() else method.unseen_scores
             blocks = [score(params, part, scaled_semantics) for part in torch.split(scaled, _BLOCK)]
             scores = torch.cat(blocks).numpy()
-        scores = scores - factor * seen
-        kept = np.flatnonzero(allowed)
-        order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, : question.top]
-        return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+        return ranked(names, scores - factor * seen, allowed, question.top)
+
+    @classmethod
+    def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
+        """Add classes by their descriptions: to a model that scores descriptions they are known at once."""
+        method = run.method
+        if support is not None:
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} cannot learn from examples once it is trained: run "
+                "method.name = 'gaussian', on the same features or on those of this run (encoder.name = 'run')"
+            )
+        if not method.zero_shot:
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
+                "method, for example fedzsl, to add others"
+            )
+        space = grown(run.space, *added_classes(run.space, classes)[:2])
+        params = run.params
+        if method.generates:
+            semantics = torch.from_numpy(run.scaled_semantics(space.semantics))
+            among = Candidates(space.names, semantics, space.seen, space.unseen)
+            params = method.complete(params, among, run.manifest["seed"])
+        return Learnt(space, params)
+
+
+def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which classes (C,) are ranked.
+
+    Raises:
+        ExperimentError: none is, or the question is wrong.
+    """
+    among = question.among
+    allowed = {"all": np.ones(len(seen), dtype=bool), "unseen": ~seen, "given": given}.get(among)
+    if allowed is None:
+        raise ExperimentError(f"--among {among}: choose all, unseen or given")
+    if not allowed.any():
+        raise ExperimentError(f"--among {among}: there is no such class; give some with --classes")
+    if question.top is not None and question.top < 1:
+        raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
+    return allowed
+
+
+def ranked(
+    names: Sequence[str], scores: NDArray[Any], allowed: NDArray[np.bool_], top: int | None
+) -> list[list[Prediction]]:
+    """Rank the allowed classes of each row of scores (n, C), best first; of equal ones the first."""
+    kept = np.flatnonzero(allowed)
+    order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
+    return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+
+
+def grown(space: ClassSpace, names: Sequence[str], semantics: NDArray[np.float64]) -> ClassSpace:
+    """Return a class space with these classes: its own first, perhaps described anew, then new, unseen ones."""
+    new = np.arange(len(space.names), len(names))
+    return replace(space, names=tuple(names), semantics=semantics, unseen=np.concatenate([space.unseen, new]))
 
 
 def added_classes(

@@ -1,0 +1,115 @@
+"""A party is taken out of a finished run: exactly, where the server has kept each party's sums."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.files import write_json, write_tensors
+from fedunseen.engines import RoundResult
+from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.experiment.learn import free_folder
+from fedunseen.experiment.registry import find, task_of
+from fedunseen.experiment.run import Run, load_run
+from fedunseen.federation import State
+from fedunseen.federation.directory import Checkpoint, RunDirectory
+from fedunseen.federation.rounds import Choice
+from fedunseen.strategies import Reply
+from fedunseen.strategies.summed import forget as without
+from fedunseen.strategies.summed import kept_sums
+
+__all__ = ["forget"]
+
+_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "result.json", "metrics.jsonl")
+
+
+def forget(run: Run, party: str, out: str | Path) -> Run:
+    """Write the run as it would be if a party had never taken part: bit for bit, and nothing is trained anew.
+
+    Args:
+        run: of a method in closed form, one seed; its data are read again, to measure the new model.
+        party: the name of a party of a deployment, or the number of a client, counted from 0.
+        out: the new run directory.
+
+    Raises:
+        ExperimentError: the method is trained, so that the party is in every parameter; or there is no such party.
+        FedUnseenError: its sums were not kept, or it was the only one.
+        RunDirectoryError: ``out`` holds something, or a checkpoint is lost.
+    """
+    experiment = run.experiment
+    method = find("method", experiment.method.name)
+    if run.seeds:
+        raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
+    if method.trained:
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} is trained, so that every party is in every parameter: run it "
+            "again without the party, or a method in closed form, for example gaussian"
+        )
+    if not find("strategy", experiment.strategy.name).merges or run.pooled:
+        raise ExperimentError(
+            f"under strategy.name = {experiment.strategy.name!r} no party's sums are kept at a server: run with a "
+            "strategy that merges, for example fedavg"
+        )
+    folder = free_folder(out)
+    client = _client(run, party)
+    benchmark = load_data(experiment, experiment.run.seed)
+    task_class = task_of(experiment)
+    partition = partition_of(experiment, benchmark, experiment.run.seed)
+    federation = assemble(experiment, task_class.held(benchmark), partition)
+    task = task_class(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
+    checkpoint = RunDirectory(run.path).newest_checkpoint(federation.device)
+    if checkpoint is None:
+        raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
+    server, params = without(checkpoint.state, client)
+    state = State(checkpoint.rounds, server, params, {})
+    replies = [
+        Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
+        for k, sums in kept_sums(server).items()
+    ]
+    result = RoundResult(server, params, replies, lambda place: dict(replies[place].update), {}, 0, 0)
+    choice = Choice(None, float(run.result["calibration_factor"]))
+    (model,) = federation.models(state)
+    line = task.measure(state.round - 1, result, [model], {}, choice)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
+    forgotten = [*run.manifest.get("forgotten", ()), party]
+    write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten})
+    directory = RunDirectory(partial)
+    lines = [{**old, **(line if i == len(run.metrics) - 1 else {})} for i, old in enumerate(run.metrics)]
+    for one in lines:
+        directory.add_metrics(one)
+    write_tensors(directory.model_path, model)
+    directory.save_checkpoint(Checkpoint(state.round, params, server, {}))
+    numbers = {**run.result, **task.numbers(lines, len(lines), directory.model_path)}
+    drawn = task.summary(model, numbers)
+    counts = np.array(drawn["client_counts"])
+    counts[client] = 0
+    write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
+    directory.finish({**numbers, "run": str(folder), "forgotten": forgotten})
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+    return load_run(folder, run.weights, run.overrides)
+
+
+def _client(run: Run, party: str) -> int:
+    """Return the place of a party among the clients.
+
+    Raises:
+        ExperimentError: there is none of that name.
+    """
+    listed = run.path / "parties.json"
+    clients = run.experiment.partition.clients
+    names = [str(client) for client in range(clients)]
+    if listed.exists():
+        parties: list[dict[str, Any]] = json.loads(listed.read_bytes())
+        names = [str(one["name"]) for one in parties]
+    if party not in names:
+        raise ExperimentError(f"--party {party}: " + unknown("party", party, names))
+    return names.index(party)

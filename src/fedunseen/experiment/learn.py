@@ -1,0 +1,82 @@
+"""A finished run learns classes: ``fedunseen learn`` and :meth:`fedunseen.Run.learn`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, RunDirectoryError
+from fedunseen.core.files import write_json, write_tensors
+from fedunseen.experiment.registry import task_of
+from fedunseen.experiment.run import Run, load_run
+from fedunseen.federation.directory import RunDirectory, load_params
+from fedunseen.tasks.base import Classes, Examples, Learnt
+
+__all__ = ["free_folder", "learn"]
+
+_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "result.json")  # the rest is copied
+
+
+def learn(
+    run: Run, classes: Classes | Sequence[str] | None, examples: Examples | None, out: str | Path | None = None
+) -> Run:
+    """Return the run with classes that it has learnt since; see :meth:`fedunseen.Run.learn`."""
+    if classes is None and examples is None:
+        raise DataError("there is nothing to learn: give classes, examples, or both")
+    run = run.seeds[0] if run.seeds else run
+    folder = free_folder(out) if out is not None else None
+    learnt = task_of(run.experiment).learn(run, run.described(classes), examples)
+    if folder is None:
+        made = replace(run)
+        vars(made).update(space=learnt.space, params=learnt.params)
+        return made
+    _write(run, learnt, folder)
+    return load_run(folder, run.weights, run.overrides)
+
+
+def free_folder(out: str | Path) -> Path:
+    """Return the path of a folder that may be written.
+
+    Raises:
+        RunDirectoryError: it holds something already.
+    """
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunDirectoryError(f"{folder} holds something already: name another directory with --out")
+    return folder
+
+
+def _write(run: Run, learnt: Learnt, folder: Path) -> None:
+    """Write the run directory beside its final place and move it there whole."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
+    before, names = set(run.space.names), learnt.space.names
+    added = [name for name in names if name not in before]
+    write_json(partial / "manifest.json", {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *added]})
+    learnt.space.save(partial / "classes.csv")
+    write_tensors(partial / "model.safetensors", learnt.params)
+    drawn = {name: value.numpy() for name, value in load_params(run.path / "evaluation.safetensors").items()}
+    write_tensors(partial / "evaluation.safetensors", _widened(drawn, len(run.space.names), len(names)))
+    RunDirectory(partial).finish({**run.result, "run": str(folder), "learnt": added})
+    if folder.exists():
+        folder.rmdir()
+    partial.rename(folder)
+
+
+def _widened(tensors: Mapping[str, NDArray[Any]], before: int, now: int) -> dict[str, NDArray[Any]]:
+    """Add empty places for new classes to what the report draws: nobody trained on them and no test had them."""
+    found = dict(tensors)
+    for name, value in tensors.items():
+        if name.startswith("curve_") or name.endswith(("labels", "answers", "images")):
+            continue
+        wide = [(0, now - before) if length == before else (0, 0) for length in value.shape]
+        if any(after for _, after in wide):
+            found[name] = np.pad(value, wide, constant_values=np.nan if value.dtype.kind == "f" else 0)
+    return found

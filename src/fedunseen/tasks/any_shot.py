@@ -1,0 +1,140 @@
+"""Any-shot: classes that are described, shown by examples, or both, at any time after training.
+
+It is judged as zero-shot is. At the end of a run it also asks what a few examples of the unseen classes would add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.data.tables import composed
+from fedunseen.evaluation.any_shot import curve
+from fedunseen.methods.gaussian import Gaussian
+from fedunseen.tasks.base import Classes, Examples, Learnt, Prediction, Question, Trained
+from fedunseen.tasks.few_shot import example_folders
+from fedunseen.tasks.zero_shot import ZeroShot, added_classes, candidates, grown, ranked
+
+__all__ = ["AnyShot"]
+
+_BLOCK = 64  # samples scored at once: images may take much memory on their way
+_SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's curve
+_SUPPORTING = 5  # classes named beside each prototype
+
+
+class AnyShot(ZeroShot):
+    """Recognises classes by descriptions, by examples, or by both."""
+
+    name = "any-shot"
+
+    def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return what zero-shot runs draw, and what examples of unseen classes add.
+
+        Returns:
+            Beside those of :class:`ZeroShot`, where the clients' sums were merged: ``prototype_deviation`` (C,), how
+            far each prototype may be off, in deviations of a sample from its class's mean; ``support_classes`` and
+            ``support_weights`` (C, 5), whose means count most in each; and the ``curve_...`` of
+            :func:`fedunseen.evaluation.any_shot.curve`.
+        """
+        tensors = super().summary(params, result)
+        method, benchmark = self.federation.method, self.benchmark
+        if not self.federation.strategy.merges or not isinstance(method, Gaussian):
+            return tensors
+        observed = torch.nonzero(params["count"] > 0)[:, 0].cpu().numpy()
+        weights = method.support(params, method.semantics).cpu().numpy()
+        best = np.argsort(-np.abs(weights), axis=1, kind="stable")[:, :_SUPPORTING]
+        tensors |= {
+            "prototype_deviation": params["variance"].sqrt().cpu().numpy(),
+            "support_classes": observed[best],
+            "support_weights": np.take_along_axis(weights, best, axis=1),
+        }
+        rows = benchmark.test_unseen
+        with torch.no_grad():
+            parts = [method.backbone(params, inputs).double().cpu() for inputs in self.federation.batches(rows)]
+        rng = stream(self.federation.seed, "examples of unseen classes")
+        return tensors | curve(method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng)
+
+    @classmethod
+    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+        """Rank classes; those of ``question.support`` are learnt first, for this question alone."""
+        if question.support is None:
+            return super().predict(run, question)
+        examples = _examples(question.support)
+        learnt = cls.learn(run, question.classes, examples)
+        space, method = learnt.space, run.method
+        assert isinstance(method, Gaussian)
+        described = added_classes(run.space, question.classes)
+        names = {*examples, *(name for name, given in zip(described[0], described[3], strict=True) if given)}
+        seen = np.isin(np.arange(len(space.names)), space.seen)
+        allowed = candidates(question, seen, np.array([name in names for name in space.names]))
+        rows = _scaled(run, run.read_inputs(question.inputs))
+        with torch.no_grad():
+            blocks = [method.known_scores(learnt.params, part) for part in torch.split(rows, _BLOCK)]
+        scores = torch.cat(blocks).numpy() - float(run.result["calibration_factor"]) * seen
+        return ranked(space.names, scores, allowed, question.top)
+
+    @classmethod
+    def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
+        """Add classes, or add to classes: descriptions, examples, or both."""
+        method = run.method
+        assert isinstance(method, Gaussian)
+        names, semantics, _, _ = added_classes(run.space, classes)
+        examples = {} if support is None else _examples(support)
+        before = len(names)
+        for name in examples:
+            if name not in names:
+                _check_spelling(name, names)
+                names.append(name)
+        # A class that nobody describes has a row all the same, which the model does not read.
+        unread = np.repeat(run.space.semantics[run.space.seen].mean(axis=0)[None], len(names) - before, axis=0)
+        space = grown(run.space, names, np.concatenate([semantics, unread]))
+        described = np.ones(len(names), dtype=bool)
+        described[before:] = False
+        told = run.params["described"].cpu().numpy() > 0
+        again = (semantics[: len(told)] != run.space.semantics).any(axis=1)  # described since
+        described[: len(told)] = told | again
+        count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()
+        for name, some in examples.items():
+            with torch.no_grad():
+                features = method.backbone(run.params, _scaled(run, run.read_inputs(some))).double()
+            if not bool(torch.isfinite(features).all()):
+                raise DataError(f"the examples of {name!r} hold numbers that are not finite: leave those out")
+            place = names.index(name)
+            count[place], total[place] = len(features), features.sum(0)
+        scaled = torch.from_numpy(run.scaled_semantics(space.semantics))
+        return Learnt(space, method.extend(run.params, scaled, count, total, described))
+
+
+def _examples(support: Examples) -> dict[str, Any]:
+    """Return the examples of each class."""
+    found = dict(example_folders(Path(support)) if isinstance(support, (str, Path)) else support)
+    if not found:
+        raise DataError("there are no examples: give some of at least one class")
+    return found
+
+
+def _check_spelling(name: str, names: list[str]) -> None:
+    """Refuse a new class whose name is that of another, written differently.
+
+    Raises:
+        DataError: says both.
+    """
+    alike = [other for other in names if composed(other).casefold() == composed(name).casefold()]
+    if alike:
+        raise DataError(
+            f"the examples are of {name!r}, and there is a class {alike[0]!r}: name the folder {alike[0]!r} if they "
+            "are the same, and otherwise something else"
+        )
+
+
+def _scaled(run: Trained, samples: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(run.scaler(samples) if samples.ndim == 2 else samples)
