@@ -1,0 +1,200 @@
+"""What a newcomer gets from folders of his own: ``init``, ``run`` and ``predict``, typed as docs/own-data.md says.
+
+``python benchmarks/own_data.py DATA OUT`` unpacks the data sets in DATA to folders as a newcomer has them, calls the
+command in processes of their own, and prints a table: seconds, ZSL, U, S, H, and beside them the best of some settings
+that were tried by hand and chosen on the *test* numbers, which no first attempt can beat fairly. ``--only NAME,...``
+takes some of the cases, ``--no-tuning`` leaves out what is tried by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+from PIL import Image
+
+ANIMALS = (
+    "bear", "camel", "dolphin", "elephant", "fox", "leopard", "lion", "rabbit", "seal", "tiger", "whale", "wolf",
+)  # fmt: skip
+UNSEEN = ("leopard", "whale", "wolf")
+NEW = ("a cat", "a hot dog", "a parrot", "a sunflower", "an owl", "a dragonfly", "a chickadee", "a woman in uniform")
+PHOTOS = ("cat", "hot_dog", "parrot", "sunflower", "owl", "dragonfly", "bird", "grace_hopper")  # of NEW, in its order
+
+BY_HAND: dict[str, tuple[str, ...]] = {
+    "fedzsl, lr 0.05": ("method.name=fedzsl", "strategy.name=fedavg", "strategy.rounds=20", "method.lr=0.05"),
+    "fedzsl, lr 0.2": ("method.name=fedzsl", "strategy.name=fedavg", "strategy.rounds=20", "method.lr=0.2"),
+    "eszsl, 1 and 1": ("method.name=eszsl", "method.log_gamma=1", "method.log_lambda=1"),
+    "eszsl, 0 and 0": ("method.name=eszsl", "method.log_gamma=0", "method.log_lambda=0"),
+    "gaussian, shrinkage 0.1": ("method.shrinkage=0.1",),
+    "gaussian, shrinkage 0.5": ("method.shrinkage=0.5",),
+    "gaussian, raw features": ("data.features=[]", "data.semantics=[]"),
+}
+"""Settings that somebody who knows the field would try."""
+
+
+def main() -> None:
+    """Ask for the folders, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, help="with cifar100, omniglot, xlsa17 and photos")
+    parser.add_argument("out", type=Path, help="where folders and runs go")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(CASES), help="cases, by their names")
+    parser.add_argument("--no-tuning", action="store_true", help="leave out what is tried by hand")
+    if sys.argv[1:] == ["--smallest"]:  # to see that it runs
+        with tempfile.TemporaryDirectory() as folder:
+            smallest(Path(folder))
+            measure("smallest", Path(folder) / "smallest", {}, folder=Path(folder))
+        return
+    args = parser.parse_args()
+    print("| data | classes | seconds | ZSL | U | S | H | best by hand, in hindsight: ZSL | H |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|---|", flush=True)
+    for name in args.only:
+        place = args.out / name
+        if not place.exists():
+            CASES[name](args.data, place)
+        measure(name, place, {} if args.no_tuning else BY_HAND, args.out)
+    if "photos60" in args.only:
+        print(f"\nphotos named among {len(NEW)} new classes by name: {name_photos(args.out, args.data / 'photos')}")
+
+
+def measure(name: str, place: Path, by_hand: dict[str, tuple[str, ...]], folder: Path) -> None:
+    """Let the command find an experiment, run it, and print a line."""
+    file, begin = folder / f"{name}.toml", time.perf_counter()
+    command("init", place, "--out", file, "--force")
+    result = run(file, folder / f"run-{name}")
+    seconds = time.perf_counter() - begin
+    tried = {
+        what: run(file, folder / f"run-{name}-{i}", settings) for i, (what, settings) in enumerate(by_hand.items())
+    }
+    best = []
+    for number in ("zsl", "gzsl_harmonic"):
+        what = max(tried, key=lambda one: tried[one][number]) if tried else ""
+        best.append(f"{tried[what][number]:.1f} ({what})" if tried else "-")
+    classes = sum(1 for _ in (folder / f"run-{name}" / "classes.csv").open(encoding="utf-8")) - 1
+    own = " | ".join(f"{result[key]:.1f}" for key in ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"))
+    print(f"| {name} | {classes} | {seconds:.0f} | {own} | {' | '.join(best)} |", flush=True)
+
+
+def run(file: Path, out: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Run an experiment, or take the result of an earlier call, and return its numbers."""
+    if not (out / "result.json").exists():
+        overrides = [part for setting in settings for part in ("--set", setting)]
+        command("run", file, "--out", out, *overrides)
+    done: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
+    return done
+
+
+def name_photos(folder: Path, photos: Path) -> str:
+    """Ask the run on 60 classes for classes that it never heard of."""
+    paths = [photos / f"{name}.jpg" for name in PHOTOS]
+    given = [part for name in NEW for part in ("--class", name)]
+    told = json.loads(command("predict", folder / "run-photos60", *paths, *given, "--among", "given", "--json"))
+    right = [one["classes"][0]["name"] == wanted for one, wanted in zip(told, NEW, strict=True)]
+    return f"{sum(right)} of {len(right)}"
+
+
+def command(*arguments: Any) -> str:
+    """Call the command in a process of its own, and return its standard output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fedunseen", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"fedunseen {' '.join(map(str, arguments))}: {done.stderr}")
+    return done.stdout
+
+
+def cifar(data: Path, place: Path, names: Sequence[str], count: int, unseen: Sequence[str] = ()) -> None:
+    """Unpack photos of CIFAR-100; without ``unseen``, no class table is written."""
+    sheets = {path.stem.split("_", 1)[1]: path for path in (data / "cifar100").glob("*.webp")}
+    for name in names:
+        with Image.open(sheets[name]) as file:
+            sheet = np.asarray(file.convert("RGB"))
+        tiles = sheet.reshape(sheet.shape[0] // 32, 32, -1, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3)
+        (place / name).mkdir(parents=True)
+        for i, tile in enumerate(tiles[:count]):
+            Image.fromarray(tile).save(place / name / f"{i:03d}.png")
+    if unseen:
+        rows = [f"{name},{'unseen' if name in unseen else 'seen'}" for name in names]
+        (place / "classes.csv").write_text("\n".join(["name,split", *rows]) + "\n", "utf-8")
+
+
+def photos12(data: Path, place: Path) -> None:
+    """Twelve animals of 40 photos, three of them unseen."""
+    cifar(data, place, ANIMALS, 40, UNSEEN)
+
+
+def photos60(data: Path, place: Path) -> None:
+    """Sixty classes of 100 photos, and no class table: every fifth class is kept apart."""
+    names = sorted(path.stem.split("_", 1)[1] for path in (data / "cifar100").glob("*.webp"))
+    cifar(data, place, [name for i, name in enumerate(names) if i % 5 < 3], 100)
+
+
+def omniglot(data: Path, place: Path) -> None:
+    """The alphabets of Omniglot, 40 characters of each by one hand; their names say nothing of how they look."""
+    with zipfile.ZipFile(data / "omniglot" / "images_background.zip") as archive:
+        inside: dict[str, list[str]] = {}
+        for name in sorted(archive.namelist()):
+            if name.endswith("_01.png"):
+                inside.setdefault(name.split("/")[1], []).append(name)
+        for alphabet, names in inside.items():
+            target = place / alphabet.replace("(", "").replace(")", "")
+            target.mkdir(parents=True)
+            for i, name in enumerate(names[:40]):
+                (target / f"{i:02d}.png").write_bytes(archive.read(name))
+
+
+def awa1(data: Path, place: Path) -> None:
+    """The features of AWA1 with its attributes, as a folder."""
+    from fedunseen.data import ClassSpace
+
+    root = data / "xlsa17" / "AWA1_LAMPERT"
+    features, split = (scipy.io.loadmat(root / f"{name}.mat") for name in ("res101", "att_splits"))
+    labels = features["labels"].ravel() - 1
+    names = [str(name[0]) for name in split["allclasses_names"].ravel()]
+    train = split["trainval_loc"].ravel() - 1
+    seen = np.unique(labels[train])
+    unseen = np.setdiff1d(np.unique(labels), seen)
+    columns = tuple(f"attribute {i}" for i in range(len(split["att"])))
+    none = np.array([], dtype=np.int64)
+    ClassSpace(tuple(names), split["att"].T, columns, seen, none, unseen).save(place / "classes.csv")
+    marks = np.full(len(labels), "test")
+    marks[train] = "train"
+    np.savez(place / "features.npz", features=features["features"].T.astype(np.float32), labels=labels, split=marks)
+
+
+def smallest(folder: Path) -> None:
+    """Four colours of three pictures each, with descriptions."""
+    random = np.random.default_rng(0)
+    rows = ["name,split,r,g,b"]
+    for name, colour in {
+        "red": (200, 30, 30),
+        "green": (30, 200, 30),
+        "lime": (120, 220, 60),
+        "pink": (230, 90, 150),
+    }.items():
+        (folder / "smallest" / name).mkdir(parents=True)
+        rows.append(f"{name},{'unseen' if name == 'pink' else 'seen'},{','.join(map(str, colour))}")
+        for i in range(3):
+            noisy = np.clip(np.array(colour) + random.integers(-20, 21, (8, 8, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).save(folder / "smallest" / name / f"{i}.png")
+    (folder / "smallest" / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
+
+
+CASES: dict[str, Callable[[Path, Path], None]] = {
+    "photos12": photos12,
+    "awa1": awa1,
+    "omniglot": omniglot,
+    "photos60": photos60,
+}
+
+if __name__ == "__main__":
+    main()
