@@ -128,18 +128,18 @@ def cifar(data: Path, place: Path, names: Sequence[str], count: int, unseen: Seq
 
 
 def photos12(data: Path, place: Path) -> None:
-    """Twelve animals of 40 photos, three of them unseen."""
+    """Unpack twelve animals of 40 photos, three of them unseen."""
     cifar(data, place, ANIMALS, 40, UNSEEN)
 
 
 def photos60(data: Path, place: Path) -> None:
-    """Sixty classes of 100 photos, and no class table: every fifth class is kept apart."""
+    """Unpack sixty classes of 100 photos, and no class table: every fifth class is kept apart."""
     names = sorted(path.stem.split("_", 1)[1] for path in (data / "cifar100").glob("*.webp"))
     cifar(data, place, [name for i, name in enumerate(names) if i % 5 < 3], 100)
 
 
 def omniglot(data: Path, place: Path) -> None:
-    """The alphabets of Omniglot, 40 characters of each by one hand; their names say nothing of how they look."""
+    """Unpack the alphabets of Omniglot, 40 characters of each by one hand; their names say nothing of how they look."""
     with zipfile.ZipFile(data / "omniglot" / "images_background.zip") as archive:
         inside: dict[str, list[str]] = {}
         for name in sorted(archive.namelist()):
@@ -153,7 +153,7 @@ def omniglot(data: Path, place: Path) -> None:
 
 
 def awa1(data: Path, place: Path) -> None:
-    """The features of AWA1 with its attributes, as a folder."""
+    """Write the features of AWA1 and its attributes as a folder."""
     from fedunseen.data import ClassSpace
 
     root = data / "xlsa17" / "AWA1_LAMPERT"
@@ -172,7 +172,7 @@ def awa1(data: Path, place: Path) -> None:
 
 
 def smallest(folder: Path) -> None:
-    """Four colours of three pictures each, with descriptions."""
+    """Write four colours of three pictures each, with descriptions."""
     random = np.random.default_rng(0)
     rows = ["name,split,r,g,b"]
     for name, colour in {
