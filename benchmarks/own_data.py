@@ -166,7 +166,7 @@ def awa1(data: Path, place: Path) -> None:
     columns = tuple(f"attribute {i}" for i in range(len(split["att"])))
     none = np.array([], dtype=np.int64)
     ClassSpace(tuple(names), split["att"].T, columns, seen, none, unseen).save(place / "classes.csv")
-    marks = np.full(len(labels), "test")
+    marks = np.full(len(labels), "test", dtype="U5")
     marks[train] = "train"
     np.savez(place / "features.npz", features=features["features"].T.astype(np.float32), labels=labels, split=marks)
 
