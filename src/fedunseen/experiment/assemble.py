@@ -14,7 +14,6 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics, make_partition
-from fedunseen.data.partition import NEVER
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment.encoding import encode, make_backbone
@@ -23,11 +22,9 @@ from fedunseen.experiment.rules import BUILDING, PRESENCE, Built, Presence, obey
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.federation import Federation
+from fedunseen.federation.federation import one_place, suited
 from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
-from fedunseen.strategies.peers import Peers
-from fedunseen.strategies.selective import Selective, travelling
-from fedunseen.strategies.summed import Summed
 from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
@@ -116,7 +113,7 @@ def assemble(
     device, task, seed = find_device(experiment.run.device), task_of(experiment), experiment.run.seed
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
     if strategy.pools:
-        partition = _in_one_place(partition)
+        partition = one_place(partition)
     partition = task.able(partition, benchmark, experiment.method)
     obey(BUILDING, Built(experiment, benchmark, fits_scaling=scaler is None))
     obey(PRESENCE, Presence(experiment, partition))
@@ -125,11 +122,7 @@ def assemble(
     first = to_device(method.init(stream(seed, "initialisation")), device)
     sizes = {name: value.numel() for name, value in first.items()}
     obey(BUILDING, Built(experiment, benchmark, method, first))
-    if method.compares:
-        strategy = Peers(strategy, method.settings.exclusive)
-    strategy, first = _selective(strategy, method, first)
-    if not method.trained and strategy.merges:
-        strategy = Summed(strategy, first)
+    strategy, first = suited(strategy, method, first)
     strategy = _private(experiment, strategy, benchmark, partition)
     strategy = _robust(experiment, strategy, method, benchmark, partition, inputs)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
@@ -168,12 +161,6 @@ def assemble(
     )
 
 
-def _in_one_place(partition: Partition) -> Partition:
-    """Give one client all samples."""
-    everything = np.unique(np.concatenate(partition.clients))
-    return Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, NEVER))
-
-
 def _inputs(
     experiment: Experiment, benchmark: Benchmark, scaler: Scaler | None, device: torch.device
 ) -> tuple[Scaler, Tensor]:
@@ -194,17 +181,6 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Tensor) -> Met
     if method.frozen and len(benchmark.train):
         method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)])
     return method
-
-
-def _selective(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:
-    """Wrap a strategy of which not all parameters travel; return it and those that do."""
-    if not strategy.merges:
-        return strategy, params
-    chosen = travelling(list(params), strategy.settings.shared, method.private)
-    stays = {key: value for key, value in params.items() if key not in chosen}
-    if not stays:
-        return strategy, params
-    return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}
 
 
 def _held(benchmark: Benchmark, partition: Partition) -> dict[int, NDArray[np.int64]]:

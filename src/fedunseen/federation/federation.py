@@ -13,14 +13,18 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark, Partition, Scaler
+from fedunseen.data.partition import NEVER
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
 from fedunseen.evaluation import answer
 from fedunseen.methods import Candidates, Method
 from fedunseen.metrics import Answers
 from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies.peers import Peers
+from fedunseen.strategies.selective import selective
+from fedunseen.strategies.summed import Summed
 from fedunseen.threats.attacks import Attack
 
-__all__ = ["Federation", "State", "drawn_clients", "mean_terms"]
+__all__ = ["Federation", "State", "drawn_clients", "mean_terms", "one_place", "suited"]
 
 _NUMBERS = 2**24  # of the samples scored at once: bounds memory
 
@@ -106,6 +110,8 @@ class Federation:
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
         self.scaler = scaler or Scaler((), {})
         if engine is None:
+            strategy, self.first = suited(strategy, method, self.first)
+            self.partition = partition = one_place(partition) if strategy.pools else partition
             engine = InProcess(strategy, Worker(method, strategy, self.inputs, self.labels, partition.clients, seed))
         self.engine = engine
         self.seed, self.fraction, self.poisson, self.attack = seed, fraction, poisson, attack
@@ -188,6 +194,31 @@ class Federation:
         step = max(1, min(4096, _NUMBERS // numbers))
         for start in range(0, len(rows), step):
             yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.inputs.device)]
+
+
+def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:
+    """Wrap a strategy by what a method needs of any: a peer model, parameters that stay with clients, sums.
+
+    Args:
+        strategy: as the user names it.
+        method: what clients learn.
+        params: all parameters before round 0.
+
+    Returns:
+        The strategy, and the parameters that travel.
+    """
+    if method.compares:
+        strategy = Peers(strategy, method.settings.exclusive)
+    strategy, params = selective(strategy, method.private, params)
+    if not method.trained and strategy.merges:
+        strategy = Summed(strategy, params)
+    return strategy, params
+
+
+def one_place(partition: Partition) -> Partition:
+    """Give one client all samples."""
+    everything = np.unique(np.concatenate(partition.clients))
+    return Partition((everything,), np.zeros(1, dtype=np.int64), np.full(1, NEVER))
 
 
 def drawn_clients(fraction: float, present: int) -> int:

@@ -17,7 +17,7 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
 from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["Selective", "corrected_in_part", "matches", "travelling"]
+__all__ = ["Selective", "corrected_in_part", "matches", "selective", "travelling"]
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -121,3 +121,23 @@ class Selective(Wrapper):
         update, inner = super().finish(instruction, travelled, within("inner/", client_state))
         own = {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
         return update, under("inner/", inner) | under("own/", own)
+
+
+def selective(strategy: Strategy, private: Sequence[str], params: Params) -> tuple[Strategy, Params]:
+    """Wrap a strategy where not all parameters travel; otherwise, or where nothing merges, return it as it is.
+
+    Args:
+        strategy: its ``shared`` says which parameters may travel.
+        private: patterns of those that never do.
+        params: all of them, before round 0.
+
+    Returns:
+        The strategy, and the parameters that travel.
+    """
+    if not strategy.merges:
+        return strategy, params
+    chosen = travelling(list(params), strategy.settings.shared, private)
+    stays = {key: value for key, value in params.items() if key not in chosen}
+    if not stays:
+        return strategy, params
+    return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}

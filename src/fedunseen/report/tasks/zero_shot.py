@@ -19,6 +19,7 @@ from fedunseen.report.merging import MERGING
 from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names
 from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
 from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
+from fedunseen.report.shots import LATER
 from fedunseen.report.theory import THEORY
 
 __all__ = ["SECTIONS"]
@@ -211,6 +212,7 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
 SECTIONS = (
     Section(HEADER, lambda facts: {"zsl": facts.whole.result["zsl"]}),
     WARNINGS,
+    LATER,
     Section(SHORT_TEMPLATE, _short),
     Section(NUMBERS, _numbers),
     SEEDS,
