@@ -20,6 +20,7 @@ from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
 from fedunseen.cli.init import init
 from fedunseen.cli.learn import forget, learn
+from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 
@@ -53,6 +54,7 @@ Where to begin:
   fedunseen init FOLDER          write an experiment for your own pictures or features
   fedunseen data check FOLDER    see what your own data lack, and how to use them
   fedunseen predict RUN IMAGE    let a trained model name what is in a picture
+  fedunseen serve RUN            try a trained model in the browser, and call it over HTTP
   fedunseen doctor               see what is installed, and how to get what is missing
   fedunseen --help               list all commands; fedunseen COMMAND --help explains one
 """
@@ -225,6 +227,7 @@ app.command()(init)
 app.command()(learn)
 app.command()(forget)
 app.command()(export)
+app.command()(serve)
 app.command()(sweep)
 app.command()(sweeps)
 app.command()(certs)

@@ -1,0 +1,156 @@
+"""The model card of a run: what the model is, what it learnt from, how good it is and how that was chosen, as Markdown.
+
+It begins with the block of YAML that model hubs read, so that it can be uploaded as a model's ``README.md`` as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedunseen.core.files import write_text
+from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
+from fedunseen.report.reproduce import command
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.run import Run
+
+__all__ = ["model_card", "write_card"]
+
+SELECTED = {
+    "validation": "on validation classes, by a run of its own that saw no test sample",
+    "best-on-test": "on the test set, so that these numbers flatter",
+    "last": "not at all: the last round was taken",
+}
+_LISTED = 30  # classes that are named
+
+
+def model_card(run: Run) -> str:
+    """Return the model card of a complete run, of one seed or of several.
+
+    Example:
+        >>> import tempfile
+        >>> from fedunseen import Experiment, run
+        >>> quick = {"strategy.rounds": 1, "data.train_per_class": 2, "data.test_per_class": 2}
+        >>> quick |= {"evaluation.selection": "last", "method.kl": 0}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     card = model_card(run(Experiment.load("digit-pairs", quick), folder))
+        >>> [line for line in card.splitlines() if line.startswith("#")]
+        ['# digit-pairs', '## Data', '## Classes', '## Method', '## Numbers', '## Privacy', '## Limits',
+         '## How to use it']
+    """
+    first = run.seeds[0] if run.seeds else run
+    experiment, space, manifest = first.experiment, first.space, first.manifest
+    few_shot = "few_shot" in run.result
+    head = {
+        "library_name": "fedunseen",
+        "tags": ["federated-learning", "few-shot" if few_shot else "zero-shot", experiment.method.name],
+        "datasets": [experiment.data.name],
+    }
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---", ""]
+    what = "learns new classes from a few examples" if few_shot else "recognises classes from their attributes"
+    lines += [
+        f"# {experiment.name}",
+        "",
+        f"A model that {what}, trained by federated learning: every client kept its samples, and only what it learnt "
+        "from them was merged.",
+        "",
+    ]
+    lines += ["## Data", ""]
+    shape = " x ".join(map(str, manifest["input_shape"]))
+    lines += [
+        f"- Benchmark: `{experiment.data.name}`; one sample is {shape} numbers.",
+        f"- Encoder before the model: `{experiment.encoder.name}`.",
+        f"- Clients: {experiment.partition.clients}, partition `{experiment.partition.kind}`.",
+    ]
+    lines += [f"- Fingerprint of the data: `{manifest['data']}`."] if isinstance(manifest.get("data"), str) else []
+    unseen = [space.names[c] for c in space.unseen]
+    lines += [
+        "",
+        "## Classes",
+        "",
+        f"- {len(space.seen)} seen in training, of which {len(space.validation)} are validation classes; "
+        f"{len(unseen)} unseen.",
+        f"- {space.attributes} attributes describe a class." if space.attributes else "- No attributes describe them.",
+        f"- Unseen: {_listed(unseen)}.",
+        "",
+        "## Method",
+        "",
+        f"- Method `{experiment.method.name}`, strategy `{experiment.strategy.name}`.",
+    ]
+    if "rounds" in run.result:
+        chosen = (
+            f", of which round {run.result['selected_round']} is the model" if "selected_round" in run.result else ""
+        )
+        lines += [f"- {run.result['rounds']} rounds{chosen}."]
+    lines += [f"- Seeds: {', '.join(map(str, run.result.get('seeds', [manifest['seed']])))}."]
+    again, whole = command(run.manifest["experiment"])
+    made = "Made by" if whole else "Made by, with the experiment of `manifest.json` written to that file,"
+    lines += [f"- {made}:", "", *(f"      {line}" for line in again.splitlines()), ""]
+    lines += ["## Numbers", "", *_numbers(run.result), ""]
+    selection = run.result.get("selection", experiment.evaluation.selection)
+    lines += [f"Round, calibration and settings were chosen {SELECTED[selection]}.", ""]
+    for one in run.result.get("warnings", []):
+        lines += [f"**Something seems to be wrong:** {one['what']} {one['remedy']}", ""]
+    lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
+    lines += ["```python", "from fedunseen import load_run", "", f'run = load_run("{run.path.name}")']
+    if few_shot:
+        lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
+    else:
+        lines += ['print(run.predict("picture.png", top=3))']
+    lines += ["```", "", f"In a browser, and for other programs: `fedunseen serve {run.path.name}`."]
+    return "\n".join(lines) + "\n"
+
+
+def write_card(run: Run, path: Path | None = None) -> Path:
+    """Write the model card of a complete run, by default as ``README.md`` in the run directory."""
+    target = path if path is not None else run.path / "README.md"
+    write_text(target, model_card(run))
+    return target
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return (", ".join(names[:_LISTED]) or "none") + more
+
+
+def _numbers(result: Any) -> list[str]:
+    """Return the table of the accuracies in percent."""
+    words = {one.name: one.words for one in ZERO_SHOT_MEASURES}
+    rows = ["| accuracy | % | what it is |", "|---|--:|---|"]
+    for name, title in TITLES.items():
+        if name not in result:
+            continue
+        spread = ""
+        if f"{name}_ci95" in result:
+            spread = f" ± {result[f'{name}_ci95']:.1f} (95 % interval)"
+        elif f"{name}_sd" in result:
+            spread = f" ± {result[f'{name}_sd']:.1f} (standard deviation over seeds)"
+        rows.append(f"| {title} | {result[name]:.1f}{spread} | {words.get(name, '')} |")
+    return rows
+
+
+def _privacy(run: Run) -> list[str]:
+    privacy = run.manifest["experiment"].get("privacy")
+    if not privacy:
+        return [
+            "- Merged without differential privacy. What the model says of one client's data is not bounded.",
+            "- Updates were seen by the server one by one: there is no secure aggregation.",
+        ]
+    told = f"- Merged with `{privacy['name']}` differential privacy."
+    spent = run.result.get("privacy") or {}
+    if isinstance(spent, dict) and "epsilon" in spent:
+        told += f" Epsilon {spent['epsilon']:.2f} at delta {spent.get('delta', 0):g}."
+    return [told, "- The server itself saw every update: it is trusted."]
+
+
+def _limits(few_shot: bool) -> list[str]:
+    lines = [
+        "- It answers with one of the classes that it is given, also for a sample of none of them.",
+        "- Its numbers hold for samples like those of the benchmark, prepared in the same way.",
+        "- A softmax of its scores is no probability of being right: nothing has calibrated it to be one.",
+    ]
+    if not few_shot:
+        lines.append("- A class is told from others by its attributes alone: two classes with the same ones are one.")
+    return lines

@@ -1,0 +1,177 @@
+"""What stands before the service: who may ask, how much may be sent, and how long that may take."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["Guard", "Limits", "Measured", "is_loopback"]
+
+OPEN = ("/", "/health")  # need no token: the page holds no secret, and who watches the service has none
+_DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender hears why
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a client may ask for.
+
+    Attributes:
+        body: bytes of a request.
+        upload: seconds in which a request has to arrive.
+        answer: seconds after which a client is told that the answer takes too long.
+        waiting: predictions at most that wait for their turn.
+    """
+
+    body: int = 10 * 2**20
+    upload: float = 20.0
+    answer: float = 60.0
+    waiting: int = 64
+
+
+class Measured:
+    """What ``/metrics`` tells; a service has its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "fedunseen_requests", "Requests that were answered.", ["method", "path", "status"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "fedunseen_request_seconds", "From a request's first byte to its answer.", ["path"], registry=self.registry,
+            buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
+        )  # fmt: skip
+        self.samples = Counter("fedunseen_samples", "Samples for which classes were ranked.", registry=self.registry)
+        self.added = Gauge("fedunseen_added_classes", "Classes added to those of the run.", registry=self.registry)
+        self.waiting = Gauge("fedunseen_waiting", "Questions that wait for the model.", registry=self.registry)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine can reach an address.
+
+    Example:
+        >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")]
+        [True, True, True, False, False]
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Guard:
+    """ASGI middleware: refuses what may not be asked before any of it is read.
+
+    Args:
+        app: the service.
+        token: what clients must send as ``Authorization: Bearer TOKEN``; None asks for none.
+        local: only this machine can reach the service. Then a request must name it as the local machine, so that a web
+            page elsewhere cannot reach it under a name of its own.
+        limits: of a request.
+        measured: where requests are counted.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, local: bool, limits: Limits, measured: Measured) -> None:
+        self.app, self.token, self.local, self.limits, self.measured = app, token, local, limits, measured
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 500
+
+        async def tell(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Cache-Control"] = "no-store"
+                headers["Referrer-Policy"] = "no-referrer"
+                headers["Content-Security-Policy"] = _POLICY
+            await send(message)
+
+        try:
+            headers = Headers(scope=scope)
+            code, why = self._refusal(scope, headers)
+            if code:
+                more = {"WWW-Authenticate": "Bearer"} if code == 401 else {"Connection": "close"}
+                if code == 413:
+                    await self._discard(receive)
+                await JSONResponse({"detail": why}, code, more)(scope, receive, tell)
+            else:
+                await self.app(scope, self._bounded(receive), tell)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")  # the pattern: names of classes make no new series
+            self.measured.requests.labels(scope["method"], path, str(status)).inc()
+            self.measured.seconds.labels(path).observe(time.monotonic() - began)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str]:
+        host = headers.get("host", "")
+        name = urlsplit(f"//{host}").hostname or ""
+        if self.local and not is_loopback(name):
+            return 421, "this service answers on its own machine only: ask for it as localhost or 127.0.0.1"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            return 403, "a page of another site asks: only this service's own page may"
+        if self.token is not None and scope["path"] not in OPEN:
+            said = headers.get("authorization", "")
+            if not hmac.compare_digest(said.encode("utf-8"), f"Bearer {self.token}".encode()):
+                return 401, "a token is needed: send it as Authorization: Bearer TOKEN"
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit():
+            return 400, "the header Content-Length is no number"
+        if len(length) > 18 or int(length) > self.limits.body:
+            return 413, self._too_large()
+        return 0, ""
+
+    def _too_large(self) -> str:
+        return f"the request is larger than {self.limits.body / 2**20:g} MiB: send less at a time"
+
+    def _bounded(self, receive: Receive) -> Receive:
+        taken, end = 0, time.monotonic() + self.limits.upload
+        done = False  # the whole request is here: what comes then is the client's leaving, for which nobody waits
+
+        async def bounded() -> Message:
+            nonlocal taken, done
+            try:
+                async with asyncio.timeout(max(0.0, end - time.monotonic()) if not done else None):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the request took too long to arrive: send it again") from None
+            if message["type"] == "http.request":
+                taken += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    done = True
+            if taken > self.limits.body:
+                raise HTTPException(413, self._too_large())
+            return message
+
+        return bounded
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read and forget a request that is too large: a sender who is cut off does not hear the answer."""
+        taken = 0
+        try:
+            async with asyncio.timeout(self.limits.upload):
+                while taken < _DISCARDED * self.limits.body:
+                    message = await receive()
+                    taken += len(message.get("body", b""))
+                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                        return
+        except TimeoutError:
+            return

@@ -1,0 +1,365 @@
+"""A run at work: its model is loaded once, and classes can be added to it and taken away while it serves.
+
+Nothing here knows of HTTP. One thread at a time may call a :class:`Recogniser`; the service sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.files import write_tensors
+from fedunseen.data.base import BenchmarkLoader
+from fedunseen.data.features import FEATURE_SUFFIXES
+from fedunseen.data.tables import plain
+from fedunseen.experiment import Run
+from fedunseen.experiment.naming import semantics_of_names
+from fedunseen.experiment.registry import find
+from fedunseen.federation.directory import load_params
+from fedunseen.tasks.zero_shot import added_classes
+
+__all__ = ["Added", "Among", "Effect", "Ranked", "Recogniser"]
+
+Among = Literal["all", "unseen", "given"]
+Kind = Literal["pictures", "text", "features"]
+
+ADDED = 1000  # classes at most that can be added
+LONGEST_NAME = 100  # characters
+LASTING = "added-classes.safetensors"  # in the run directory
+_DRAWN = {"digit-pairs": 2, "digits": 1}  # benchmarks of scikit-learn's digits: how many stand side by side
+
+
+class Ranked(NamedTuple):
+    """One class of a ranking.
+
+    Attributes:
+        name: the class.
+        score: in the method's own units; seen classes are lowered by the run's calibration factor.
+        probability: the softmax of the scores of all classes that were ranked.
+        kind: ``seen`` or ``unseen`` in training, or ``added``.
+    """
+
+    name: str
+    score: float
+    probability: float
+    kind: str
+
+
+class Effect(NamedTuple):
+    """What an attribute adds to a class's score, compared with a class that has the mean of all classes."""
+
+    attribute: str
+    value: float
+    effect: float
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """A class that was added.
+
+    Attributes:
+        name: of the class.
+        attributes: (attributes,), raw as in ``classes.csv``; None for a class learnt from examples.
+        examples: (n, ...) samples of it; None for a class that is described.
+        lasting: it stays when the service ends.
+    """
+
+    name: str
+    attributes: NDArray[np.float64] | None = None
+    examples: NDArray[Any] | None = None
+    lasting: bool = False
+
+
+class Recogniser:
+    """A run's model, and the classes that were added to it.
+
+    Args:
+        run: a complete run whose strategy merges. Of several seeds, the first one's model serves.
+
+    Attributes:
+        run: the run, or the first of its seeds.
+        kind: what it is given: ``pictures``, ``text`` or ``features``.
+        by_attributes: classes can be added by their attributes.
+        by_sentence: they can be added by a name or a few words, which the run's text encoder describes.
+        by_examples: classes are learnt from examples.
+        added: the added classes by name, in the order in which they came.
+
+    Raises:
+        ExperimentError: the run has no merged model.
+        DataError: the file of its lasting classes is damaged.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.whole, self.run = run, run.seeds[0] if run.seeds else run
+        experiment = self.run.experiment
+        if not find("strategy", experiment.strategy.name).merges:
+            raise ExperimentError(
+                f"{run.path}: under strategy.name = {experiment.strategy.name!r} every client keeps its own model, so "
+                "there is none to serve: run with a strategy that merges"
+            )
+        method = self.run.method
+        self.by_examples = method.task == "few-shot"
+        self.by_attributes = not self.by_examples and method.zero_shot
+        self.by_sentence = self.by_attributes and getattr(experiment.data, "text_encoder", None) is not None
+        loader: type[BenchmarkLoader] = find("data", experiment.data.name)
+        own = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
+        self.kind: Kind = "text" if hasattr(loader, "read_texts") else "pictures" if own else "features"
+        self.added: dict[str, Added] = {}
+        self._path = run.path / LASTING
+        if self._path.exists():
+            self._restore()
+        _ = self.run.params, self.run.scaler  # read now, not with the first question
+
+    # What it is.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample, as the model takes it."""
+        return tuple(self.run.manifest["input_shape"])
+
+    @property
+    def drawn(self) -> dict[str, int] | None:
+        """How a picture is drawn by hand: digits side by side, height and width in pixels; None where it is not."""
+        count = _DRAWN.get(self.run.experiment.data.name)
+        return None if count is None else {"digits": count, "height": 8, "width": 8 * count}
+
+    def attribute_values(self) -> list[dict[str, Any]]:
+        """Say of each attribute its name, its group, its least and greatest value, and whether it is yes or no."""
+        space = self.run.space
+        group_of = {column: group for group, columns in space.attribute_groups.items() for column in columns}
+        told = []
+        for column, name in enumerate(space.attribute_names):
+            values = space.semantics[:, column]
+            told.append(
+                {
+                    "name": name,
+                    "group": group_of.get(column),
+                    "least": float(values.min()),
+                    "greatest": float(values.max()),
+                    "binary": bool(np.isin(values, (0.0, 1.0)).all()),
+                }
+            )
+        return told
+
+    def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
+        """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""
+        space = self.run.space
+        told: list[dict[str, Any]] = []
+        if not self.by_examples:
+            for c, name in enumerate(space.names):
+                kind = "seen" if c in space.seen else "unseen"
+                more = {"attributes": space.semantics[c].tolist()} if attributes else {}
+                told.append({"name": name, "kind": kind, "lasting": True, **more})
+        for added in self.added.values():
+            one: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
+            if added.examples is not None:
+                one["examples"] = len(added.examples)
+            elif attributes and added.attributes is not None:
+                one["attributes"] = added.attributes.tolist()
+            told.append(one)
+        return told
+
+    # Classes that come and go.
+
+    def imagine(self, words: str) -> NDArray[np.float64]:
+        """Return what the run's text encoder makes of a class's name or a few words (attributes,).
+
+        Raises:
+            DataError: there is no word in them.
+            ExperimentError: the run's classes are described by attributes.
+        """
+        return semantics_of_names([words], self.run.space, self.run.experiment.data)[words]
+
+    def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
+        """Return a class's attributes (attributes,), from all values or from those that are not 0 by name.
+
+        Raises:
+            DataError: an attribute is unknown, or a value is no finite number.
+        """
+        space = self.run.space
+        if isinstance(attributes, Mapping):
+            for name in attributes:
+                if name not in space.attribute_names:
+                    raise DataError(unknown("attribute", str(name), space.attribute_names))
+            values = [attributes.get(name, 0.0) for name in space.attribute_names]
+        else:
+            values = list(attributes)
+        if len(values) != space.attributes:
+            raise DataError(f"there are {len(values)} attributes, but this run's classes have {space.attributes}")
+        for name, value in zip(space.attribute_names, values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e30:
+                raise DataError(f"the attribute {name!r} must be a finite number")
+        row = np.array(values, dtype=np.float64)
+        if not row.any():
+            raise DataError("all attributes are 0: a class needs at least one that it has")
+        return row
+
+    def add(self, added: Added) -> None:
+        """Add a class; it competes from the next question on.
+
+        Raises:
+            DataError: the name or what describes the class is wrong.
+            ExperimentError: the run cannot learn a class in this way.
+        """
+        name = added.name
+        if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME or "/" in name:
+            raise DataError(
+                f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no space around it"
+            )
+        taken = list(self.added) if self.by_examples else [*self.run.space.names, *self.added]
+        for other in taken:
+            if plain(other) == plain(name):
+                raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
+        if len(self.added) >= ADDED:
+            raise DataError(f"{ADDED} classes have been added, which is the most: take one away first")
+        if added.attributes is not None and not self.by_attributes:
+            how = "from examples: give pictures or samples of it" if self.by_examples else "only in training"
+            raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
+        if added.examples is not None and not self.by_examples:
+            how = "from attributes: describe it" if self.by_attributes else "only in training"
+            raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
+        if added.attributes is None and (added.examples is None or not len(added.examples)):
+            raise DataError("nothing describes the class: give attributes, or examples")
+        if added.attributes is not None:  # the run's own check: scaling must leave something of it
+            self.run.scaled_semantics(np.concatenate([self.run.space.semantics, added.attributes[None]]))
+        self._keep({**self.added, name: added}, added.lasting)
+
+    def remove(self, name: str) -> None:
+        """Take an added class away.
+
+        Raises:
+            KeyError: there is no added class of that name.
+        """
+        left = {other: added for other, added in self.added.items() if other != name}
+        self._keep(left, self.added[name].lasting)
+
+    def _keep(self, added: dict[str, Added], lasting: bool) -> None:
+        """Take these as the added classes; write those that last if one of them came or went."""
+        if lasting:
+            tensors: dict[str, NDArray[Any]] = {}
+            for i, one in enumerate(one for one in added.values() if one.lasting):
+                what = "attributes" if one.attributes is not None else "examples"
+                value = one.attributes if one.attributes is not None else one.examples
+                assert value is not None  # `add` refuses it
+                tensors[f"{i:04d}/{what}/{one.name}"] = value
+            write_tensors(self._path, tensors or {"none": np.zeros(1)})
+        self.added = added
+
+    def _restore(self) -> None:
+        """Read the classes that an earlier service was told to keep."""
+        try:
+            tensors = load_params(self._path)
+        except RunDirectoryError:
+            raise DataError(f"{self._path} is damaged: delete it, and add the lasting classes again") from None
+        for key, tensor in sorted(tensors.items()):
+            _, what, name = (*key.split("/", 2), "", "")[:3]
+            if what == "attributes":
+                self.added[name] = Added(name, attributes=tensor.numpy(), lasting=True)
+            elif what == "examples":
+                self.added[name] = Added(name, examples=tensor.numpy(), lasting=True)
+
+    # Questions.
+
+    def read(self, path: Path) -> NDArray[Any]:
+        """Read a file as samples (n, ...), as the run takes them.
+
+        Raises:
+            DataError: it is damaged, or of another kind than the run's.
+        """
+        if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
+            raise DataError(
+                f"{path}: this run takes feature vectors: give a file that ends in {', '.join(FEATURE_SUFFIXES)}"
+            )
+        return self.run.read(path)
+
+    def samples(self, rows: Any) -> NDArray[Any]:
+        """Return samples (n, ...) from numbers.
+
+        Raises:
+            DataError: they are no numbers, not finite, or of another shape than the run's.
+        """
+        try:
+            given = np.asarray(rows)
+        except ValueError:
+            raise DataError("the samples are not equally long: give a list of numbers for each") from None
+        return self.run.read_inputs(given)
+
+    def rank(self, samples: NDArray[Any], among: Among = "all", top: int | None = None) -> list[list[Ranked]]:
+        """Rank the classes for each sample, best first; at equal scores an added class comes first.
+
+        Raises:
+            DataError: a sample is wrong, or there are too few classes.
+            ExperimentError: there is no such class to rank.
+        """
+        if self.by_examples:
+            if among != "all":
+                raise ExperimentError(f"among {among}: this run learns all classes from examples: leave it out")
+            if len(self.added) < 2:
+                raise ExperimentError(
+                    f"this run learns classes from examples, and there are {len(self.added)}: add at least two first"
+                )
+            support = {one.name: one.examples for one in self.added.values() if one.examples is not None}
+            rankings = self.run.predict(samples, support=support)
+        else:
+            if among == "given" and not self.added:
+                raise ExperimentError("among given: no class has been added yet")
+            rankings = self.run.predict(samples, self._described(), among=among)
+        seen = {self.run.space.names[c] for c in self.run.space.seen}
+        answers = []
+        for ranking in rankings:
+            scores = np.array([one.score for one in ranking])
+            if not np.isfinite(scores).all():
+                raise DataError("the model's scores of a sample are not finite: its numbers are too large")
+            odds = np.exp(scores - scores.max())
+            shares = (odds / odds.sum()).tolist()
+            found = [
+                Ranked(one.name, one.score, share, self._kind(one.name, seen))
+                for one, share in zip(ranking, shares, strict=True)
+            ]
+            answers.append(sorted(found, key=lambda one: (-one.score, one.kind != "added"))[:top])
+        return answers
+
+    def explain(self, sample: NDArray[Any], names: Sequence[str], most: int = 6) -> dict[str, list[Effect]]:
+        """Say which attributes speak most for or against classes, given one sample (1, ...).
+
+        An attribute's effect is the slope of the class's score in it, times by how much the class has more of it than
+        the mean of all classes. Where scores are linear in the attributes, the effects add up to the class's lead over
+        that mean, before calibration. A method that scores by classifiers, not by attributes, gives none.
+        """
+        if not self.by_attributes or self.run.method.generates:
+            return {}
+        run, method = self.run, self.run.method
+        known, semantics, _, _ = added_classes(run.space, self._described())
+        rows = run.read_inputs(sample)
+        scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
+        described = torch.from_numpy(run.scaled_semantics(semantics)).requires_grad_()
+        with torch.enable_grad():
+            scores = method.scores(run.params, scaled, described)
+            if not scores.requires_grad:
+                return {}
+            effects = {}
+            for name in names:
+                c = known.index(name)
+                (slope,) = torch.autograd.grad(scores[0, c], described, retain_graph=True)
+                effect = (slope[c] * (described[c] - described.mean(0))).detach().numpy()
+                order = np.argsort(-np.abs(effect), kind="stable")[:most]
+                effects[name] = [
+                    Effect(run.space.attribute_names[j], float(semantics[c, j]), float(effect[j]))
+                    for j in order
+                    if effect[j] != 0
+                ]
+        return effects
+
+    def _described(self) -> dict[str, Sequence[float]] | None:
+        described = {one.name: one.attributes.tolist() for one in self.added.values() if one.attributes is not None}
+        return described or None
+
+    def _kind(self, name: str, seen: set[str]) -> str:
+        return "added" if name in self.added else "seen" if name in seen else "unseen"

@@ -1,0 +1,103 @@
+"""What clients send, as samples: files and numbers of which nothing is trusted.
+
+A file is looked at before it is decoded: its size, its format, and how many pixels it says it has. Then it is read as
+``fedunseen predict`` reads it. Messages name a file as the client does, never where it lies here.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.features import FEATURE_SUFFIXES
+from fedunseen.data.images import UNREADABLE
+from fedunseen.serve.model import Recogniser
+
+__all__ = ["MOST_PIXELS", "MOST_SAMPLES", "TooLargeError", "checked", "read_file", "read_texts"]
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+MOST_PIXELS = 40_000_000  # of a picture; more than a telephone's camera makes, and 120 MB when decoded
+MOST_SAMPLES = 1000  # in one request
+_SHOWN = 80  # characters of a file's name
+
+
+class TooLargeError(DataError):
+    """Something that was sent is larger than this service takes: send less at a time."""
+
+
+def read_file(model: Recogniser, name: str, content: bytes) -> NDArray[Any]:
+    """Return what a file holds as samples (n, ...).
+
+    Args:
+        model: for whom.
+        name: as the client calls it.
+        content: the file.
+
+    Raises:
+        DataError: it is empty, damaged, or of another kind than the run's samples.
+        TooLargeError: it holds too many pixels or samples.
+    """
+    shown = "".join(c if c.isprintable() else "?" for c in PurePath(name).name)[:_SHOWN] or "file"
+    if not content:
+        raise DataError(f"{shown} is empty")
+    suffix = PurePath(name).suffix.lower()
+    if suffix not in FEATURE_SUFFIXES:
+        suffix = ".txt" if model.kind == "text" else f".{_format(shown, content)}"
+    with tempfile.TemporaryDirectory(prefix="fedunseen-") as folder:
+        path = Path(folder) / f"upload{suffix}"
+        path.write_bytes(content)
+        try:
+            return checked(model.read(path))
+        except DataError as error:
+            raise type(error)(str(error).replace(str(path), shown)) from None
+
+
+def _format(shown: str, content: bytes) -> str:
+    """Return a picture's format, from its first bytes alone."""
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+            (width, height), kind = picture.size, str(picture.format)
+    except Image.DecompressionBombError:
+        raise TooLargeError(f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller") from None
+    except UNREADABLE:
+        raise DataError(f"{shown} is not a readable picture ({', '.join(FORMATS)})") from None
+    if width * height > MOST_PIXELS:
+        raise TooLargeError(f"{shown} has {width * height:,} pixels, more than {MOST_PIXELS:,}: make it smaller")
+    return kind.lower()
+
+
+def read_texts(model: Recogniser, texts: Sequence[Any]) -> NDArray[Any]:
+    """Return texts as samples (n, ...).
+
+    Raises:
+        DataError: the run takes no texts, or one is empty or has no word that is known.
+    """
+    if model.kind != "text":
+        raise DataError(f"this run takes {model.kind}, not text")
+    if not texts or not all(isinstance(one, str) and one.strip() for one in texts):
+        raise DataError("text must be a list of texts, none of them empty")
+    if len(texts) > MOST_SAMPLES:
+        raise TooLargeError(f"there are {len(texts)} texts: send at most {MOST_SAMPLES} at a time")
+    lines = "\n".join(" ".join(one.split()) for one in texts)
+    return read_file(model, "text.txt", lines.encode("utf-8", "replace"))
+
+
+def checked(samples: NDArray[Any]) -> NDArray[Any]:
+    """Return samples (n, ...) if they are not too many.
+
+    Raises:
+        TooLargeError: they are.
+    """
+    if len(samples) > MOST_SAMPLES:
+        raise TooLargeError(f"there are {len(samples)} samples: send at most {MOST_SAMPLES} at a time")
+    if not len(samples):
+        raise DataError("there is no sample: send at least one")
+    return np.asarray(samples)

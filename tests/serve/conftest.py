@@ -1,0 +1,60 @@
+"""What the tests of the service share: finished runs, and a client that speaks to the service in this process."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.serve import Recogniser
+from fedunseen.serve.app import create_app
+
+
+@pytest.fixture(autouse=True)
+def single_thread(one_thread):
+    """Every model here is small."""
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """A run of digit-pairs that recognises the examples, not to be written to."""
+    settings = {"strategy.rounds": 12, "evaluation.selection": "last", "evaluation.clients": False, "method.kl": 0}
+    settings |= {"evaluation.embedding": False, "evaluation.theory": False, "data.test_per_class": 4}
+    return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("digits") / "run").path
+
+
+@pytest.fixture(scope="session")
+def features(make_folder, tmp_path_factory):
+    """A run on feature vectors of nine numbers and classes of six attributes, not to be written to."""
+    folder = tmp_path_factory.mktemp("features")
+    tree = {
+        "name": "small",
+        "data": {"name": "folder", "root": str(make_folder(folder / "data")), "features": ["standard"]},
+        "partition": {"kind": "pccd", "clients": 3},
+        "method": {"name": "fedzsl", "hidden": [16], "lr": 0.05, "kl": 0.0, "consistency": 0.0, "batch_size": 8},
+        "strategy": {"name": "fedavg", "rounds": 4, "local_epochs": 1},
+    }
+    return run(Experiment.from_dict(tree), folder / "run").path
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory):
+    """A few-shot run on single digits, not to be written to."""
+    tree = {
+        "name": "few",
+        "data": {"name": "digits"},
+        "partition": {"kind": "iid", "clients": 2},
+        "method": {"name": "protonet", "hidden": [32], "ways": 3, "queries": 5},
+        "strategy": {"name": "fedavg", "rounds": 2},
+        "evaluation": {"selection": "last", "episodes": 10, "validation_episodes": 5},
+    }
+    return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("few") / "run").path
+
+
+@pytest.fixture
+def client():
+    """Open a run as a client of its service: ``client(path, token=...)``."""
+
+    def opened(path, **options):
+        app = create_app(Recogniser(load_run(path)), **options)
+        return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+
+    return opened

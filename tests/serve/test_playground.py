@@ -1,0 +1,233 @@
+"""The page of the service in a real browser: drawing, adding a class, undo, keyboard, telephone."""
+
+import os
+import shutil
+import socket
+import threading
+
+import pytest
+
+from fedunseen import load_run
+from fedunseen.serve import Recogniser
+from fedunseen.serve.app import create_app
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def served():
+    """Serve a run in a thread; return where."""
+    import uvicorn
+
+    running = []
+
+    def start(path, **options):
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        app = create_app(Recogniser(load_run(path)), **options)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        running.append((server, thread, listening))
+        return f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+    yield start
+    for server, thread, listening in running:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Open a page; nothing may go wrong on it, and nothing may be asked of another place."""
+    contexts, wrong = [], []
+
+    def visit(url, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
+        )
+        page.goto(url)
+        page.wait_for_selector("#work:not([hidden]), #login:not([hidden])")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def best(page, name):
+    """Wait until the model says a class."""
+    says(page, "#best b", name)
+
+
+def says(page, place, text):
+    """Wait until a text stands somewhere; the page's policy forbids what Playwright would do to wait for a function."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(place)).to_have_text([text], timeout=120_000)  # and nowhere else
+
+
+def draw(page, *strokes):
+    """Draw with the mouse: strokes of points in the canvas, in parts of its width and height."""
+    box = page.locator("#canvas").bounding_box()
+    for stroke in strokes:
+        at = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*at[0])
+        page.mouse.down()
+        for point in at[1:]:
+            page.mouse.move(*point, steps=4)
+        page.mouse.up()
+
+
+FOUR = [[(0.24, 0.15), (0.13, 0.58), (0.36, 0.58)], [(0.3, 0.38), (0.28, 0.88)]]
+SEVEN = [[(0.64, 0.16), (0.85, 0.16), (0.72, 0.86)], [(0.68, 0.52), (0.83, 0.52)]]
+
+
+def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digits):
+    page = opened(served(digits))
+    page.select_option("#among", "unseen")
+    draw(page, *FOUR)
+    says(page, "#best", "Draw a digit in each half.")
+    draw(page, *SEVEN)
+    best(page, "47")
+    assert page.locator("#why-list .name").all_text_contents()[:2] in (["left 4", "right 7"], ["right 7", "left 4"])
+
+    page.fill("#name", "forty-seven")
+    page.get_by_label("left 4", exact=True).check()
+    page.get_by_label("right 7", exact=True).check()
+    page.get_by_role("button", name="Add the class").click()
+    best(page, "forty-seven")
+    assert page.locator("#added .name").all_text_contents() == ["forty-seven"]
+    page.select_option("#among", "given")
+    says(page, "#ranking .number", "100.0 %")
+    page.get_by_role("button", name="Undo the last one").click()
+    best(page, "47")
+    assert page.locator("#among").input_value() == "all"  # no added class is left to rank
+    page.get_by_role("button", name="Clear").click()
+    assert page.locator("#best").text_content() == "Nothing yet."
+
+
+def test_a_picture_is_recognised_and_what_is_none_is_said(served, opened, digits):
+    from test_service import EXAMPLES
+
+    page = opened(served(digits))
+    page.select_option("#among", "unseen")
+    page.set_input_files("#file", EXAMPLES / "85.png")
+    best(page, "85")
+    assert page.locator("#shown").is_visible()
+    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"nothing"})
+    says(page, "#input-error", "a.png is not a readable picture (PNG, JPEG, WEBP, GIF, BMP, TIFF)")
+
+
+def test_the_keyboard_alone_is_enough(served, opened, digits):
+    page = opened(served(digits))
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "typed":
+            break
+    page.keyboard.type("47")
+    page.wait_for_selector("#best b")
+    names = page.evaluate(
+        """() => [...document.querySelectorAll('button, input, select, textarea')]
+            .filter(one => one.checkVisibility())
+            .map(one => one.ariaLabel || one.labels?.[0]?.textContent || one.getAttribute('aria-labelledby')
+                || one.textContent)"""
+    )
+    assert all(name and name.strip() for name in names)
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "name":
+            break
+    page.keyboard.type("mine")
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.ariaLabel") == "left 4":
+            break
+    page.keyboard.press("Space")
+    page.keyboard.press("Enter")
+    says(page, "#said", "The class mine was added.")
+
+
+def test_most_of_the_pairs_that_the_page_writes_itself_are_recognised(served, opened, digits):
+    """The drawing is brought into the shape of the training pictures: without that, hardly any would be."""
+    page = opened(served(digits))
+    page.select_option("#among", "unseen")
+    unseen = [load_run(digits).space.names[c] for c in load_run(digits).space.unseen]
+    right = page.evaluate(
+        """async pairs => {
+            let right = 0;
+            for (const pair of pairs) {
+                strokes = [...pair].flatMap((d, i) => GLYPHS[+d].map(stroke => stroke.map(([x, y]) => [x + i, y])));
+                const form = new FormData();
+                form.append('files', await blobOf(prepared()[0]), 'a.png');
+                const told = await call('/predict?among=unseen&top=1', {method: 'POST', body: form});
+                right += told.answers[0].classes[0].name === pair;
+            }
+            return right;
+        }""",
+        unseen,
+    )
+    assert right >= 15  # of 20
+
+
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_nothing_is_wider_than_the_window(served, opened, digits, width):
+    page = opened(served(digits), viewport={"width": width, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    if folder := os.environ.get("FEDUNSEEN_SCREENSHOTS"):
+        page.fill("#typed", "47")
+        page.wait_for_selector("#best b")
+        page.screenshot(path=f"{folder}/page-{width}.png", full_page=True)
+
+
+def test_a_service_with_a_token_asks_for_it(served, opened, digits):
+    page = opened(served(digits, token="a-token-of-the-tests"))
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    says(page, "#login-error", "This token is not the service's.")
+    page.fill("#token", "a-token-of-the-tests")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#work:not([hidden])")
+
+
+def test_features_with_sliders_and_few_shot_with_examples(served, opened, features, few):
+    page = opened(served(features))
+    assert page.locator("#groups input[type=range]").count() == 6
+    page.fill("#name", "as zebra")
+    page.select_option("#like", "zèbre")
+    page.get_by_role("button", name="Add the class").click()
+    page.wait_for_selector("#added li")
+    page = opened(served(few))
+    for name in ("one", "seven"):
+        page.fill("#typed", "1" if name == "one" else "7")
+        page.fill("#name", name)
+        page.get_by_role("button", name="Take the drawing as an example").click()
+        says(page, "#kept", "1 drawn")
+        page.get_by_role("button", name="Add the class").click()
+        says(page, "#said", f"The class {name} was added.")
+    page.fill("#typed", "1")
+    best(page, "one")

@@ -1,0 +1,151 @@
+"""The service as a process of its own, and what the command refuses before there is one."""
+
+import http.client
+import json
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedunseen.cli import serve as command
+from fedunseen.core.errors import ArgumentError, DataError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digit-pairs" / "47.png"
+
+
+@pytest.fixture
+def started(digits):
+    """Start ``fedunseen serve``; return the process and the port, once it listens."""
+    processes = []
+
+    def start(*options):
+        line = [sys.executable, "-m", "fedunseen", "serve", str(digits), "--port", "0", "--json", *map(str, options)]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        processes.append(process)
+        told = process.stdout.readline()
+        assert told, process.stderr.read()
+        return process, int(json.loads(told)["url"].rstrip("/").rpartition(":")[2])
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def ask(port, method="GET", path="/health", body=None, headers=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection.request(method, path, body, headers or {})
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+def test_it_answers_many_at_once_and_sigterm_ends_it(started):
+    process, port = started()
+    edge = b"--x\r\n"
+    body = edge + b'Content-Disposition: form-data; name="files"; filename="47.png"\r\n\r\n' + EXAMPLE.read_bytes()
+    body += b"\r\n--x--\r\n"
+    answers = []
+
+    def one():
+        form = {"Content-Type": "multipart/form-data; boundary=x"}
+        answers.append(ask(port, "POST", "/predict?among=unseen&top=1", body, form))
+
+    threads = [threading.Thread(target=one) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [status for status, _ in answers] == [200] * 12
+    assert {told["answers"][0]["classes"][0]["name"] for _, told in answers} == {"47"}
+
+    large = 100 * 2**20  # a sender hears why, and the service goes on
+    status, told = ask(port, "POST", "/predict", bytes(large), {"Content-Type": "application/json"})
+    assert (status, told) == (413, {"detail": "the request is larger than 10 MiB: send less at a time"})
+    assert ask(port)[0] == 200
+
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (0, "")
+    first, last = err.splitlines()
+    assert first.startswith("serving ")
+    assert last == "stopped"
+
+
+def test_with_a_certificate_it_speaks_tls(started, tmp_path):
+    pytest.importorskip("cryptography")
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(datetime.now(UTC) - timedelta(1)).not_valid_after(datetime.now(UTC) + timedelta(1))
+    (tmp_path / "c.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    (tmp_path / "k.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )  # fmt: skip
+    (tmp_path / "token").write_text("a-token-of-the-tests\n")
+    options = ("--certificate", tmp_path / "c.pem", "--key", tmp_path / "k.pem", "--token-file", tmp_path / "token")
+    _, port = started("--host", "0.0.0.0", *options)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    for headers, expected in (({}, 401), ({"Authorization": "Bearer a-token-of-the-tests"}, 200)):
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=120)
+        connection.request("GET", "/classes", headers=headers)
+        assert connection.getresponse().status == expected
+
+
+def refused(kind, **options):
+    with pytest.raises(kind) as error:
+        command.serve(Path("nowhere"), **options)
+    return str(error.value)
+
+
+def test_what_the_command_refuses(tmp_path):
+    (tmp_path / "token").write_text("a-token-of-the-tests\n")
+    (tmp_path / "short").write_text("short\n")
+    token = tmp_path / "token"
+    assert refused(ArgumentError, host="0.0.0.0") == (
+        "--host 0.0.0.0 lets other machines in: give --token-file FILE with a token for them"
+    )
+    assert refused(ArgumentError, host="0.0.0.0", token_file=token) == (
+        "--host 0.0.0.0 would send the token in plain text: give --certificate and --key, or --insecure behind a proxy "
+        "that speaks TLS"
+    )
+    assert refused(ArgumentError, certificate=token) == "--certificate and --key go together: give both"
+    assert refused(DataError, certificate=token, key=tmp_path / "none") == f"{tmp_path / 'none'} is missing"
+    assert refused(DataError, token_file=tmp_path / "short") == (
+        f"{tmp_path / 'short'} holds no token: write one line of 16 or more letters and digits"
+    )
+
+
+def test_a_certificate_that_is_none_and_a_port_that_is_taken(digits, tmp_path):
+    (tmp_path / "a.pem").write_text("nothing")
+    with pytest.raises(DataError, match="are no certificate with its key"):
+        command.serve(digits, certificate=tmp_path / "a.pem", key=tmp_path / "a.pem")
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ArgumentError) as error:
+            command.serve(digits, port=port)
+    assert str(error.value) == (
+        f"127.0.0.1:{port} cannot be listened at (Address already in use): choose another --host or --port"
+    )
+
+
+def test_off_loopback_without_a_token_the_exit_code_is_2():
+    line = [sys.executable, "-m", "fedunseen", "serve", "nowhere", "--host", "0.0.0.0"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --host 0.0.0.0 lets other machines in: give --token-file FILE with a token for them\n"

@@ -1,0 +1,348 @@
+"""The service, asked by a client: what it answers, and what it refuses in one sentence."""
+
+import io
+import json
+import shutil
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen import load_run
+from fedunseen.core.errors import DataError
+from fedunseen.serve import Added, Recogniser
+from fedunseen.serve.guard import Limits
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
+TOKEN = "a-token-of-the-tests"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def upload(*names):
+    return [("files", (name, (EXAMPLES / name).read_bytes())) for name in names]
+
+
+def sent(name, content):
+    return [("files", (name, content))]
+
+
+def png(width, height):
+    """A PNG that says that it has so many pixels, and has nothing of them."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    )
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def test_answers_are_the_run_s_own_predictions(digits, client):
+    asked = client(digits)
+    reply = asked.post("/predict?among=unseen&top=3", files=upload("03.png", "47.png", "85.png"))
+    assert reply.status_code == 200
+    answers = reply.json()["answers"]
+    assert [one["input"] for one in answers] == ["03.png", "47.png", "85.png"]
+    assert [one["classes"][0]["name"] for one in answers] == ["03", "47", "85"]
+    expected = load_run(digits).predict([EXAMPLES / one["input"] for one in answers], among="unseen")
+    for one, ranking in zip(answers, expected, strict=True):
+        assert [c["name"] for c in one["classes"]] == [p.name for p in ranking[:3]]
+        assert [c["score"] for c in one["classes"]] == pytest.approx([p.score for p in ranking[:3]], abs=1e-5)
+        odds = np.exp([p.score for p in ranking])
+        assert [c["probability"] for c in one["classes"]] == pytest.approx(odds[:3] / odds.sum(), abs=1e-5)
+        assert {c["kind"] for c in one["classes"]} == {"unseen"}
+
+
+def test_numbers_are_answered_as_files_are(features, client):
+    asked, rows = client(features), np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    by_numbers = asked.post("/predict", json={"features": rows.tolist()}).json()["answers"]
+    by_file = asked.post("/predict", files=sent("a.npy", npy(rows))).json()["answers"]
+    assert [one["input"] for one in by_numbers] == ["[0]", "[1]", "[2]", "[3]"]
+    assert [one["input"] for one in by_file] == ["a.npy[0]", "a.npy[1]", "a.npy[2]", "a.npy[3]"]
+    assert [one["classes"] for one in by_numbers] == [one["classes"] for one in by_file]
+    text = "\n".join(",".join(map(repr, map(float, row))) for row in rows).encode()
+    assert [one["classes"] for one in asked.post("/predict", files=sent("a.csv", text)).json()["answers"]] == [
+        one["classes"] for one in by_file
+    ]
+
+
+def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(digits):
+    model = Recogniser(load_run(digits))
+    sample = model.read(EXAMPLES / "47.png")
+    effects = model.explain(sample, ["47", "12"], most=20)
+    scores = {one.name: one.score for one in model.rank(sample)[0]}
+    factor, seen = model.run.result["calibration_factor"], {model.run.space.names[c] for c in model.run.space.seen}
+    raw = {name: score + factor * (name in seen) for name, score in scores.items()}
+    for name in ("47", "12"):
+        assert sum(one.effect for one in effects[name]) == pytest.approx(
+            raw[name] - np.mean(list(raw.values())), abs=1e-4
+        )
+    assert {one.attribute for one in effects["47"][:2]} == {"left 4", "right 7"}
+
+
+def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, client):
+    asked = client(digits)
+    before = asked.post("/predict", files=upload("47.png")).json()
+    added = asked.post("/classes", json={"name": "forty-seven", "attributes": {"left 4": 1, "right 7": 1}})
+    assert (added.status_code, added.json()) == (201, {"name": "forty-seven", "kind": "added", "lasting": False})
+    first, second = asked.post("/predict", files=upload("47.png")).json()["answers"][0]["classes"][:2]
+    assert (first["name"], second["name"], first["score"]) == ("forty-seven", "47", second["score"])
+    (only,) = asked.post("/predict?among=given", files=upload("47.png")).json()["answers"][0]["classes"]
+    assert (only["name"], only["probability"]) == ("forty-seven", 1.0)
+    assert asked.get("/classes").json()["classes"][-1]["name"] == "forty-seven"
+    assert len(asked.get("/classes").json()["classes"]) == 101
+    assert asked.delete("/classes/forty-seven").status_code == 204
+    assert asked.post("/predict", files=upload("47.png")).json() == before
+    assert asked.delete("/classes/forty-seven").json() == {"detail": "there is no added class of this name"}
+    assert asked.delete("/classes/47").json() == {
+        "detail": "this class is the run's own: only added classes can be taken away"
+    }
+
+
+def test_a_few_shot_run_learns_classes_from_examples(few, client):
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits().images / 16, load_digits().target
+    asked = client(few)
+    assert asked.post("/predict", json={"features": [images[0].ravel().tolist()]}).json() == {
+        "detail": "this run learns classes from examples, and there are 0: add at least two first"
+    }
+
+    def picture(image):
+        file = io.BytesIO()
+        Image.fromarray((image * 255).astype(np.uint8)).save(file, "PNG")
+        return file.getvalue()
+
+    for digit in (6, 7):
+        examples = [("files", (f"{i}.png", picture(one))) for i, one in enumerate(images[labels == digit][:5])]
+        added = asked.post("/classes", data={"name": f"a {digit}"}, files=examples)
+        assert added.json() == {"name": f"a {digit}", "kind": "added", "lasting": False, "examples": 5}
+    queries = [("files", (f"{digit}.png", picture(images[labels == digit][9]))) for digit in (6, 7)]
+    answers = asked.post("/predict", files=queries).json()["answers"]
+    assert [one["classes"][0]["name"] for one in answers] == ["a 6", "a 7"]
+    refused = asked.post("/classes", json={"name": "b", "attributes": [1, 2]})
+    assert refused.status_code == 422
+    assert asked.get("/model").json()["learns"] == {"attributes": False, "sentence": False, "examples": True}
+
+
+def test_lasting_classes_need_a_token_and_are_there_in_the_next_service(features, client, tmp_path):
+    run = shutil.copytree(features, tmp_path / "run")
+    new = {"name": "näw", "attributes": [0.5] * 6, "lasting": True}
+    refused = client(run).post("/classes", json=new)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        403, "a lasting class needs a service with a token: start it with --token-file",
+    )  # fmt: skip
+    asked = client(run, token=TOKEN)
+    assert asked.post("/classes", json=new, headers=HEADERS).status_code == 201
+    assert asked.post("/classes", json={**new, "name": "short", "lasting": False}, headers=HEADERS).status_code == 201
+    later = client(run, token=TOKEN)
+    names = [one["name"] for one in later.get("/classes", headers=HEADERS).json()["classes"]]
+    assert names[-1] == "näw"
+    assert "short" not in names
+    assert client(run).delete("/classes/näw").status_code == 403
+    assert later.delete("/classes/näw", headers=HEADERS).status_code == 204
+    assert len(client(run).get("/classes").json()["classes"]) == 12
+
+
+def test_with_a_token_only_page_and_health_are_open(digits, client):
+    asked = client(digits, token=TOKEN)
+    assert asked.get("/").status_code == asked.get("/health").status_code == 200
+    for path in ("/model", "/classes", "/metrics", "/openapi.json"):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
+            reply = asked.get(path, headers=headers)
+            assert (reply.status_code, reply.json()) == (
+                401, {"detail": "a token is needed: send it as Authorization: Bearer TOKEN"},
+            )  # fmt: skip
+        assert asked.get(path, headers=HEADERS).status_code == 200
+
+
+def test_pages_elsewhere_cannot_ask(digits, client):
+    asked = client(digits)
+    assert asked.get("/health", headers={"Host": "evil.example"}).status_code == 421
+    assert asked.get("/health", headers={"Host": "localhost:8321"}).status_code == 200
+    evil = {"Origin": "http://evil.example"}
+    assert asked.post("/classes", json={"name": "x", "attributes": {"left 4": 1}}, headers=evil).status_code == 403
+    assert asked.get("/health", headers={"Origin": "http://127.0.0.1"}).status_code == 200
+
+
+BAD = {
+    "empty": (sent("a.png", b""), 422, "a.png is empty"),
+    "no picture": (
+        sent("a.png", b"not a picture"), 422, "a.png is not a readable picture (PNG, JPEG, WEBP, GIF, BMP, TIFF)",
+    ),
+    "cut short": (sent("47.png", (EXAMPLES / "47.png").read_bytes()[:60]), 422, "47.png is not a readable picture"),
+    "bomb": (
+        sent("b.png", png(9000, 9000)), 413, "b.png has 81,000,000 pixels, more than 40,000,000: make it smaller",
+    ),
+    "large bomb": (
+        sent("b.png", png(60000, 60000)), 413, "b.png has more than 40,000,000 pixels: make it smaller",
+    ),
+    "wrong width": (
+        sent("a.npy", npy(np.zeros((2, 64)))), 422, "a.npy: its vectors have 64 numbers, but the model takes 128",
+    ),
+    "not finite": (sent("a.npy", npy(np.full((1, 128), np.nan))), 422, "a.npy: 1 of 1 vectors hold NaN or infinity"),
+    "a pickle": (
+        sent("a.npy", npy(np.array([{}, "x"], dtype=object))), 422,
+        "a.npy holds Python objects, which are never loaded: save plain numbers or text",
+    ),
+    "no array": (sent("a.npz", b"PK\x03\x04 nothing"), 422, "a.npz is damaged or not a NumPy file"),
+    "a path": (sent("../../etc/passwd", b""), 422, "passwd is empty"),
+    "too many": (
+        sent("a.npy", npy(np.zeros((1001, 128), np.float32))), 413,
+        "there are 1001 samples: send at most 1000 at a time",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_upload_is_refused_in_one_sentence(digits, client, name):
+    files, status, sentence = BAD[name]
+    asked = client(digits)
+    reply = asked.post("/predict", files=files)
+    assert (reply.status_code, reply.json()) == (status, {"detail": sentence})
+    assert asked.post("/predict", files=upload("47.png")).status_code == 200  # it goes on
+
+
+BODIES = {
+    "shape": (b'{"features": [[1, 2]]}', 422, "the inputs have the shape (1, 2), but this run's model takes (n, 9)"),
+    "ragged": (
+        b'{"features": [[1], [1, 2]]}', 422, "the samples are not equally long: give a list of numbers for each",
+    ),
+    "NaN": (
+        b'{"features": [[NaN, 1, 1, 1, 1, 1, 1, 1, 1]]}', 422,
+        "the inputs hold values that are not finite: leave those rows out",
+    ),
+    "words": (b'{"features": [["a", "b"]]}', 422, None),
+    "an object": (b'{"features": {"a": 1}}', 422, "features must be a list of numbers for each sample"),
+    "nothing": (b'{"features": []}', 422, "there is nothing to predict: give at least one input"),
+    "text": (b'{"text": ["a stripy horse"]}', 422, "this run takes features, not text"),
+    "empty": (b"{}", 422, "send samples in one of the fields files, features and text"),
+    "two": (b'{"features": [1], "text": ["a"]}', 422, "send samples in one of the fields files, features and text"),
+    "no JSON": (b"{", 400, "the request is not valid JSON"),
+    "no text": (b"\xff\xfe\x00", 400, "the request is not valid JSON"),
+    "deep": (b"[" * 100_000, 400, "the request is not valid JSON"),
+    "a list": (b"[]", 400, "the request must be a JSON object"),
+    "a long number": (b'{"features": [' + b"9" * 5000 + b"]}", 400, "the request is not valid JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bad_json_is_refused_in_one_sentence(features, client, name):
+    content, status, sentence = BODIES[name]
+    reply = client(features).post("/predict", content=content, headers={"Content-Type": "application/json"})
+    assert reply.status_code == status
+    if sentence is not None:
+        assert reply.json() == {"detail": sentence}
+
+
+def test_other_bad_requests(features, client):
+    asked = client(features)
+    rows = {"features": [[0.0] * 9]}
+    assert asked.post("/predict?top=0", json=rows).json() == {
+        "detail": "top: input should be greater than or equal to 1"
+    }
+    assert asked.post("/predict?among=some", json=rows).status_code == 422
+    assert asked.post("/predict?among=given", json=rows).json() == {
+        "detail": "among given: no class has been added yet"
+    }
+    assert asked.post("/predict", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
+    broken = asked.post("/predict", content=b"x", headers={"Content-Type": "multipart/form-data"})
+    assert broken.status_code == 400
+    assert asked.get("/nowhere").status_code == 404
+
+
+CLASSES = {
+    "no name": ({"attributes": [1] * 6}, "name the class: the field 'name' is missing or no text"),
+    "taken": (
+        {"name": "D", "attributes": [1] * 6},
+        "there is a class 'd' already: choose another name, or take that one away first",
+    ),
+    "unknown": (
+        {"name": "x", "attributes": {"attribut 1": 1}},
+        "unknown attribute 'attribut 1': did you mean 'attribute 1'? (known: attribute 0, attribute 1, attribute 2, "
+        "attribute 3, attribute 4, attribute 5)",
+    ),
+    "few": ({"name": "x", "attributes": [1]}, "there are 1 attributes, but this run's classes have 6"),
+    "zeros": ({"name": "x", "attributes": [0] * 6}, "all attributes are 0: a class needs at least one that it has"),
+    "words": ({"name": "x", "attributes": ["1"] * 6}, "the attribute 'attribute 0' must be a finite number"),
+    "nothing": ({"name": "x"}, "nothing describes the class: give attributes, or examples"),
+    "slash": (
+        {"name": "a/b", "attributes": [1] * 6},
+        "a class's name has 1 to 100 printable characters, no slash, and no space around it",
+    ),
+    "lasting": ({"name": "x", "attributes": [1] * 6, "lasting": 7}, "lasting must be true or false"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_bad_class_is_refused_in_one_sentence(features, client, name):
+    told, sentence = CLASSES[name]
+    reply = client(features).post("/classes", json=told)
+    assert (reply.status_code, reply.json()) == (422, {"detail": sentence})
+
+
+def test_a_run_that_learns_from_attributes_takes_no_examples(features, client):
+    reply = client(features).post("/classes", json={"name": "x", "features": [[0.0] * 9]})
+    assert (reply.status_code, reply.json()["detail"]) == (
+        409, "method.name = 'fedzsl' learns classes from attributes: describe it",
+    )  # fmt: skip
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(features, client):
+    asked = client(features, limits=Limits(body=1000))
+    rows = json.dumps({"features": [[0.125] * 9] * 100}).encode()
+    why = {"detail": "the request is larger than 0.000953674 MiB: send less at a time"}
+    kind = {"Content-Type": "application/json"}
+    known = asked.post("/predict", content=rows, headers=kind)
+    assert (known.status_code, known.json()) == (413, why)
+    parts = asked.post("/predict", content=iter([rows[:600], rows[600:]]), headers=kind)  # of unknown length
+    assert (parts.status_code, parts.json()) == (413, why)
+
+
+def test_the_metrics_count_what_was_asked(features, client):
+    asked = client(features)
+    for _ in range(3):
+        asked.post("/predict", json={"features": [[0.0] * 9] * 2})
+    asked.post("/predict", json={"features": []})
+    asked.post("/classes", json={"name": "x", "attributes": [1] * 6})
+    lines = asked.get("/metrics").text.splitlines()
+    assert 'fedunseen_requests_total{method="POST",path="/predict",status="200"} 3.0' in lines
+    assert 'fedunseen_requests_total{method="POST",path="/predict",status="422"} 1.0' in lines
+    assert 'fedunseen_request_seconds_count{path="/predict"} 4.0' in lines
+    assert "fedunseen_samples_total 6.0" in lines
+    assert "fedunseen_added_classes 1.0" in lines
+
+
+def test_the_model_page_and_the_schema_are_there(digits, client):
+    asked = client(digits)
+    told = asked.get("/model").json()
+    assert (told["takes"], told["shape"], told["drawn"]) == ("pictures", [128], {"digits": 2, "height": 8, "width": 16})
+    assert told["card"].startswith("---\nlibrary_name:")
+    assert set(asked.get("/openapi.json").json()["paths"]) == {
+        "/health", "/metrics", "/model", "/classes", "/predict", "/classes/{name}",
+    }  # fmt: skip
+    page = asked.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "http://" not in page.text.replace("http://www.w3.org", "")  # nothing from elsewhere
+    assert "https://" not in page.text
+
+
+def test_a_damaged_file_of_lasting_classes_is_one_sentence(features, tmp_path):
+    run = shutil.copytree(features, tmp_path / "run")
+    Recogniser(load_run(run)).add(Added("new", np.ones(6), lasting=True))
+    path = run / "added-classes.safetensors"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(DataError) as error:
+        Recogniser(load_run(run))
+    assert str(error.value) == f"{path} is damaged: delete it, and add the lasting classes again"
