@@ -92,6 +92,14 @@ def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(co
     assert table.read_text("utf-8") == expected
     assert sections(tmp_path / "first.toml")["data"]["text_encoder"] == "minilm"
     assert f"every fifth by the alphabet, kept out of training to test with; mark others in {table}" in done.err
+    run, picture = tmp_path / "run", pictures / "orange" / "0.png"
+    assert command("run", tmp_path / "first.toml", "--out", run).code == 0
+    new = ("--class", "orange juice", "--class", "a dark night")
+    told = command("predict", run, picture, *new, "--among", "given", "--json")
+    assert {one["name"] for one in json.loads(told.out)[0]["classes"]} == {"orange juice", "a dark night"}
+    (tmp_path / "new.csv").write_text("orange juice\na dark night\n", "utf-8")
+    same = command("predict", run, picture, "--classes", tmp_path / "new.csv", "--among", "given", "--json")
+    assert same.out == told.out
     table.write_text(expected.replace("blue,seen", "blue,unseen"), "utf-8")
     again = command("init", pictures, "--out", tmp_path / "first.toml", "--force", "--json")
     assert json.loads(again.out)["written"] == []

@@ -123,6 +123,24 @@ def test_bad_classes_are_one_sentence(refused, digits, tmp_path):
     )
 
 
+def test_names_tell_nothing_where_attributes_describe(refused, digits, tmp_path):
+    attributes = (
+        "this run's classes are described by attributes (left 0, left 1, left 2, ...), which a name does not tell: "
+        "give --classes FILE with the columns name and the attributes"
+    )
+    (tmp_path / "names.csv").write_text("name\nzebra\n", "utf-8")
+    assert refused("predict", digits, IMAGES[0], "--class", "zebra") == attributes
+    assert refused("predict", digits, IMAGES[0], "--classes", tmp_path / "names.csv") == attributes
+    both = refused("predict", digits, IMAGES[0], "--class", "zebra", "--classes", tmp_path / "names.csv")
+    assert both == "--class and --classes both name classes to add: give one of them"
+    assert refused("predict", digits, IMAGES[0], "--encoder", tmp_path / "names.csv") == (
+        f"--encoder {tmp_path / 'names.csv'}: this run needs no weights of an encoder: leave it out"
+    )
+    assert refused("predict", digits, IMAGES[0], "--set", "method.lr=1") == (
+        "--set method.lr: a finished run takes settings of data and encoder alone"
+    )
+
+
 def test_bad_runs_are_one_sentence(refused, digits, tmp_path):
     assert refused("predict", tmp_path, IMAGES[0]) == (
         f"{tmp_path} is not a run directory: name one that `fedunseen run` has made"
