@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7)  # tried where none is given
-EVIDENCE_CLASSES = 1000  # the evidence of more classes is that of a spread of them: a step takes their number cubed
+EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 
 
 class GaussianSettings(NamedSettings):
@@ -336,7 +336,7 @@ def left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, 
     """
     total = len(count)
     classes = max(1, min(classes, total // 2))
-    repeats = 20 if total <= 200 else 5
+    repeats = 20 if total <= 200 else 5 if total <= 500 else 2  # a repeat takes the number of classes cubed
     draws = max(4, min(30, 4000 // total))
     k, everyone = kernel.within(semantics), torch.arange(total)
     full = posterior(k, k, k.diagonal(), count)
@@ -475,10 +475,10 @@ class Gaussian(ClosedForm):
 
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
-        observed = (params["count"] > 0) & (params["described"] > 0)
-        known = self.semantics.to(params["effect"])[observed]
+        known = self.semantics.to(params["effect"])
         cross = self._kernel(params)(squared_distances(semantics.to(known), known))
-        return _discriminants(cross @ params["effect"][observed], params["precision"])
+        cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
+        return _discriminants(cross @ params["effect"], params["precision"])
 
     def extend(
         self,
