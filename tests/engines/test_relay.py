@@ -1,4 +1,4 @@
-"""Between our process and an engine's: what is given up is dropped, and nothing that goes wrong leaves a dead wire."""
+"""The relay between our process and an engine's drops what nobody waits for, and closes a channel on any error."""
 
 import contextlib
 import threading
@@ -10,69 +10,69 @@ from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, dial
 from processes import GUARD, until
 
 
-def heard(wire):
-    assert wire.connection.poll(GUARD), "nothing comes"
-    return wire.receive()
+def heard(channel):
+    assert channel.connection.poll(GUARD), "nothing comes"
+    return channel.receive()
 
 
 @pytest.fixture
 def board(tmp_path):
-    """A switchboard, and the wire of a relay that has said that two parties are there."""
+    """A switchboard, and the channel of a relay that has said that two parties are there."""
     made = Switchboard()
     with Port(tmp_path, made.serve) as port:
-        wire = dial(port.environment)
-        wire.send({"parties": {"a": "1", "b": "2"}})
+        channel = dial(port.environment)
+        channel.send({"parties": {"a": "1", "b": "2"}})
         until(made.parties)
-        yield made, wire
+        yield made, channel
 
 
 def test_the_relay_hears_of_messages_that_are_given_up(board):
-    board, wire = board
+    board, channel = board
     assert dict(board.exchange({"a": b"first"}, 0.05)) == {"a": None}  # too late
-    (asked, body), (dropped, _) = heard(wire), heard(wire)
+    (asked, body), (dropped, _) = heard(channel), heard(channel)
     assert (asked["to"], body, dropped) == ("a", b"first", {"id": asked["id"], "drop": True})
     answers = board.exchange({"a": b"second", "b": b"second"}, GUARD)
     numbers: dict[str, int] = {}
 
     def answer():
         for _ in range(2):
-            head, _ = heard(wire)
+            head, _ = heard(channel)
             numbers[head["to"]] = head["id"]
-        wire.send({"id": numbers["a"]}, b"yes")
+        channel.send({"id": numbers["a"]}, b"yes")
 
     thread = threading.Thread(target=answer)
     thread.start()
     assert next(answers) == ("a", b"yes")
     thread.join()
     answers.close()  # without waiting for the other one
-    assert heard(wire)[0] == {"id": numbers["b"], "drop": True}
+    assert heard(channel)[0] == {"id": numbers["b"], "drop": True}
     assert not board.open
 
 
 def test_a_frame_is_sent_whole_or_not_at_all(board):
-    board, wire = board
+    board, channel = board
     with pytest.raises(TypeError):
-        wire.send({"id": 0}, "not bytes")
-    wire.send({"parties": {"c": "3"}})
+        channel.send({"id": 0}, "not bytes")
+    channel.send({"parties": {"c": "3"}})
     until(lambda: board.parties() == {"c": "3"})
 
 
 def test_a_wire_ends_with_what_serves_it(board, monkeypatch):
-    board, wire = board
+    board, channel = board
     failed = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda error: failed.set())
-    wire.connection.send_bytes(b"not JSON")
+    channel.connection.send_bytes(b"not JSON")
     with contextlib.suppress(OSError):  # it may have been closed by now
-        wire.connection.send_bytes(b"")
+        channel.connection.send_bytes(b"")
     with pytest.raises(ENDED):
-        heard(wire)
+        heard(channel)
     until(lambda: not board.parties())
     assert failed.wait(GUARD)
 
 
 def test_open_messages_are_taken_away_under_the_lock(board):
     """Another thread may be going through them."""
-    board, wire = board
+    board, channel = board
 
     class Open(dict):
         def pop(self, *key):
@@ -82,7 +82,7 @@ def test_open_messages_are_taken_away_under_the_lock(board):
     board.open = Open()
     assert dict(board.exchange({"a": b"late"}, 0.0)) == {"a": None}
     answers = board.exchange({"a": b"", "b": b""}, GUARD)
-    threading.Timer(0.1, wire.send, ({"parties": {"a": "1"}},)).start()
+    threading.Timer(0.1, channel.send, ({"parties": {"a": "1"}},)).start()
     assert next(answers) == ("b", None)
     answers.close()
     assert not board.open
@@ -114,7 +114,7 @@ def coordinator(tmp_path):
     board = Switchboard()
     with Port(tmp_path, board.serve) as port:
         made = CoordinatorRelay(["a"])
-        made.engine, made.wire = Engine(), dial(port.environment)
+        made.engine, made.channel = Engine(), dial(port.environment)
         made._now("a", ("token", "process"))
         until(board.parties)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedunseen.experiment import Experiment
-    from fedunseen.threats import Attack
+    from fedunseen.threats import Inversion
 
 __all__ = ["attack_app", "examine"]
 
@@ -171,7 +171,7 @@ def _rounds(source: str, plain: Experiment) -> str:
 
 
 def examine(
-    experiment: Experiment, images: int, attacks: Mapping[str, Attack], tell: Callable[[str], None]
+    experiment: Experiment, images: int, attacks: Mapping[str, Inversion], tell: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
 
@@ -259,7 +259,7 @@ def examine(
     return facts, tensors
 
 
-def _attacks(method: str, steps: int | None) -> dict[str, Attack]:
+def _attacks(method: str, steps: int | None) -> dict[str, Inversion]:
     """Return the searches of the command line.
 
     Raises:
@@ -271,7 +271,7 @@ def _attacks(method: str, steps: int | None) -> dict[str, Attack]:
         raise ExperimentError("--method: " + unknown("attack", method, METHODS))
     if steps is not None and steps < 1:
         raise ExperimentError(f"--steps {steps}: a search takes at least one step")
-    searches: dict[str, Attack] = {
+    searches: dict[str, Inversion] = {
         "dlg": DLG() if steps is None else DLG(steps),
         "cosine": Cosine() if steps is None else Cosine(steps),
     }

@@ -1,9 +1,9 @@
 """Threats: what the curious can find out, what the malicious can do, and what helps against them."""
 
-from fedunseen.threats.inversion import DLG, Attack, Cosine
+from fedunseen.threats.inversion import DLG, Cosine, Inversion
 from fedunseen.threats.leakage import Subject, measure_classifier, measure_method
 
-__all__ = ["ATTACKS", "DLG", "SCREENINGS", "Attack", "Cosine", "Subject", "measure_classifier", "measure_method"]
+__all__ = ["ATTACKS", "DLG", "SCREENINGS", "Cosine", "Inversion", "Subject", "measure_classifier", "measure_method"]
 
 ATTACKS = {
     "none": "fedunseen.threats.attacks:NoAttack",

@@ -20,9 +20,9 @@ from fedunseen.core.parameters import Params
 
 __all__ = [
     "DLG",
-    "Attack",
     "Cosine",
     "GradientOf",
+    "Inversion",
     "Recovery",
     "critic_inputs",
     "inferred_label",
@@ -82,7 +82,7 @@ class Cosine:
     restarts: int = 1
 
 
-Attack = DLG | Cosine
+Inversion = DLG | Cosine
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ def shown_iterations(steps: int) -> tuple[int, ...]:
 
 
 def invert(
-    attack: Attack,
+    attack: Inversion,
     gradient_of: GradientOf,
     target: Params,
     start: Callable[[int], Params],

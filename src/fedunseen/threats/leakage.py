@@ -33,8 +33,8 @@ from fedunseen.core.phases import Batch, Context, Phase
 from fedunseen.core.random import stream
 from fedunseen.methods import Method
 from fedunseen.threats.inversion import (
-    Attack,
     Cosine,
+    Inversion,
     Recovery,
     critic_inputs,
     inferred_label,
@@ -149,7 +149,7 @@ def measure_classifier(
     classes: int,
     train: NDArray[np.int64],
     victims: NDArray[np.int64],
-    attacks: Mapping[str, Attack],
+    attacks: Mapping[str, Inversion],
     seed: int,
     device: torch.device | None = None,
     tell: Tell = lambda words: None,
@@ -239,7 +239,7 @@ def measure_classifier(
 
 
 def measure_method(
-    subject: Subject, attacks: Mapping[str, Attack], seed: int, tell: Tell = lambda words: None
+    subject: Subject, attacks: Mapping[str, Inversion], seed: int, tell: Tell = lambda words: None
 ) -> tuple[Facts, dict[str, Tensor]]:
     """Attack the method's own gradients, those of each phase by what travels of its parameters.
 
@@ -398,7 +398,7 @@ class _Victim:
         found = {name: grad is not None and bool(grad.any()) for name, grad in zip(known, grads, strict=True)}
         return _plain(found)
 
-    def search(self, attack: Attack) -> _Found:
+    def search(self, attack: Inversion) -> _Found:
         """Search sample, draws and class together, from values as usual as the public facts allow."""
         method, pixels = self.subject.method, self.subject.pixels
         scales = {"inputs": (0.0, 1.0) if pixels else _scale(_floats(self.subject.inputs[self.subject.train[:2000]]))}
@@ -489,7 +489,7 @@ def _judged(
     judges: Mapping[str, Judge],
     tensors: Mapping[str, Tensor],
     true: Sequence[int],
-    attack: Attack | None,
+    attack: Inversion | None,
 ) -> Facts:
     """Judge what an attack gave of all samples."""
     told: Facts = {"settings": vars(attack) if attack else {}}

@@ -6,21 +6,21 @@ Nothing is pickled: a frame is a small JSON object and bytes.
 Ours::
 
     board = Switchboard()                                  # a Link
-    with Port(folder, board.serve) as port:                # one thread per connection runs board.serve(wire)
+    with Port(folder, board.serve) as port:                # one thread per connection runs board.serve(channel)
         child = Child(["engine-server", ...], folder / "server.log", {**os.environ, **port.environment})
         ...
         child.stop()
 
 The engine's, at the coordinator (says who is there, carries messages; see :class:`Switchboard` for the frames)::
 
-    wire = dial()                                          # finds the socket in its environment
-    wire.send({"parties": {"north": "token"}})
-    head, body = wire.receive()                            # {"id": 7, "to": "north"}, message
-    wire.send({"id": 7}, answer)
+    channel = dial()                                       # finds the socket in its environment
+    channel.send({"parties": {"north": "token"}})
+    head, body = channel.receive()                         # {"id": 7, "to": "north"}, message
+    channel.send({"id": 7}, answer)
 
 The engine's, at a party (``Port(folder, answering(answer))`` on our side)::
 
-    wire.send({}, message); _, body = wire.receive()
+    channel.send({}, message); _, body = channel.receive()
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-__all__ = ["ENDED", "Port", "Switchboard", "Wire", "answering", "dial"]
+__all__ = ["ENDED", "Channel", "Port", "Switchboard", "answering", "dial"]
 
 ENDED = (EOFError, OSError, AuthenticationError)
-"""What a wire raises when its other end has gone."""
+"""What a channel raises when its other end has gone."""
 
 PATH, KEY = "FEDUNSEEN_RELAY", "FEDUNSEEN_RELAY_KEY"  # names in the environment
 LONGEST = 100  # characters of a Unix socket's path; the system takes 107
 
 
-class Wire:
+class Channel:
     """A connection that carries frames; any thread may send, one receives."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
@@ -74,9 +74,9 @@ class Wire:
         self.connection.close()
 
 
-def dial(environment: Mapping[str, str] = os.environ) -> Wire:
+def dial(environment: Mapping[str, str] = os.environ) -> Channel:
     """Connect an engine's process to ours; raises one of :data:`ENDED` if ours has gone."""
-    return Wire(Client(environment[PATH], family="AF_UNIX", authkey=bytes.fromhex(environment[KEY])))
+    return Channel(Client(environment[PATH], family="AF_UNIX", authkey=bytes.fromhex(environment[KEY])))
 
 
 class Port:
@@ -90,7 +90,7 @@ class Port:
         environment: what :func:`dial` needs, for the engine's processes.
     """
 
-    def __init__(self, folder: Path, serve: Callable[[Wire], None]) -> None:
+    def __init__(self, folder: Path, serve: Callable[[Channel], None]) -> None:
         self.serve = serve
         self.own: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class Port:
         self.environment = {PATH: str(self.path), KEY: key.hex()}
         self.listener = Listener(str(self.path), family="AF_UNIX", backlog=64, authkey=key)
         self.closed = False
-        self.wires: set[Wire] = set()
+        self.channels: set[Channel] = set()
         self.thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Port:
@@ -118,9 +118,9 @@ class Port:
             dial(self.environment).close()  # wakes the thread that waits for connections
         self.thread.join(1)
         self.listener.close()
-        for wire in list(self.wires):
+        for channel in list(self.channels):
             with contextlib.suppress(OSError):
-                wire.close()
+                channel.close()
         if self.own is not None:
             with contextlib.suppress(OSError):
                 self.own.rmdir()
@@ -128,33 +128,33 @@ class Port:
     def _accept(self) -> None:
         while not self.closed:
             try:
-                wire = Wire(self.listener.accept())
+                channel = Channel(self.listener.accept())
             except ENDED:
                 time.sleep(0.01)
                 continue
-            threading.Thread(target=self._serve, args=(wire,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(channel,), daemon=True).start()
 
-    def _serve(self, wire: Wire) -> None:
-        self.wires.add(wire)
+    def _serve(self, channel: Channel) -> None:
+        self.channels.add(channel)
         try:
             with contextlib.suppress(*ENDED):
-                self.serve(wire)
+                self.serve(channel)
         finally:  # whatever happened: the other end would wait for good
-            self.wires.discard(wire)
+            self.channels.discard(channel)
             with contextlib.suppress(OSError):
-                wire.close()
+                channel.close()
 
 
-def answering(answer: Callable[[bytes], bytes]) -> Callable[[Wire], None]:
+def answering(answer: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
     """Make what a party's :class:`Port` serves: an answer, one at a time, to each message."""
     turn = threading.Lock()
 
-    def serve(wire: Wire) -> None:
+    def serve(channel: Channel) -> None:
         while True:
-            _, message = wire.receive()
+            _, message = channel.receive()
             with turn:
                 reply = answer(message)
-            wire.send({}, reply)
+            channel.send({}, reply)
 
     return serve
 
@@ -171,7 +171,7 @@ class Switchboard:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.numbers = itertools.count()
-        self.wire: Wire | None = None
+        self.channel: Channel | None = None
         self.present: dict[str, str] = {}
         self.open: dict[int, tuple[str, str, Callable[[bytes | None], None]]] = {}  # name, its token, where to put
 
@@ -202,14 +202,14 @@ class Switchboard:
     def _post(self, name: str, message: bytes, came: queue.SimpleQueue[tuple[str, bytes | None]]) -> int:
         number = next(self.numbers)
         with self.lock:
-            wire, token = self.wire, self.present.get(name)
-            if wire is not None and token is not None:
+            channel, token = self.channel, self.present.get(name)
+            if channel is not None and token is not None:
                 self.open[number] = (name, token, lambda body: came.put((name, body)))
-        if wire is None or token is None:
+        if channel is None or token is None:
             came.put((name, None))
             return number
         try:
-            wire.send({"id": number, "to": name}, message)
+            channel.send({"id": number, "to": name}, message)
         except ENDED:
             self._settle(number, None)
         return number
@@ -217,11 +217,11 @@ class Switchboard:
     def _drop(self, numbers: Iterable[int]) -> None:
         """Give up what is still open of some messages, and tell the relay."""
         with self.lock:
-            wire, left = self.wire, [number for number in numbers if self.open.pop(number, None) is not None]
-        if wire is not None:
+            channel, left = self.channel, [number for number in numbers if self.open.pop(number, None) is not None]
+        if channel is not None:
             with contextlib.suppress(*ENDED):
                 for number in left:
-                    wire.send({"id": number, "drop": True})
+                    channel.send({"id": number, "drop": True})
 
     def _settle(self, number: int, body: bytes | None) -> None:
         with self.lock:
@@ -236,14 +236,14 @@ class Switchboard:
         for number in gone:
             self._settle(number, None)
 
-    def serve(self, wire: Wire) -> None:
+    def serve(self, channel: Channel) -> None:
         """Run a connection to a relay until it ends."""
         with self.lock:
-            self.wire = wire
+            self.channel = channel
         try:
             while True:
-                head, body = wire.receive()
-                if self.wire is not wire:
+                head, body = channel.receive()
+                if self.channel is not channel:
                     return
                 if "parties" in head:
                     self._now({str(name): str(token) for name, token in head["parties"].items()})
@@ -251,8 +251,8 @@ class Switchboard:
                     self._settle(head["id"], None if head.get("lost") else body)
         finally:
             with self.lock:
-                last = self.wire is wire
+                last = self.channel is channel
                 if last:
-                    self.wire = None
+                    self.channel = None
             if last:
                 self._now({})

@@ -90,7 +90,7 @@ class _Named:
         return call_next(context)
 
 
-class Party:
+class Connection:
     """A connection to a coordinator, made again when it is lost."""
 
     def __init__(self, place: Join) -> None:
@@ -289,21 +289,21 @@ class _Taken(Exception):
 
 def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
     """Connect a party and answer until done; see :func:`fedunseen.engines.carriers.flower.join`."""
-    party = Party(place)
+    connection = Connection(place)
     taken: float | None = None
     try:
         while not done.is_set():
             try:
-                party.connect()
+                connection.connect()
                 taken = None
-                with party.beating():
-                    party.answer(answer, done)
+                with connection.beating():
+                    connection.answer(answer, done)
             except _Taken:
                 # A process that was killed is remembered for a while.
                 taken = time.monotonic() if taken is None else taken
                 if time.monotonic() - taken > SILENCE + 2:
                     raise RefusedError(
-                        f"another process is connected to {party.where} as party {place.name!r}: end it, or join "
+                        f"another process is connected to {connection.where} as party {place.name!r}: end it, or join "
                         "under another name and with its key"
                     ) from None
                 done.wait(0.5)
@@ -311,7 +311,7 @@ def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
                 log.warning("connection lost: %r", error)
                 done.wait(0.1)
     finally:
-        party.leave()
+        connection.leave()
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

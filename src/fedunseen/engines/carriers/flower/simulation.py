@@ -23,7 +23,7 @@ from typing import Any
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import Link, Simulate, address, found
-from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, Wire, dial
+from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard, dial
 
 __all__ = ["main", "simulated"]
 
@@ -93,10 +93,10 @@ def main() -> None:
     from flwr.simulation import run_simulation
 
     settings = json.loads(os.environ[PLACE])
-    wire = dial()
+    channel = dial()
     client, server = ClientApp(), ServerApp()
     client.query()(functools.partial(_answer, factory=settings["factory"], argument=settings["argument"]))
-    server.main()(lambda grid, context: _carry(wire, grid, settings["parties"]))
+    server.main()(lambda grid, context: _carry(channel, grid, settings["parties"]))
     address = os.environ.get("RAY_ADDRESS")
     start: dict[str, Any] = {"num_cpus": settings["processes"], "_temp_dir": settings["temporary"]}
     run_simulation(
@@ -110,7 +110,7 @@ def main() -> None:
     )
 
 
-def _carry(wire: Wire, grid: Any, parties: int) -> None:
+def _carry(channel: Channel, grid: Any, parties: int) -> None:
     """Carry messages and answers until our process ends."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -129,7 +129,7 @@ def _carry(wire: Wire, grid: Any, parties: int) -> None:
     def receive() -> None:
         try:
             while True:
-                head, body = wire.receive()
+                head, body = channel.receive()
                 if head.get("drop"):  # Flower takes nothing back, and keeps an answer until it is fetched
                     continue
                 content = RecordDict({"body": packed(body), "to": ConfigRecord({"party": head["to"]})})
@@ -142,17 +142,17 @@ def _carry(wire: Wire, grid: Any, parties: int) -> None:
 
     threading.Thread(target=receive, daemon=True).start()
     token = os.urandom(8).hex()
-    wire.send({"parties": {str(party): token for party in range(parties)}})
+    channel.send({"parties": {str(party): token for party in range(parties)}})
     while not ended.is_set():
         for reply in grid.pull_messages(list(open_)) if open_ else ():
             number = open_.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
                 print(reply.error.reason, flush=True)
-                wire.send({"id": number, "lost": True})
+                channel.send({"id": number, "lost": True})
                 if "ray.exceptions" in reply.error.reason:  # Flower never replaces a worker process that ended
                     os._exit(1)  # our process starts this one again
             else:
-                wire.send({"id": number}, unpacked(reply))
+                channel.send({"id": number}, unpacked(reply))
         ended.wait(POLL if open_ else POLL / 2)
 
 

@@ -33,7 +33,7 @@ from typing import Any
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate, address
-from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, Wire
+from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 
 __all__ = ["certificates", "host", "join", "simulate"]
 
@@ -276,7 +276,7 @@ def _wait_for(board: Switchboard, keeper: _Kept, folder: Path) -> None:
         FedUnseenError: it does not, or its process ends again and again.
     """
     progress = Progress(keeper.child, START)
-    while board.wire is None:
+    while board.channel is None:
         if progress.child is not keeper.child:
             progress = Progress(keeper.child, START)
         if keeper.failures > 2 or progress.stalled:
@@ -335,16 +335,16 @@ def _probe(place: Join) -> None:
             raise RefusedError(refusal % error.reason) from None
 
 
-class _Party:
-    """A party's wire to its NVFlare process, which may be another one each time."""
+class _Inbox:
+    """What arrives from a party's NVFlare processes: each one that is started has a channel of its own."""
 
     def __init__(self) -> None:
-        self.events: queue.SimpleQueue[tuple[str, Wire, dict[str, Any], bytes]] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[tuple[str, Channel, dict[str, Any], bytes]] = queue.SimpleQueue()
 
-    def serve(self, wire: Wire) -> None:
+    def serve(self, channel: Channel) -> None:
         while True:
-            head, body = wire.receive()
-            self.events.put(("message" if "id" in head else str(head.get("state", "delivered")), wire, head, body))
+            head, body = channel.receive()
+            self.events.put(("message" if "id" in head else str(head.get("state", "delivered")), channel, head, body))
 
 
 def join(place: Join, answer: Answer, done: threading.Event) -> None:
@@ -362,13 +362,13 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
         _check_name(place.kit, place.name)
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
-    party = _Party()
+    inbox = _Inbox()
     client = {"fqsn": place.name, "is_leaf": True, **_secrets(place.kit, "client")}
     service = {"target": f"{place.address}:{place.port}", "scheme": "grpc"}
     startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
     component = {"path": f"{COMPONENTS}.PartyRelay", "args": {}}
     token = {"FEDUNSEEN_TOKEN": secrets.token_hex(8)}
-    with Port(folder, party.serve) as port:
+    with Port(folder, inbox.serve) as port:
         gone, told = time.monotonic(), time.monotonic()
         first, cuts, before = True, 0, False
         while not done.is_set():
@@ -400,7 +400,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
             _workspace(folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component)
             child = _start(folder, "client", place.kit, {**port.environment, **token}, f"uid={place.name}")
             try:
-                connected = _serve(place, party, child, answer, done)
+                connected = _serve(place, inbox, child, answer, done)
             finally:
                 child.stop(0.3)
             if done.is_set():
@@ -414,26 +414,26 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 )
 
 
-def _serve(place: Join, party: _Party, child: Child, answer: Answer, done: threading.Event) -> bool:
+def _serve(place: Join, inbox: _Inbox, child: Child, answer: Answer, done: threading.Event) -> bool:
     """Answer what comes through one NVFlare process until it ends or loses the coordinator; return if it ever had it.
 
     Of messages that wait while another is answered only the newest counts: the coordinator has given up the others.
     """
     connected = False
-    wire: Wire | None = None
+    channel: Channel | None = None
     asked, starting = time.monotonic(), Progress(child, START)
     waiting: tuple[str, bytes] | None = None
     sent: str | None = None  # the answer that is on its way
     while True:
         try:
-            what, source, head, body = party.events.get(timeout=0.0 if waiting else 0.1)
+            what, source, head, body = inbox.events.get(timeout=0.0 if waiting else 0.1)
         except queue.Empty:
-            if waiting is not None and wire is not None:
+            if waiting is not None and channel is not None:
                 (key, message), waiting = waiting, None
                 reply = answer(message)
                 sent = key
                 with contextlib.suppress(*ENDED):
-                    wire.send({"id": key}, reply)
+                    channel.send({"id": key}, reply)
                 continue
             late = not connected and starting.stalled
             if child.status is not None or late or (done.is_set() and sent is None):
@@ -446,8 +446,8 @@ def _serve(place: Join, party: _Party, child: Child, answer: Answer, done: threa
                     return False
             continue
         if what == "connected":
-            connected, wire = True, source
-        if source is not wire and what != "refused":
+            connected, channel = True, source
+        if source is not channel and what != "refused":
             continue  # of a process that has been replaced
         if what == "refused":
             raise RefusedError(f"{head['why']}; join under a name from the coordinator's list, one party for each")

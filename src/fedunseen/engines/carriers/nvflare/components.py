@@ -59,15 +59,15 @@ def _patience(size: int) -> float:
 
 
 class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
-    """What both sides share: a wire to our process, without which there is no use in going on."""
+    """What both sides share: a channel to our process, without which there is no use in going on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wire: Any = None
+        self.channel: Any = None
         self.engine: Any = None
 
     def start(self, engine: Any) -> None:
-        self.engine, self.wire = engine, dial()
+        self.engine, self.channel = engine, dial()
         engine.register_aux_message_handler(TOPIC, self.hear)
         for work in (self.listen, self.watch):
             threading.Thread(target=self._for_good, args=(work,), daemon=True).start()
@@ -131,7 +131,7 @@ class CoordinatorRelay(_Relay):
 
     def watch(self) -> None:
         """Find new parties."""
-        self.wire.send({"parties": {}})
+        self.channel.send({"parties": {}})
         while True:
             for client in self.engine.get_clients():
                 if client.name not in self.watched:
@@ -188,14 +188,14 @@ class CoordinatorRelay(_Relay):
             lost = [key for key, process in own if who is None or process != who[1]]
             numbers = [self.open.pop(key)[0] for key in lost]
             # First who is there: whoever hears that a question is lost looks at once whom else to ask.
-            self.wire.send({"parties": {party: token for party, (token, _) in self.present.items()}})
+            self.channel.send({"parties": {party: token for party, (token, _) in self.present.items()}})
             for number in numbers:
-                self.wire.send({"id": number, "lost": True})
+                self.channel.send({"id": number, "lost": True})
 
     def listen(self) -> None:
         """Take messages from our process."""
         while True:
-            head, body = self.wire.receive()
+            head, body = self.channel.receive()
             if head.get("drop"):
                 with self.lock:
                     for key in [key for key, (number, *_) in self.open.items() if number == head["id"]]:
@@ -207,7 +207,7 @@ class CoordinatorRelay(_Relay):
                 if who is not None:
                     self.open[key] = (number, name, who[1], max(ALLOWED, TIMES * len(body)))
             if who is None:
-                self.wire.send({"id": number, "lost": True})
+                self.channel.send({"id": number, "lost": True})
                 continue
             threading.Thread(
                 target=self._for_good,
@@ -238,9 +238,9 @@ class CoordinatorRelay(_Relay):
                     self.logger.warning(f"party {name!r}: an answer that is too large, or not bytes, is thrown away")
                 with contextlib.suppress(*ENDED):  # those who listen will see it too
                     if good:
-                        self.wire.send({"id": number}, body)
+                        self.channel.send({"id": number}, body)
                     else:
-                        self.wire.send({"id": number, "lost": True})
+                        self.channel.send({"id": number, "lost": True})
         return reply
 
 
@@ -273,16 +273,16 @@ class PartyRelay(_Relay):
             self.pinged = time.monotonic()
             if self.session is None:
                 self.session = str(request["session"])
-                self.wire.send({"state": "connected"})
+                self.channel.send({"state": "connected"})
             elif self.session != request["session"]:
-                self.wire.send({"state": "lost"})  # another coordinator: this process does not belong to it
+                self.channel.send({"state": "lost"})  # another coordinator: this process does not belong to it
             reply.update(token=os.environ[TOKEN], process=self.process)
         elif what == "refuse" and request["process"] == self.process:
-            self.wire.send({"state": "refused", "why": str(request["why"])})
+            self.channel.send({"state": "refused", "why": str(request["why"])})
         elif what == "ask" and request["process"] == self.process:
             if request["id"] not in self.seen:
                 self.seen.add(request["id"])
-                self.wire.send({"id": request["id"]}, request["body"])
+                self.channel.send({"id": request["id"]}, request["body"])
             reply["taken"] = True
         return reply
 
@@ -302,12 +302,12 @@ class PartyRelay(_Relay):
                 continue
             what = self._call(_told(do="here"), PATIENCE)
             if silent > SILENCE or what not in (ReturnCode.OK, ReturnCode.TIMEOUT):
-                self.wire.send({"state": "lost"})
+                self.channel.send({"state": "lost"})
 
     def listen(self) -> None:
         """Take answers from our process."""
         while True:
-            head, body = self.wire.receive()
+            head, body = self.channel.receive()
             threading.Thread(
                 target=self._for_good, args=(lambda h=head, b=body: self.answer(h["id"], b),), daemon=True
             ).start()
@@ -316,4 +316,4 @@ class PartyRelay(_Relay):
         """Bring an answer to the coordinator; again, until it has it. Our process ends this one if that is vain."""
         while self._call(_told(do="answer", id=key, body=body), _patience(len(body))) != ReturnCode.OK:
             time.sleep(0.2)
-        self.wire.send({"delivered": key})
+        self.channel.send({"delivered": key})

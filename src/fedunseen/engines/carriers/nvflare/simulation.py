@@ -65,19 +65,19 @@ class Switch:
     @collab.main  # type: ignore[untyped-decorator]
     def run(self) -> None:
         """Pass messages on until our process goes."""
-        wire = dial()
+        channel = dial()
         names = [str(i) for i in range(self.parties)]
         queues: list[queue.SimpleQueue[tuple[int, str, bytes]]] = []
         for client in collab.clients:
             queues.append(queue.SimpleQueue())
-            threading.Thread(target=self.work, args=(client, queues[-1], wire), daemon=True).start()
+            threading.Thread(target=self.work, args=(client, queues[-1], channel), daemon=True).start()
             threading.Thread(target=self.watch, args=(client,), daemon=True).start()
         token = secrets.token_hex(8)
-        wire.send({"parties": dict.fromkeys(names, token)})
+        channel.send({"parties": dict.fromkeys(names, token)})
         place = {name: i % len(queues) for i, name in enumerate(names)}
         try:
             while True:
-                head, body = wire.receive()
+                head, body = channel.receive()
                 if head.get("drop"):
                     self.open.discard(head["id"])
                     continue
@@ -86,14 +86,14 @@ class Switch:
         except ENDED:
             os._exit(0)  # our process has gone, and its keeper will end the rest
 
-    def work(self, client: Any, waiting: queue.SimpleQueue[tuple[int, str, bytes]], wire: Any) -> None:
+    def work(self, client: Any, waiting: queue.SimpleQueue[tuple[int, str, bytes]], channel: Any) -> None:
         """Have one client process answer, one message after another."""
         while True:
             number, party, body = waiting.get()
             if number not in self.open:
                 continue
             try:
-                wire.send({"id": number}, bytes(client(timeout=LONG).answer(party, body)))
+                channel.send({"id": number}, bytes(client(timeout=LONG).answer(party, body)))
             except Exception as error:
                 self.end(client, error)
             self.open.discard(number)
