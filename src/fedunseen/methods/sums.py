@@ -39,6 +39,7 @@ from fedunseen.data import ClassSpace
 __all__ = ["add", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked"]
 
 COLUMNS = 256  # of the matrix of second moments at once
+WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
 
 _DONTNEED = 4  # MADV_DONTNEED
@@ -87,8 +88,17 @@ def statistics(inputs: Tensor | NDArray[Any], labels: Tensor | NDArray[np.int64]
 
 
 def no_sums(width: int, space: ClassSpace) -> Params:
-    """Return the sums of no sample at all, of features of ``width`` numbers."""
+    """Return the sums of no sample at all, of features of ``width`` numbers.
+
+    Raises:
+        DataError: the features are too wide for a matrix of width x width.
+    """
     classes = len(space.names)
+    if width > WIDEST:
+        raise DataError(
+            f"features of {width} numbers make a matrix of {width**2 / 2**27:.0f} GiB: reduce them to {WIDEST} numbers at "
+            "most, for example by a random projection that all parties share"
+        )
     return {
         "count": torch.zeros(classes, dtype=torch.float64),
         "total": torch.zeros(classes, width, dtype=torch.float64),
