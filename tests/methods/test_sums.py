@@ -123,8 +123,8 @@ def test_what_does_not_add_up_is_refused():
         "the sums are damaged, their parts do not fit together: let the party send them again"
     )
     assert said(lambda: statistics(torch.zeros(1, 20_000), labels[:1], space)) == (
-        "features of 20000 numbers make a matrix of 3 GiB: reduce them to 16384 numbers at most, for example by a random "
-        "projection that all parties share"
+        "features of 20000 numbers make a matrix of 3 GiB: reduce them to 16384 numbers at most, for example by a "
+        "random projection that all parties share"
     )
     assert said(lambda: add([], space)) == "there are no sums to add: at least one party must send some"
     assert said(lambda: subtract(good, add([good, good], space), space)) == (

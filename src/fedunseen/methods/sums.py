@@ -96,8 +96,8 @@ def no_sums(width: int, space: ClassSpace) -> Params:
     classes = len(space.names)
     if width > WIDEST:
         raise DataError(
-            f"features of {width} numbers make a matrix of {width**2 / 2**27:.0f} GiB: reduce them to {WIDEST} numbers at "
-            "most, for example by a random projection that all parties share"
+            f"features of {width} numbers make a matrix of {width**2 / 2**27:.0f} GiB: reduce them to {WIDEST} numbers "
+            "at most, for example by a random projection that all parties share"
         )
     return {
         "count": torch.zeros(classes, dtype=torch.float64),
