@@ -290,7 +290,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         Raises:
             ExperimentError: naming the setting.
         """
-        if find("method", self.method).task != "zero-shot":
+        if find("method", self.method).task == "few-shot":
             raise ArgumentError(f"method = {self.method!r} learns classes from examples: name a zero-shot method")
         if not find("strategy", self.strategy).merges:
             raise ArgumentError(f"strategy = {self.strategy!r} merges nothing, so that there is no model: name another")
