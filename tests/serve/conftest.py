@@ -49,6 +49,14 @@ def few(tmp_path_factory):
     return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("few") / "run").path
 
 
+@pytest.fixture(scope="session")
+def any_shot(tmp_path_factory):
+    """A run in closed form, which takes descriptions and examples, not to be written to."""
+    settings = {"evaluation.selection": "last", "data.train_per_class": 20, "data.test_per_class": 4}
+    settings |= {"evaluation.embedding": False}
+    return run(Experiment.load("digit-pairs-gaussian", settings), tmp_path_factory.mktemp("any") / "run").path
+
+
 @pytest.fixture
 def client():
     """Open a run as a client of its service: ``client(path, token=...)``."""

@@ -135,6 +135,29 @@ def test_a_few_shot_run_learns_classes_from_examples(few, client):
     assert asked.get("/model").json()["learns"] == {"attributes": False, "sentence": False, "examples": True}
 
 
+def test_an_any_shot_run_takes_descriptions_and_examples_together(any_shot, client):
+    asked = client(any_shot)
+    assert asked.get("/model").json()["learns"] == {"attributes": True, "sentence": False, "examples": True}
+    before = asked.post("/predict", files=upload("47.png")).json()
+    assert asked.post("/classes", data={"name": "mine"}, files=upload("47.png")).json()["examples"] == 1
+    described = {"name": "forty-seven", "attributes": {"left 4": 1, "right 7": 1}}
+    assert asked.post("/classes", json=described).status_code == 201
+    (shown,) = load_run(any_shot).predict(
+        [EXAMPLES / "47.png"],
+        {"forty-seven": load_run(any_shot).space.semantics[47].tolist()},
+        support={"mine": [EXAMPLES / "47.png"]},
+    )
+    answer = asked.post("/predict?top=102", files=upload("47.png")).json()["answers"][0]["classes"]
+    assert {one["name"]: one["score"] for one in answer} == pytest.approx(
+        {one.name: one.score for one in shown}, abs=1e-4
+    )
+    given = asked.post("/predict?among=given", files=upload("47.png")).json()["answers"][0]["classes"]
+    assert {one["name"] for one in given} == {"mine", "forty-seven"}
+    assert sum(one["probability"] for one in given) == pytest.approx(1)
+    assert asked.delete("/classes/mine").status_code == asked.delete("/classes/forty-seven").status_code == 204
+    assert asked.post("/predict", files=upload("47.png")).json() == before
+
+
 def test_lasting_classes_need_a_token_and_are_there_in_the_next_service(features, client, tmp_path):
     run = shutil.copytree(features, tmp_path / "run")
     new = {"name": "näw", "attributes": [0.5] * 6, "lasting": True}

@@ -287,9 +287,11 @@ def create_app(
                 attributes = model.describe(given)
             elif given is not None:
                 raise DataError("attributes must be a list of numbers, or numbers by name")
-            elif any(parts.get(what) is not None for what in ("files", "features", "text")):
+            if any(parts.get(what) is not None for what in ("files", "features", "text")):
                 examples = _samples(model, parts)[1]
-            elif isinstance(words := parts.get("sentence", name if model.by_sentence else None), str):
+            elif attributes is None and isinstance(
+                words := parts.get("sentence", name if model.by_sentence else None), str
+            ):
                 attributes = model.imagine(words)
             model.add(Added(name, attributes, examples, lasts))
             return model.classes()[-1]

@@ -6,7 +6,7 @@ Nothing here knows of HTTP. One thread at a time may call a :class:`Recogniser`;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -88,7 +88,8 @@ class Recogniser:
         kind: what it is given: ``pictures``, ``text`` or ``features``.
         by_attributes: classes can be added by their attributes.
         by_sentence: they can be added by a name or a few words, which the run's text encoder describes.
-        by_examples: classes are learnt from examples.
+        by_examples: they can be learnt from examples.
+        episodic: they are learnt from examples alone: those of the run's training are no answers.
         added: the added classes by name, in the order in which they came.
 
     Raises:
@@ -105,13 +106,15 @@ class Recogniser:
                 "there is none to serve: run with a strategy that merges"
             )
         method = self.run.method
-        self.by_examples = method.task == "few-shot"
-        self.by_attributes = not self.by_examples and method.zero_shot
+        self.episodic = method.task == "few-shot"
+        self.by_examples = method.task in ("few-shot", "any-shot")
+        self.by_attributes = not self.episodic and method.zero_shot
         self.by_sentence = self.by_attributes and getattr(experiment.data, "text_encoder", None) is not None
         loader: type[BenchmarkLoader] = find("data", experiment.data.name)
         own = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
         self.kind: Kind = "text" if hasattr(loader, "read_texts") else "pictures" if own else "features"
         self.added: dict[str, Added] = {}
+        self._asked = self.run  # with the added classes in its model, where examples are a part of that
         self._path = run.path / LASTING
         if self._path.exists():
             self._restore()
@@ -152,7 +155,7 @@ class Recogniser:
         """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
         told: list[dict[str, Any]] = []
-        if not self.by_examples:
+        if not self.episodic:
             for c, name in enumerate(space.names):
                 kind = "seen" if c in space.seen else "unseen"
                 more = {"attributes": space.semantics[c].tolist()} if attributes else {}
@@ -161,7 +164,7 @@ class Recogniser:
             one: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
             if added.examples is not None:
                 one["examples"] = len(added.examples)
-            elif attributes and added.attributes is not None:
+            if attributes and added.attributes is not None:
                 one["attributes"] = added.attributes.tolist()
             told.append(one)
         return told
@@ -213,7 +216,7 @@ class Recogniser:
             raise DataError(
                 f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no space around it"
             )
-        taken = list(self.added) if self.by_examples else [*self.run.space.names, *self.added]
+        taken = list(self.added) if self.episodic else [*self.run.space.names, *self.added]
         for other in taken:
             if plain(other) == plain(name):
                 raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
@@ -225,7 +228,7 @@ class Recogniser:
         if added.examples is not None and not self.by_examples:
             how = "from attributes: describe it" if self.by_attributes else "only in training"
             raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
-        if added.attributes is None and (added.examples is None or not len(added.examples)):
+        if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
         if added.attributes is not None:  # the run's own check: scaling must leave something of it
             self.run.scaled_semantics(np.concatenate([self.run.space.semantics, added.attributes[None]]))
@@ -242,15 +245,24 @@ class Recogniser:
 
     def _keep(self, added: dict[str, Added], lasting: bool) -> None:
         """Take these as the added classes; write those that last if one of them came or went."""
+        asked = self._with(added)
         if lasting:
             tensors: dict[str, NDArray[Any]] = {}
             for i, one in enumerate(one for one in added.values() if one.lasting):
-                what = "attributes" if one.attributes is not None else "examples"
-                value = one.attributes if one.attributes is not None else one.examples
-                assert value is not None  # `add` refuses it
-                tensors[f"{i:04d}/{what}/{one.name}"] = value
+                if one.attributes is not None:
+                    tensors[f"{i:04d}/attributes/{one.name}"] = one.attributes
+                if one.examples is not None:
+                    tensors[f"{i:04d}/examples/{one.name}"] = one.examples
             write_tensors(self._path, tensors or {"none": np.zeros(1)})
-        self.added = added
+        self.added, self._asked = added, asked
+
+    def _with(self, added: dict[str, Added]) -> Run:
+        """Return the run that is asked with these classes: one that has learnt them, where it learns in both ways."""
+        if self.episodic or not self.by_examples or not added:
+            return self.run
+        described = {one.name: one.attributes.tolist() for one in added.values() if one.attributes is not None}
+        shown = {one.name: one.examples for one in added.values() if one.examples is not None}
+        return self.run.learn(described or None, shown or None)
 
     def _restore(self) -> None:
         """Read the classes that an earlier service was told to keep."""
@@ -260,10 +272,12 @@ class Recogniser:
             raise DataError(f"{self._path} is damaged: delete it, and add the lasting classes again") from None
         for key, tensor in sorted(tensors.items()):
             _, what, name = (*key.split("/", 2), "", "")[:3]
+            known = self.added.get(name, Added(name, lasting=True))
             if what == "attributes":
-                self.added[name] = Added(name, attributes=tensor.numpy(), lasting=True)
+                self.added[name] = replace(known, attributes=tensor.numpy())
             elif what == "examples":
-                self.added[name] = Added(name, examples=tensor.numpy(), lasting=True)
+                self.added[name] = replace(known, examples=tensor.numpy())
+        self._asked = self._with(self.added)
 
     # Questions.
 
@@ -298,7 +312,7 @@ class Recogniser:
             DataError: a sample is wrong, or there are too few classes.
             ExperimentError: there is no such class to rank.
         """
-        if self.by_examples:
+        if self.episodic:
             if among != "all":
                 raise ExperimentError(f"among {among}: this run learns all classes from examples: leave it out")
             if len(self.added) < 2:
@@ -310,7 +324,12 @@ class Recogniser:
         else:
             if among == "given" and not self.added:
                 raise ExperimentError("among given: no class has been added yet")
-            rankings = self.run.predict(samples, self._described(), among=among)
+            if self._asked is self.run:
+                rankings = self.run.predict(samples, self._described(), among=among)
+            else:  # its added classes are unseen ones of its own
+                rankings = self._asked.predict(samples, among="all" if among == "all" else "unseen")
+                if among == "given":
+                    rankings = [[one for one in ranking if one.name in self.added] for ranking in rankings]
         seen = {self.run.space.names[c] for c in self.run.space.seen}
         answers = []
         for ranking in rankings:
