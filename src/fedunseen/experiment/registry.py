@@ -29,7 +29,7 @@ __all__ = ["find", "names", "task_of", "traits"]
 
 _OWN = {
     "data": BENCHMARKS,
-    "encoder": ENCODERS,
+    "encoder": {**ENCODERS, "run": "fedunseen.experiment.run_encoder:RunEncoder"},
     "method": METHODS,
     "strategy": STRATEGIES,
     "attack": ATTACKS,

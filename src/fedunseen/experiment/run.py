@@ -124,6 +124,10 @@ class Run:
         assert encoder is not None
         return encoder
 
+    def encoded(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return what the run's frozen encoder makes of images (n, channels, height, width)."""
+        return self._encoder.encode(images)
+
     @property
     def method_name(self) -> str:
         """The method's name in the experiment."""
@@ -223,7 +227,7 @@ class Run:
             samples = as_images(samples, encoded or self._shape)  # a flattened image
         if encoded is None:
             return samples
-        return self._encoder.encode(samples)
+        return self.encoded(samples)
 
     @cached_property
     def _shape(self) -> tuple[int, ...]:

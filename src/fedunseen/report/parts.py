@@ -168,8 +168,9 @@ class Facts:
 
     @cached_property
     def unseen(self) -> NDArray[np.int64]:
-        """The ids of the unseen classes."""
-        return self.run.space.unseen
+        """The ids of the unseen classes; those that were learnt since no test sample is of."""
+        learnt = set(self.run.manifest.get("learnt", ()))
+        return np.array([c for c in self.run.space.unseen if self.run.space.names[c] not in learnt], dtype=np.int64)
 
     @cached_property
     def parties(self) -> list[dict[str, Any]]:

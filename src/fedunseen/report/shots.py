@@ -18,15 +18,15 @@ SHOTS_TEMPLATE = """\
 <h2>With a few examples</h2>
 <p>An unseen class may be described, shown, or both. Here {{ draws }} draws of examples were taken from the test samples
 of the unseen classes, and left out of the test. The accuracy is ZSL: among the unseen classes.</p>
-<div class="charts">{{ chart | safe }}</div>
-<table>
+<div class="grid">{{ chart | safe }}</div>
+<div class="scroll"><table>
 <thead><tr><th scope="col">examples of each class</th>{% for k in shots %}<th scope="col">{{ k }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for name, values in rows %}
 <tr><th scope="row">{{ name }}</th>{% for value in values %}<td>{{ value }}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody>
-</table>
+</table></div>
 <p class="caption">Percent, mean ± standard deviation over the draws. These numbers choose nothing.</p>
 </section>
 """
@@ -99,7 +99,7 @@ def _prototypes(facts: Facts) -> dict[str, Any] | None:
     names = facts.run.space.names
     classes: NDArray[np.int64] = facts.tensors["support_classes"].astype(np.int64)
     weights = facts.tensors["support_weights"]
-    unseen = [c for c in facts.run.space.unseen.tolist() if not np.isnan(deviation[c])]
+    unseen = [c for c in facts.unseen.tolist() if not np.isnan(deviation[c])]
     order = sorted(unseen, key=lambda c: -float(deviation[c]))[:LISTED]
     rows = [
         {

@@ -1,0 +1,80 @@
+"""A finished run as a frozen encoder: its trained features, for another method on top of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.encoders import Encoder, EncoderSettings
+from fedunseen.encoders.backbone import Output
+from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.experiment.run import load_run
+from fedunseen.methods import Method
+
+__all__ = ["RunEncoder", "RunEncoderSettings"]
+
+_BLOCK = 256  # images at once
+
+
+class RunEncoderSettings(EncoderSettings):
+    """Settings of a run as an encoder."""
+
+    name: Literal["run"] = "run"
+    model: Path | None = None
+    """The run directory; of several seeds, that of one of them."""
+
+
+class RunEncoder(Encoder):
+    """The features f of a run's merged model: what its training has made of images.
+
+    A method in closed form on top of them keeps what was trained and adds what sums can: exact merging, examples,
+    classes that come later.
+
+    Raises:
+        ExperimentError: no run is named, or its method learns no features, or the method takes maps.
+        RunDirectoryError: it is no run directory, or its run is not complete.
+    """
+
+    Settings: ClassVar[type[EncoderSettings]] = RunEncoderSettings
+
+    def __init__(self, settings: RunEncoderSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+        super().__init__(settings, image_shape, output)
+        if settings.model is None:
+            raise ExperimentError("encoder.model is missing: name the run directory whose features are wanted")
+        if output != "vectors":
+            raise ExperimentError(
+                "encoder.name = 'run' gives vectors: choose a method on vectors, for example gaussian"
+            )
+        self.run = load_run(settings.model)
+        self.run = self.run.seeds[0] if self.run.seeds else self.run
+        method = self.run.method
+        if type(method).features is Method.features and not method.backbone.trained:
+            raise ExperimentError(
+                f"{settings.model}: method.name = {self.run.method_name!r} has learnt no features of its own: name a "
+                "run that trained some, for example fedzsl with method.hidden or a trained encoder"
+            )
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return features (n, d) float32 of images."""
+        depends = {"encoder": "run", "model": files_digest([self.run.path / "model.safetensors"])}
+        width = self._features(images[:1]).shape[1]
+        return cached(depends, images, (width,), "float32", self._features)
+
+    def _features(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        run, shape = self.run, tuple(self.run.manifest["input_shape"])
+        parts = []
+        for start in range(0, len(images), _BLOCK):
+            rows = np.array(images[start : start + _BLOCK])
+            if run.manifest.get("picture_shape") is not None:
+                rows = run.encoded(rows)
+            elif len(shape) == 1:
+                rows = rows.reshape(len(rows), -1)
+            inputs = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
+            with torch.no_grad():
+                parts.append(run.method.features(run.params, inputs).float().numpy())
+        return np.concatenate(parts)
