@@ -12,7 +12,8 @@ import hashlib
 import importlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
@@ -114,6 +115,8 @@ def run(
                 choice = task.choice(experiment.evaluation, type(federation.method), rounds)
             else:
                 choice, chosen = _select(experiment, selection, partition, directory, hear, met)
+                if rivals := getattr(experiment.method, "rivals", ()):
+                    chosen["rivals"] = _rivals(rivals, experiment, selection, partition, directory, hear)
             if chosen.get("settings"):
                 experiment = experiment.with_overrides(chosen["settings"])
                 rounds = experiment.strategy.rounds
@@ -270,6 +273,50 @@ def _select(
             for settings, one in zip(candidates, results, strict=True)
         ]
     return Choice(result["selected_round"], result["calibration_factor"]), found
+
+
+def _rivals(
+    names: Sequence[str],
+    experiment: Experiment,
+    benchmark: Benchmark,
+    partition: Partition,
+    parent: RunDirectory,
+    hear: Progress,
+) -> dict[str, dict[str, float]]:
+    """Return what trained methods reach on the validation classes on which the run has been chosen.
+
+    Args:
+        names: of the methods. One that cannot be trained on these data is left out.
+        experiment: the run's.
+        benchmark: its version for selection.
+        partition: who holds what.
+        parent: the run's directory.
+        hear: hears of every round.
+    """
+    found = {}
+    scaled = list(experiment.data.features) or (["centre", "l2"] if benchmark.kind == "vectors" else [])
+    for name in names:
+        directory = RunDirectory(parent.path / "selection" / f"rival-{name}")
+        result = directory.result()
+        if result is None:
+            rounds = experiment.method.rival_rounds  # type: ignore[attr-defined]
+            more = {"strategy.rounds": rounds, "data.features": scaled, "engine.name": "in-process"}
+            quick = {"evaluation.choose": {}, "evaluation.clients": False, "evaluation.theory": False}
+            try:
+                rival = experiment.with_overrides({"method.name": name, **more, **quick})
+                federation, task = _made(rival, benchmark, partition.restricted_to(benchmark.train), selection=True)
+                directory.create({**_manifest(rival, benchmark.fingerprint(), benchmark), "stage": "selection"})
+                choice = task.choice(rival.evaluation, type(federation.method), rounds, selecting=True)
+                result = train(federation, task, directory, rounds, choice, hear, f"beside it: {name}")
+            except FedUnseenError as error:
+                warnings.warn(
+                    f"method.name = {name!r} could not be tried beside the closed form: {error}", stacklevel=2
+                )
+                continue
+            result |= {"selection": rival.evaluation.selection, "seed": rival.run.seed}
+            write_json(directory.result_path, result)
+        found[name] = {accuracy: result[accuracy] for accuracy in task_of(experiment).accuracies}
+    return found
 
 
 def _write_inputs(federation: Federation, benchmark: Benchmark, directory: RunDirectory) -> None:

@@ -29,6 +29,7 @@ METHODS = {
     "classifier": "fedunseen.methods.classifier:Classifier",
     "eszsl": "fedunseen.methods.eszsl:ESZSL",
     "ridge": "fedunseen.methods.ridge:Ridge",
+    "auto": "fedunseen.methods.auto:Auto",
     "gaussian": "fedunseen.methods.gaussian:Gaussian",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""

@@ -29,7 +29,7 @@ Shifting, scaling or rotating all features, or scaling all semantics, changes no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -404,7 +404,7 @@ class Gaussian(ClosedForm):
     ============= ======== ===========================================================================
     """
 
-    Settings = GaussianSettings
+    Settings: ClassVar[type[NamedSettings]] = GaussianSettings
     task = "any-shot"
 
     def solve(self, sums: Params) -> Params:
