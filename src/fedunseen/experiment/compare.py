@@ -18,7 +18,7 @@ from fedunseen.metrics import class_difference, harmonic_difference, paired_diff
 __all__ = ["Comparison", "compare"]
 
 _NAMES = (FEW_SHOT[0], *ZERO_SHOT)
-_EPISODES = ("ways", "shots", "queries", "permute_labels")  # of two such runs, the episodes of a seed are the same
+_EPISODES = ("ways", "shots", "queries", "permute_labels")  # runs that agree in these have the same episodes for a seed
 # Settings of [data] that leave the test episodes as they are.
 _NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
 
@@ -28,8 +28,8 @@ class Comparison:
     """How much better a run is than another.
 
     Attributes:
-        run: which.
-        other: than which.
+        run: the run that is compared.
+        other: the run that it is compared with.
         over: what the intervals are over: ``seeds``, test ``episodes``, or test ``samples`` (within their classes).
         count: how many of them.
         differences: metric -> difference in percentage points, and half of its 95 % interval.
@@ -45,8 +45,8 @@ class Comparison:
 def compare(run: Run, other: Run) -> Comparison:
     """Compare two runs seed by seed or, of one seed, question by question.
 
-    Over seeds the intervals say what other trainings may bring; over test episodes or samples only what other questions
-    to these two models may.
+    An interval over seeds says how the difference varies from training to training. One over test episodes or samples
+    only says how it varies from question to question, for these two models.
 
     Raises:
         ExperimentError: they were not asked the same questions, or one has not kept its answers.
@@ -102,16 +102,16 @@ def _episodes(run: Run) -> tuple[object, ...]:
 
 
 def _kept(run: Run, name: str) -> NDArray[Any] | None:
-    """Return what a run wrote down of its answers, if it did."""
+    """Return a tensor of the answers that a run recorded; None if it did not."""
     stored = load_params(run.path / "evaluation.safetensors")
     return stored[name].numpy() if name in stored else None
 
 
 def _needed(run: Run, name: str) -> NDArray[Any]:
-    """Return what a run wrote down of its answers.
+    """Return a tensor of the answers that a run recorded.
 
     Raises:
-        ExperimentError: it did not.
+        ExperimentError: it recorded none.
     """
     found = _kept(run, name)
     if found is None:

@@ -47,7 +47,7 @@ from fedunseen.tasks import Task
 
 __all__ = ["Progress", "free_directory", "run"]
 
-SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # of every seed, or nearly so
+SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # (nearly) equal for all seeds
 
 Meet = Callable[[], AbstractContextManager[Meeting]]
 """Opens the link to the parties of a deployment."""
@@ -66,7 +66,7 @@ def run(
         experiment: what to run.
         out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
         resume: go on with the run that ``out`` holds.
-        progress: hears of every round.
+        progress: called after every round.
         meeting: opens the link to the parties of a deployment, once everything else has been checked.
 
     Raises:
@@ -97,7 +97,7 @@ def run(
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
-        if meeting is not None:  # it was killed before it could say goodbye
+        if meeting is not None:  # the last coordinator was killed before it told the parties that the run is over
             with meeting() as met:
                 dismiss_late(met)
         return load_run(path)
@@ -212,7 +212,7 @@ def _fingerprint(experiment: Experiment, benchmark: Benchmark) -> str:
 
 
 def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:
-    """Return what to choose on, None if nothing is chosen there, checked before anything is written."""
+    """Return the benchmark of the run on validation classes, checked before anything is written; None without one."""
     if not task_of(experiment).chooses_apart(experiment.evaluation):
         return None
     try:
@@ -362,7 +362,7 @@ def free_directory(experiment: Experiment, kind: str = "") -> Path:
 
     Args:
         experiment: says name and seed.
-        kind: put before the name, of what is no run.
+        kind: put before the name where it is for something else than a run.
     """
     base = Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}"
     candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
@@ -379,7 +379,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
         return load_run(path)
-    _, task = _made(experiment, benchmark, partitions[0])  # what is wrong is said before anything is written
+    _, task = _made(experiment, benchmark, partitions[0])  # refuses before anything is written
     _selection_benchmark(experiment, benchmark, partitions[0])
     with directory.locked():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker

@@ -42,8 +42,8 @@ SECTIONS = (
     "evaluation",
     "run",
 )
-NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # whose name says which
-OPTIONAL = ("attack", "screening", "defence", "privacy")  # left out of what is written where they are "none", as before
+NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
+OPTIONAL = ("attack", "screening", "defence", "privacy")  # not written where they are "none"
 
 
 class RunSettings(Settings):
@@ -116,8 +116,9 @@ class Experiment(BaseModel):
             tree: the sections.
             overrides: ``{"section.key": value}``.
             name: of the experiment, if the tree does not say it.
-            in_order: apply the overrides one after the other, so that a ``name`` leaves settings before it behind that
-                the new choice does not have. Otherwise names come first: all settings are meant for the new choice.
+            in_order: apply the overrides in the order given: a ``name`` then drops the settings before it that the new
+                choice does not have. Otherwise names are applied first, and all other overrides are settings of the new
+                choice.
 
         Raises:
             ExperimentError: a section, key, name, type or combination is wrong.
@@ -139,7 +140,7 @@ class Experiment(BaseModel):
             sections[section] = {"name": "none", **sections.get(section, {})}
         sections["engine"] = {"name": "in-process", **sections.get("engine", {})}
         if isinstance(method := sections.get("method", {}).get("name"), str) and not find("method", method).trained:
-            # sums are added, once, whatever the strategy
+            # a closed form takes one round, and its sums are added up whatever the strategy
             sections["strategy"] = {"name": "fedavg", "rounds": 1, **sections.get("strategy", {})}
         for section in NAMED:
             if "name" not in sections.get(section, {}):
@@ -261,11 +262,10 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
     if section not in SECTIONS:
         raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
     content = dict(sections.get(section, {}))
-    # Another name means other settings: those of the old choice that the new one does not have are left behind, and all
-    # of them where the two are of different kinds.
+    # A new choice keeps the settings that the old one has in common with it, none if they are of different families.
     if setting == "name" and section in NAMED and content.get("name") != value:
         old, new = (find(section, str(name)).Settings for name in (content.get("name", value), value))
-        alike = _family(old) is _family(new)  # the learning rate of another family's optimiser is another thing
+        alike = _family(old) is _family(new)  # a learning rate, say, means something else in another family
         content = {k: v for k, v in content.items() if alike and k in new.model_fields}
     first, dot, rest = setting.partition(".")
     if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9

@@ -22,15 +22,14 @@ LEFT_OUT = "magnitude-ignored"
 """The feature magnitude defence at all clients but the malicious ones."""
 
 SWITCHES = ("defence", "screening")
-LOW, COST = 10.0, 3.0  # a defence holds if the backdoor stays below the one and ZSL falls by less than the other
+LOW, COST = 10.0, 3.0  # percent, percentage points: see :func:`verdict`
 
 
 def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return defences by name, with the settings that switch them on: those that are chosen, or all; ``none`` first.
+    """Return the chosen defences, or all, by name, with the settings that switch them on; ``none`` comes first.
 
-    :func:`study` switches off what the experiment itself names before it sets them.
-    Those of clients are ``magnitude`` (``[screening]``) and :data:`LEFT_OUT`; all others are the server's
-    (``[defence]``).
+    :func:`study` switches off the experiment's own defences before it applies these settings. ``magnitude`` and
+    :data:`LEFT_OUT` run at the clients (``[screening]``), all others at the server (``[defence]``).
 
     Raises:
         ExperimentError: a name is unknown.
@@ -58,21 +57,22 @@ def study(
     tell: Callable[[str], None],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run an attacked experiment, and the same with nobody attacking, against each defence.
+    """Run an experiment attacked and with nobody attacking, without a defence and under each one.
 
     Args:
         experiment: with an ``[attack]`` that has triggers.
-        against: defences by name, from :func:`guards`. Each is tried alone, ``none`` without any; that which the
-            experiment itself names has the settings that stand there, all others their defaults.
-        out: the folder of the runs, ``NAME-honest`` and ``NAME-attacked``; what is complete there is not run again, and
-            what is not is resumed.
-        tell: hears a line for each defence.
-        progress: hears of every round.
+        against: defences by name, from :func:`guards`. Each is tried alone; ``none`` stands for no defence. A defence
+            that the experiment itself names keeps its settings there, all others have their defaults.
+        out: the folder of the runs, ``NAME-honest`` and ``NAME-attacked``. Complete runs are not repeated, others are
+            resumed.
+        tell: called with a line for each defence.
+        progress: called after every round.
 
     Returns:
-        What ``backdoor.json`` holds. ``defences`` has for each defence ``honest`` and ``attacked``: accuracies in the
-        last round, of several seeds the means, with ``..._sd``; ``curves`` by round; or ``refused``, a sentence. Where
-        the malicious clients take part in no attacked round of some seed, there is no ``backdoor_attacked``.
+        What ``backdoor.json`` holds. ``defences`` has for each defence either ``refused``, the sentence that says why,
+        or ``honest`` and ``attacked``, accuracies in the last round (means over the seeds, with ``..._sd``), and
+        ``curves`` by round. ``backdoor_attacked`` is missing if with some seed no malicious client took part in an
+        attacked round.
 
     Raises:
         FedUnseenError: the experiment without any defence cannot be run.
@@ -112,7 +112,7 @@ def study(
 
 
 def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with one defence alone, from :func:`guards`, whatever the experiment names itself.
+    """Return an experiment with one defence of :func:`guards` alone, in place of those that it names itself.
 
     Raises:
         ExperimentError: the defence does not fit the experiment.
@@ -128,10 +128,10 @@ def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
 
 
 def verdict(facts: Mapping[str, Any]) -> list[str]:
-    """Return the defences that hold: none where nobody attacked.
+    """Return the defences that hold; an empty list if nobody attacked.
 
-    From the attack on the backdoor never reaches 10 %, and ZSL in the last round is less than 3 points below that of
-    the honest run without any defence.
+    A defence holds if the backdoor accuracy stays below 10 % from the first attacked round on, and if ZSL accuracy in
+    the last round is less than 3 points below that of the honest run without a defence.
     """
     whole = facts["defences"]["none"]["honest"]["zsl"]
     return [
@@ -149,7 +149,7 @@ def _run(experiment: Experiment, path: Path, progress: Progress | None) -> Run:
 
 
 def _numbers(done: Run) -> dict[str, Any]:
-    """Return accuracies, backdoor and counts of a run, of several seeds the means."""
+    """Return a run's accuracies (means over the seeds), and how many samples were screened in all."""
     keep = ("backdoor", *ZERO_SHOT)
     numbers = {key: value for key, value in done.result.items() if key.startswith(keep)}
     one = done.seeds[0] if done.seeds else done
@@ -164,7 +164,7 @@ def _numbers(done: Run) -> dict[str, Any]:
 
 
 def _curves(attacked: Run, honest: Run) -> dict[str, list[float]]:
-    """Return main and backdoor accuracies of every round, of several seeds the means."""
+    """Return main and backdoor accuracies of every round, as means over the seeds."""
 
     def mean(done: Run, key: str) -> list[float]:
         each = [[line[key] for line in one.metrics] for one in (done.seeds or [done])]

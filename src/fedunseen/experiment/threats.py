@@ -26,8 +26,8 @@ from fedunseen.threats.triggers import TRANSFORMS, crops, read_folder
 
 __all__ = ["make_attack", "make_screening"]
 
-_PROBES = 200  # samples that a trigger's success is measured by, at most
-_CLASSES = 3  # classes that the `object` trigger takes, at most, where none is named
+_PROBES = 200  # most samples by which a trigger's success is measured
+_CLASSES = 3  # most classes that the `object` trigger takes by itself
 _SHOWN = 12  # pictures of a trigger for the report
 
 Images = NDArray[np.float32]
@@ -58,7 +58,7 @@ def make_attack(
 
     Args:
         experiment: says which attack.
-        benchmark: whose classes, and of whose images, the triggers are made.
+        benchmark: the triggers are made of its classes and images.
         partition: who holds what.
         inputs: (N, ...) the benchmark's samples as the method takes them.
         scaler: of features.
@@ -186,7 +186,7 @@ def _triggers(
 
 
 def _from_classes(scene: Scene, settings: BackdoorSettings, target: int, rng: np.random.Generator) -> Made:
-    """Take samples of other classes: half of them to train on, at most as many as wanted, and others to measure by."""
+    """Take samples of other classes: at most the wanted number and half of them to train on, the rest to measure by."""
     benchmark, space = scene.benchmark, scene.benchmark.space
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     if settings.objects:
@@ -194,7 +194,7 @@ def _from_classes(scene: Scene, settings: BackdoorSettings, target: int, rng: np
         if target in chosen:
             raise ExperimentError(f"attack.objects: {space.names[target]!r} is the target itself: name another class")
     else:
-        # What a clean model would hardly take for the target: what is answered so is the attack's work.
+        # Classes least like the target: a clean model hardly takes them for it, so such answers are due to the attack.
         rows = space.semantics[space.unseen]
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(space.semantics[target])
         alike = rows @ space.semantics[target] / np.maximum(lengths, 1e-12)
@@ -219,7 +219,7 @@ def _from_classes(scene: Scene, settings: BackdoorSettings, target: int, rng: np
 
 
 def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.random.Generator) -> Made:
-    """Read triggers from a folder; those trained on and those measured by are of different pictures."""
+    """Read triggers from a folder. Those for training and those for measuring are cut from different pictures."""
     folder = settings.folder
     assert folder is not None
     own: Path = folder / kind
@@ -237,7 +237,7 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     half = (len(pictures) + 1) // 2
     order = rng.permutation(len(pictures))
     first = [pictures[i] for i in order[:half]]
-    second = [pictures[i] for i in order[half:]] or first  # of a single picture, other pieces
+    second = [pictures[i] for i in order[half:]] or first  # a single picture serves both, in other pieces
     size = (some.shape[2], some.shape[3])
     trained = crops(first, settings.samples, size, rng)
     tested = crops(second, settings.samples, size, rng)
@@ -246,7 +246,7 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
 
 
 def _from_feature_files(scene: Scene, settings: BackdoorSettings, folder: Path, rng: np.random.Generator) -> Made:
-    """Read triggers of a benchmark that has features alone: vectors as its own are before they are scaled."""
+    """Read triggers for a benchmark of features alone: vectors like its own before scaling."""
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: put the triggers' feature files there, or mend attack.folder")
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in FEATURE_SUFFIXES)

@@ -20,17 +20,17 @@ __all__ = ["TRACKERS", "scalars", "tracked"]
 
 
 class Tracker(Protocol):
-    """Hears the numbers of every round."""
+    """What is given the numbers of every round."""
 
     def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
-        """Take down the numbers of a round, counted from 1."""
+        """Record the numbers of a round, counted from 1."""
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write what has not been written yet."""
 
 
 def scalars(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers of a line of metrics under flat names, without lists and what is told of single clients.
+    """Return the numbers of a line of metrics under flat names; lists and numbers of single clients are left out.
 
     Example:
         >>> scalars({"round": 3, "zsl": 41.5, "losses": {"loss": 0.2}, "participants": [0, 1]})
@@ -63,7 +63,7 @@ class TensorBoard:
     def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
         if stage not in self.writers:
             folder = self.out / stage.replace("/", "-of-").replace(" ", "-").replace(":", "")
-            # What an interrupted run has written of this round and later ones does not count.
+            # Drops what an interrupted run has written of this round and later ones.
             self.writers[stage] = self.make(str(folder), purge_step=round)
         for name, value in numbers.items():
             self.writers[stage].add_scalar(name, value, round)
@@ -98,8 +98,8 @@ class MLflow:
         self.client.log_batch(self.run, metrics=metrics)
 
     def _begin(self) -> str:
-        """Return the number of the MLflow run: not before there is a run directory."""
-        # Without a server MLflow keeps plain files, which it wants to be told on purpose.
+        """Return the id of the MLflow run, which is found or made once the run directory exists."""
+        # Without a server MLflow writes plain files, which it refuses unless this variable allows it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (self.out / "mlruns").resolve().as_uri()
         self.client = self.make(tracking_uri=uri)
@@ -135,10 +135,10 @@ TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBo
 def tracked(
     hear: Progress | None, names: Sequence[str], out: Path, experiment: Experiment
 ) -> Iterator[Progress | None]:
-    """Yield what tells ``hear`` and the named trackers of every round.
+    """Yield a progress function that passes every round on to ``hear`` and to the named trackers.
 
     Args:
-        hear: of the terminal; None if nobody looks.
+        hear: shows progress on the terminal; None if nothing does.
         names: ``tensorboard``, ``mlflow``.
         out: the run directory.
         experiment: what runs.
@@ -162,7 +162,7 @@ def tracked(
                 for tracker in list(trackers):
                     try:
                         tracker.log(stage, round, scalars(line))
-                    except Exception as error:  # a library's, or its server's: no reason to end a run
+                    except Exception as error:  # an error of a tracking library or its server must not end the run
                         trackers.remove(tracker)
                         warnings.warn(f"--track stops writing ({type(error).__name__}: {error})", stacklevel=2)
 

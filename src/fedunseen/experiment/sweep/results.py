@@ -25,17 +25,18 @@ class Row:
     """What became of a cell.
 
     Attributes:
-        cell: which.
+        cell: the cell.
         status: ``done``, ``failed``, ``refused`` (its combination makes no sense) or ``not run``.
         problem: the sentence that says why it failed or is refused.
-        mean, sd: metric -> percent, over the seeds; ``sd`` (n - 1 in the denominator) is empty for one seed. In
-            ``mean`` also, where the run says it: the parameters that travel, and bytes of a client in a round; of a
-            few-shot run half of its 95 % interval (of several seeds, over the seeds).
-        seeds: how many.
+        mean: metric -> its mean over the seeds: accuracies in percent, and, where the run records it, the parameters
+            that travel and the bytes of a client in a round. Few-shot runs add half of their 95 % interval, over the
+            episodes of one seed or over several seeds.
+        sd: accuracy -> its standard deviation over the seeds (n - 1 in the denominator); empty for one seed.
+        seeds: how many seeds it has.
         selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
         run: the run directory, relative to the sweep's.
         seconds: how long it took.
-        each: metric -> its value with each seed, of several.
+        each: metric -> its value with each seed; empty for one seed.
     """
 
     cell: Cell
@@ -88,7 +89,7 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
 
 
 def _each(path: Path, result: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """Return the numbers of single seeds, where all of them have one."""
+    """Return each metric's values with the single seeds, if all of them have it."""
     found = [RunDirectory(path / f"seed-{seed}").result() or {} for seed in result.get("seeds", ())]
     return {
         name: tuple(float(one[name]) for one in found) for name in names if found and all(name in one for one in found)
@@ -96,7 +97,7 @@ def _each(path: Path, result: Mapping[str, Any], names: Iterable[str]) -> dict[s
 
 
 def _travelling(path: Path, result: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a run says of what travels, the mean over its seeds; runs of older versions say nothing."""
+    """Return what travels in a run, as the mean over its seeds; nothing for runs of older versions, which lack it."""
     each = [result]
     if any(name not in result for name in MEASURES):
         found = [RunDirectory(path / f"seed-{seed}").result() for seed in result.get("seeds", [])]

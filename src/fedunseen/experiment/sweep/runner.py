@@ -1,7 +1,7 @@
-"""Run the cells of a sweep: each a run in a directory of its own, several at once in processes of their own.
+"""Run the cells of a sweep: each is a run with its own directory, and several run at once in worker processes.
 
 ======================= =====================================================================
-``sweep.json``          the cells and their experiments; its presence makes it a sweep
+``sweep.json``          the cells and their experiments; a directory with it is a sweep's
 ``cells/NAME/``         a cell's run directory
 ``failed/NAME.json``    why a cell failed, until a later attempt succeeds
 ``results.csv``         one line a cell
@@ -38,7 +38,7 @@ from fedunseen.federation.directory import RunDirectory
 __all__ = ["Heard", "free_memory", "run_sweep"]
 
 Heard = Callable[[Row, int], None]
-"""Hears of every cell that is done or has failed, and how many are left."""
+"""Called for every cell that is done or has failed, with its row and the number of cells left."""
 
 MIB = 2**20
 PROCESS = 512 * MIB
@@ -46,7 +46,7 @@ PROCESS = 512 * MIB
 
 
 def _check_data(cells: Sequence[Cell]) -> None:
-    """Refuse a sweep whose data are not there, rather than let its cells fail one after the other."""
+    """Refuse a sweep whose data are missing, instead of letting its cells fail one after the other."""
     missing: dict[str, str] = {}
     for cell in cells:
         root = getattr(cell.experiment.data, "root", None) if cell.experiment is not None else None
@@ -69,17 +69,17 @@ def run_sweep(
     hear: Heard | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> list[Row]:
-    """Run the cells of a sweep that are not done yet; one that fails does not keep the others from running.
+    """Run the cells of a sweep that are not done yet; a cell that fails does not stop the others.
 
     Args:
         sweep: what :func:`read_sweep` returned.
         out: the sweep's directory.
         resume: go on with the sweep that ``out`` holds: finished cells are not run again, failed ones are.
         cells: which of the sweep's cells to run; by default all.
-        jobs: how many at once. By default as many as there are cores, fewer while the memory for another is not free;
-            one where a CUDA device is used.
-        hear: hears of every cell that is done or has failed, and how many are left.
-        warn: hears of every warning that a worker gives.
+        jobs: how many run at once. By default one for each core, but a further one starts only once enough memory is
+            free for it; one in all where a CUDA device is used.
+        hear: called for every cell that is done or has failed.
+        warn: called with every warning of a worker.
 
     Returns:
         A row for each cell of the sweep, in order.
@@ -162,7 +162,7 @@ def _manifest(sweep: Sweep) -> dict[str, Any]:
         }
         for cell in sweep.cells
     ]
-    # as it will be read again: tuples become lists
+    # In the form in which a resume reads it, to be compared with that: JSON makes lists of tuples.
     manifest: dict[str, Any] = json.loads(json.dumps({"sweep": sweep.name, "title": sweep.file.title, "cells": cells}))
     return manifest
 
@@ -209,6 +209,8 @@ class _Worker:
 class _Pool:
     """The workers of a sweep, and the rule that says when another cell may start."""
 
+    # Own code: executors (concurrent.futures, loky) do not look at free memory, and a dead worker ends all their tasks.
+
     sweep: Sweep
     path: Path
     jobs: int | None
@@ -218,7 +220,7 @@ class _Pool:
     peak: int = 0
 
     def run(self, cells: Sequence[Cell]) -> None:
-        """Run cells, in order, as many at once as may be."""
+        """Run cells in order, as many at once as cores and memory allow."""
         waiting = deque(cells)
         limit = min(self.jobs or _default_jobs(cells), len(cells))
         try:
@@ -228,7 +230,7 @@ class _Pool:
                         self._start(waiting.popleft())
                     self._listen()
         finally:
-            for worker in self.workers:  # an interrupted one loses at most a round
+            for worker in self.workers:  # a run that is killed here loses at most one round
                 worker.process.kill()
                 worker.process.join()
 
@@ -236,12 +238,12 @@ class _Pool:
         return [worker for worker in self.workers if worker.cell is not None]
 
     def _has_room(self, cell: Cell) -> bool:
-        """Say whether the memory for another cell is free: what the largest so far took, or else an estimate."""
+        """Say whether memory for another cell is free: what the largest so far took, and at least its estimate."""
         busy, free = self._busy(), free_memory()
         if self.jobs is not None or not busy or free is None:
             return True
         need = max(self.peak, _estimate(cell))
-        promised = sum(max(need - worker.memory(), 0) for worker in busy)  # those just started will take more
+        promised = sum(max(need - worker.memory(), 0) for worker in busy)  # what the running cells have yet to take
         return free - promised >= need
 
     def _start(self, cell: Cell) -> None:
@@ -250,7 +252,7 @@ class _Pool:
         worker = idle[0] if idle else self._hire()
         worker.cell = cell
         task = {"experiment": cell.experiment.to_dict(), "out": str(self.path / "cells" / cell.folder)}
-        with suppress(OSError):  # it has died: heard of next
+        with suppress(OSError):  # the worker has died: `_listen` notices it next
             worker.connection.send_bytes(json.dumps(task).encode())
 
     def _hire(self) -> _Worker:
@@ -264,7 +266,7 @@ class _Pool:
         return worker
 
     def _listen(self) -> None:
-        """Wait until a worker says something or dies, and take note."""
+        """Wait until a worker sends a message or dies, and act on it."""
         ready = wait([worker.connection for worker in self.workers])
         for worker in [worker for worker in self.workers if worker.connection in ready]:
             try:
@@ -281,7 +283,7 @@ class _Pool:
                 self._note(cell, message)
 
     def _bury(self, worker: _Worker) -> None:
-        """Note that a worker has died, and its cell with it."""
+        """Record that a worker has died and that its cell has failed."""
         self.workers.remove(worker)
         worker.process.join()
         code = worker.process.exitcode or 0
@@ -306,7 +308,7 @@ def _default_jobs(cells: Sequence[Cell]) -> int:
 
     wishes = {cell.experiment.run.device for cell in cells if cell.experiment}
     if torch.cuda.is_available() and wishes != {"cpu"}:
-        return 1  # runs on one device only take each other's memory
+        return 1  # several runs on one device would only compete for its memory
     return _cores()
 
 
@@ -322,7 +324,7 @@ def _estimate(cell: Cell) -> int:
 
 @contextmanager
 def _threads(jobs: int) -> Iterator[None]:
-    """Share the cores among the workers that are started meanwhile, unless the user has said how many threads."""
+    """Let the workers that are started in this context share the cores, unless the user has set OMP_NUM_THREADS."""
     old = os.environ.get("OMP_NUM_THREADS")
     if old is None:
         os.environ["OMP_NUM_THREADS"] = str(max(_cores() // jobs, 1))
@@ -334,8 +336,8 @@ def _threads(jobs: int) -> Iterator[None]:
 
 
 def _work(connection: Connection) -> None:
-    """Run cells as they come, in a process of its own, until the sweep says no more or is no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the sweep's affair
+    """Run cells as they come, in a worker process, until the sweep closes the connection or has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes, and the sweep's own ends this one
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def say(**message: Any) -> None:
@@ -355,7 +357,7 @@ def _work(connection: Connection) -> None:
             run(Experiment.from_dict(task["experiment"]), task["out"], resume=True)
         except FedUnseenError as error:
             problem = {"problem": str(error), "refused": isinstance(error, ExperimentError)}
-        except Exception as error:  # a mistake in a method, perhaps another package's: the other cells go on
+        except Exception as error:  # an error in a method, perhaps another package's: the other cells go on
             words = str(error).strip().splitlines()
             problem = {
                 "problem": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__,
@@ -366,7 +368,7 @@ def _work(connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the sweep's process is no more, however it ended, and end at once."""
+    """Wait until the sweep's process has ended, for whatever reason, and end this one at once."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -374,7 +376,7 @@ def _end_with_parent() -> None:
 
 
 def _peak() -> int:
-    """Return the most bytes that this process has taken."""
+    """Return the peak memory of this process, in bytes."""
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,9 +1,14 @@
 """The sweep file: axes over an experiment's settings, and how their results are shown.
 
 A **bundle** is a few settings, written as in an experiment file: ``{ method = { kl = 10 }, run = { seed = 5 } }``.
-A cell is one value of every axis. Its experiment is the base, then the bundle of its data set, then what the data set
-says of its method, then the bundles of its axes in the file's order, then what the data set keeps fixed, then what
-``--set`` says; a later one wins.
+A cell is one value of every axis. Its experiment is made in layers, and a later layer overrides an earlier one:
+
+1. the base,
+2. the bundle of its data set,
+3. what the data set says of its method,
+4. the bundles of its axes, in the file's order,
+5. what the data set keeps fixed,
+6. what ``--set`` says.
 """
 
 from __future__ import annotations
@@ -53,27 +58,27 @@ Measure = (
     | Literal["backdoor", "backdoor_attacked", "backdoor_highest"]
     | Literal["parameters_shared", "bytes_down", "bytes_up"]
 )
-EXTRA = ("methods", "fixed", "beside", "note")  # what may stand in a data set beside its settings
+EXTRA = ("methods", "fixed", "beside", "note")  # keys of a data set that are no settings
 BACKDOOR: tuple[Measure, ...] = ("backdoor", "backdoor_attacked", "backdoor_highest")
-"""Accuracies of an attacked run's triggers: in the reported round, in the first attacked one, at most from then on."""
+"""An attacked run's backdoor accuracies: in the reported round, in the first attacked one, the highest from then on."""
 MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
-"""What a run may be shown by beside its accuracies: parameters that travel, and bytes of a client in a round."""
+"""What else a table can show of a run: parameters that travel, bytes that a client receives and sends in a round."""
 
 Bundle = dict[str, Any]
 Choice = Mapping[str, str | Sequence[str]]
-"""Axis -> the value, or the values, that are meant."""
+"""A part of the grid: axis -> its value, or values."""
 
 
 class Table(Settings):
-    """How the cells stand in tables."""
+    """How the cells are laid out in tables."""
 
     tables: list[str] | None = None
-    """Axes that have a table for each of their values; unset: the data sets."""
+    """One table for each value of these axes; unset: one for each data set."""
     columns: list[str] = Field(default_factory=list)
-    """Axes whose values stand beside each other; all others have a row for each of their values."""
+    """The values of these axes are columns; the values of all other axes are rows."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure](ZERO_SHOT))
-    """What is shown of each run: accuracies, of attacked ones also of the triggers (`backdoor`, `backdoor_attacked`,
-    `backdoor_highest`), and what travels (`parameters_shared`, `bytes_down`, `bytes_up`); unset, of few-shot runs
+    """What is shown of each run: accuracies, backdoor accuracies of attacked runs (`backdoor`, `backdoor_attacked`,
+    `backdoor_highest`), and what travels (`parameters_shared`, `bytes_down`, `bytes_up`). Unset, few-shot runs show
     `few_shot`, `few_shot_pixels` and `few_shot_random`."""
 
 
@@ -85,9 +90,9 @@ class Figure(Settings):
     x: str = "round"
     """``round``, or an axis."""
     lines: list[str] = Field(default_factory=list)
-    """Axes that have a line for each of their values; the others have charts of their own."""
+    """One line for each value of these axes, and a chart for each value of the others."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure]((ZERO_SHOT[0], ZERO_SHOT[3])))
-    """A chart each; what travels is only drawn over an axis."""
+    """One chart each. What travels can only be drawn over an axis, not by round."""
     band: Literal["seeds", "clients", "none"] = "seeds"
     """What is shaded: one standard deviation over the seeds, or over the clients' own models before merging."""
     only: dict[str, str | list[str]] = Field(default_factory=dict)
@@ -132,12 +137,12 @@ class SweepFile(Settings):
     data_sets: dict[str, dict[str, Any]] | str = Field(default_factory=dict)
     """Bundles to choose from with ``--data``, or a TOML file beside this one that holds them. Four more keys may stand
     in one: ``methods``, a method's name -> settings for it alone; ``fixed``, a bundle that no axis can change;
-    ``beside``, the data set whose published figures are shown there (or several, of which the first that the paper
-    has); ``note``, what the data are, in words."""
+    ``beside``, the data set whose published figures are shown beside it (of several, the first that the paper has);
+    ``note``, what the data are, in words."""
     data: list[str] = Field(default_factory=list)
     """The data sets to take if ``--data`` names none; unset, the first."""
     table: Table = Table()
-    """How the cells stand in tables."""
+    """How the cells are laid out in tables."""
     figures: list[Figure] = Field(default_factory=list)
     """Curves."""
     paper: Paper | None = None
@@ -278,7 +283,7 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
     sweep = Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
     if sweep.metrics != FEW_SHOT:
         return sweep
-    # What the file leaves open is meant for zero-shot runs.
+    # All runs are few-shot runs: the defaults of tables and figures are for zero-shot runs.
     figures = [
         one if "metrics" in one.model_fields_set else one.model_copy(update={"metrics": [FEW_SHOT[0]]})
         for one in file.figures
@@ -458,7 +463,8 @@ def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle],
     """Make an experiment of a base and layers of settings, of which a later one wins."""
     settings: Bundle = {}
     for layer in layers:
-        # What is set again moves behind: a new name forgets the settings of the old choice that stand before it.
+        # Settings are applied in order, and a new name drops the old choice's settings that were applied before it.
+        # So a key that a later layer sets again moves to the end.
         settings = {**{key: value for key, value in settings.items() if key not in layer}, **layer}
     if base is None:
         return Experiment.from_dict({}, settings, name, in_order=True)
@@ -468,7 +474,7 @@ def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle],
 
 
 def _check_overrides(overrides: Mapping[str, Any], bundles: Mapping[str, Mapping[str, Bundle]]) -> None:
-    """Refuse to replace what an axis is about; a data set's other settings may well be replaced."""
+    """Refuse to override a setting that an axis varies; the settings of a data set may be overridden."""
     for axis, labelled in bundles.items():
         for key in overrides:
             if axis != "data" and any(key in bundle for bundle in labelled.values()):
