@@ -1,13 +1,13 @@
 """The run directory: everything a run leaves behind, written so that a kill at any instant loses at most one round.
 
 ======================== ==========================================================================
-``manifest.json``        experiment, versions, data fingerprint, seed; its presence makes it a run
+``manifest.json``        experiment, versions, data fingerprint, seed; a directory with it is a run's
 ``metrics.jsonl``        one line a round
 ``classes.csv``          the class space
 ``model.safetensors``    the merged model of the chosen round
 ``scaling.safetensors``  what was fitted to scale features
 ``checkpoints/``         every state that a resume needs
-``result.json``          the final numbers and warnings; its presence means that the run is complete
+``result.json``          the final numbers and warnings; a run that has it is complete
 ``evaluation.safetensors``  what the report draws
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
@@ -47,7 +47,7 @@ from fedunseen.evaluation.diagnosis import diagnose
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
-_WAITING = ("quorum", "timeout", "patience", "processes")  # of [engine]: who takes part and when, not what is computed
+_WAITING = ("quorum", "timeout", "patience", "processes")  # of [engine]: a resume may change them
 _KEPT = 2  # checkpoints: the newest, and the one before
 
 
@@ -119,7 +119,7 @@ class RunDirectory:
         """Hold the directory against a second process.
 
         Raises:
-            RunDirectoryError: another process runs in it, or it cannot be written, be it now or later.
+            RunDirectoryError: another process runs in it, or it cannot be written, now or later.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -155,11 +155,11 @@ class RunDirectory:
         return manifest
 
     def identity(self) -> str:
-        """Return what tells this run from all others: it stays when the run is resumed."""
+        """Return the id of this run, which stays the same when it is resumed."""
         return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
 
     def note_parties(self, parties: Sequence[Member]) -> None:
-        """Write down who the parties of a deployment are, and what each held when it was last there."""
+        """Record who the parties of a deployment are, and what each held when it was last connected."""
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):
             known = {one["name"]: one for one in json.loads(self.parties_path.read_bytes())}
@@ -174,7 +174,7 @@ class RunDirectory:
         return _json(self.result_path, problem, ("rounds", "selection"))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the final numbers, and with them what seems to be wrong: all else must be written by then."""
+        """Write the final numbers and the warnings of a diagnosis. All else must have been written before."""
         write_json(self.result_path, {**result, "warnings": self._warnings(result)})
 
     def _warnings(self, result: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -254,11 +254,11 @@ class RunDirectory:
         """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if there is none."""
         known = len(self.metrics())
         for path in reversed(self._checkpoint_files()):
-            if int(path.stem) > known:  # the metrics were damaged by something else than us
+            if int(path.stem) > known:  # no kill leaves this: something else damaged the metrics
                 continue
             try:
                 tensors = load_params(path, device)
-            except RunDirectoryError:  # damaged by something else than us: the one before still serves
+            except RunDirectoryError:  # no kill leaves this: the checkpoint before it still serves
                 continue
             checkpoint = Checkpoint(int(path.stem), {}, {}, {})
             for key, value in tensors.items():
@@ -295,7 +295,7 @@ def load_params(path: Path, device: torch.device | None = None) -> Params:
 
 
 def _is_leftover(name: str) -> bool:
-    """Say whether a file is what a kill left of a write: ours or safetensors'."""
+    """Say whether a file is a half-written one that a kill has left, ours or safetensors'."""
     return name.startswith(".tmp") or (name.startswith(".") and name.endswith(".tmp"))
 
 
@@ -315,7 +315,7 @@ def _json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
 
 
 def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of an experiment its result depends on: a distributed engine's patience, say, may change."""
+    """Return the part of an experiment that its result depends on: a distributed engine's patience is none of it."""
     engine = {k: v for k, v in experiment.get("engine", {}).items() if k not in _WAITING}
     return {**experiment, "engine": engine} if "engine" in experiment else dict(experiment)
 
@@ -323,7 +323,7 @@ def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Say which settings differ: ["method.lr was 0.1, is 0.2"]."""
     found: list[str] = []
-    for key in sorted({*old, *new} - {"name"} if not prefix else {*old, *new}):  # a copy of a preset is no other one
+    for key in sorted({*old, *new} - {"name"} if not prefix else {*old, *new}):  # a name changes no result
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
         if isinstance(a, dict) and isinstance(b, dict):
             found += _differences(a, b, f"{name}.")

@@ -26,7 +26,7 @@ from fedunseen.threats.attacks import Attack
 
 __all__ = ["Federation", "State", "drawn_clients", "mean_terms", "one_place", "suited"]
 
-_NUMBERS = 2**24  # of the samples scored at once: bounds memory
+_NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class State:
         round: how many rounds are done.
         server: what the strategy remembers at the server.
         params: the merged parameters.
-        clients: what each client remembers; none of those that remember nothing.
+        clients: client -> what it remembers; those that remember nothing are left out.
     """
 
     round: int
@@ -56,7 +56,7 @@ class Federation:
         strategy: what is shared and how updates merge.
         inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains; by default its
             features as they are.
-        first: the parameters before round 0, those that travel; by default all that ``method.init`` draws.
+        first: the parameters that travel, before round 0; by default all that ``method.init`` draws.
         sizes: how many numbers each parameter has, those that stay with the clients included.
         scaler: how the features were scaled to make ``inputs``.
         engine: where clients run; by default in this process.
@@ -128,7 +128,7 @@ class Federation:
 
     @property
     def semantics(self) -> Tensor:
-        """What describes each class, scaled (C, attributes)."""
+        """The scaled semantics of the classes (C, attributes)."""
         return self.method.semantics
 
     def start(self) -> State:
@@ -157,7 +157,7 @@ class Federation:
         return sorted(int(client) for client in rng.choice(present, count, replace=False))
 
     def models(self, state: State) -> Sequence[Params]:
-        """Return the models whose mean accuracy is the federation's, complete: the merged one, or every client's."""
+        """Return the complete models whose mean accuracy is reported: the merged one, or every client's own."""
         if self.strategy.merges:
             return [self.complete(state.params)]
         return [self.complete(state.clients[client]) for client in sorted(state.clients)]
@@ -165,7 +165,7 @@ class Federation:
     def complete(self, params: Params) -> Params:
         """Add what the method's scores need to merged parameters: a generative method's classifiers.
 
-        Real training samples take part only where one place has all of them.
+        Its classifiers also see real training samples, but only if the strategy pools all of them in one place.
         """
         space = self.benchmark.space
         real = None
@@ -188,7 +188,7 @@ class Federation:
             yield self.method.unseen_scores(params, inputs, self.semantics)
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
-        """Give the inputs of samples, as many at once as memory well bears."""
+        """Yield the inputs of samples in batches of bounded memory."""
         # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
         numbers = max(1, self.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
         step = max(1, min(4096, _NUMBERS // numbers))

@@ -19,15 +19,15 @@ __all__ = ["Choice", "Judge", "Progress", "train"]
 
 
 class Progress(Protocol):
-    """Hears of every round."""
+    """Called after every round."""
 
     def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
-        """Hear that ``round`` of ``rounds`` of a stage is done; ``line`` is its line of metrics, None at the start."""
+        """Take note that ``round`` of ``rounds`` of a stage is done; ``line``: its metrics, None at the start."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which round's model is reported, and with which calibration factor; None: what is best on this stage's tests."""
+    """The round whose model is reported, and its calibration factor; None: the best by this stage's own numbers."""
 
     round: int | None
     factor: float | None
@@ -42,10 +42,10 @@ class Judge(Protocol):
         """Return the line of metrics of a round, counted from 0."""
 
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
-        """Write into a run directory what only exists while a round runs; ``kept``: its model is the run's so far."""
+        """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
 
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
-        """Return what orders rounds: the higher, the better."""
+        """Return a key that sorts rounds: higher is better."""
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
@@ -69,9 +69,9 @@ def train(
         directory: where checkpoints, lines of metrics and the model go.
         rounds: how many there are.
         choice: which round's model is kept.
-        hear: hears of every round.
-        stage: what the rounds are for, for people.
-        observed: write down for the report what only exists while a round runs.
+        hear: called after every round.
+        stage: what the rounds are for, in words.
+        observed: let the judge write what only exists during a round, for the report.
 
     Raises:
         FedUnseenError: training diverged, or the checkpoint is of another model.
@@ -114,7 +114,7 @@ def train(
         directory.save_checkpoint(Checkpoint(state.round, state.params, state.server, dict(state.clients)))
         hear(stage, state.round, rounds, line)
     selected = choice.round
-    if selected is None:  # of equally good rounds the last, which has learnt most
+    if selected is None:  # the last of equally good rounds, which is trained most
         selected = 1 + max(range(rounds), key=lambda i: (*judge.merit(lines[i]), i))
     return {
         **judge.numbers(lines, selected, directory.model_path),
@@ -146,7 +146,7 @@ def _model_tensors(federation: Federation, models: Sequence[Params], state: Stat
 
 
 def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Say what travels: bytes of a client in a round, on average, and how many parameters of each module there are."""
+    """Return the mean bytes of a client in a round, each module's number of parameters, and how many travel."""
     parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
     found: dict[str, Any] = {
         way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")

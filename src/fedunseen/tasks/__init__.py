@@ -1,4 +1,4 @@
-"""What a model is for: which samples clients hold, what a round is judged by, what a run reports and predicts."""
+"""Tasks: which samples clients hold, what a round is judged by, what a run reports, and how it predicts."""
 
 from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained
 

@@ -35,7 +35,7 @@ class EvaluationSettings(Settings):
     """Where the round and the calibration factor are chosen: on validation classes, by a run of their own that never
     sees a test sample; on the test set, as many papers do; or not at all (last round, no calibration)."""
     criterion: Literal["harmonic", "zsl"] = "harmonic"
-    """What the chosen round has most of."""
+    """The accuracy by which the round is chosen."""
     calibration: Literal["stacking", "none"] = "stacking"
     """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
     factor: float | None = Field(None, allow_inf_nan=False)
@@ -44,8 +44,8 @@ class EvaluationSettings(Settings):
     """Measure every client's own model before merging, each round; by default for all methods but generative ones,
     which would have to train classifiers for each, and those in closed form, which would have to be solved for each."""
     theory: bool = True
-    """Measure what DistZSL's theory promises on the reported round, and similarities on a few, for the report; only for
-    methods that predict attributes under strategies that merge."""
+    """Measure for the report what DistZSL's theory promises on the reported round, and class similarities after a few
+    rounds; only for methods that predict attributes under strategies that merge."""
     embedding: bool = True
     """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
     episodes: int = Field(600, ge=2)
@@ -149,8 +149,8 @@ class Task(ABC):
     """Base of all tasks. The class methods are asked before there is a federation; an instance judges its rounds.
 
     Args:
-        federation: the run's; its benchmark is :meth:`held` of the other.
-        benchmark: the whole one.
+        federation: of the run; it holds what :meth:`held` leaves of the benchmark.
+        benchmark: the whole benchmark.
         evaluation: the experiment's settings.
         rounds: how many rounds are run.
 
@@ -159,9 +159,9 @@ class Task(ABC):
         accuracies: the accuracies that a run reports, in percent; the first is the one to show where there is room for
             one. Of several seeds, mean and standard deviation are reported.
         also_averaged: patterns of other numbers of ``result.json`` that several seeds average.
-        needs_descriptions: classes must have attributes.
-        chooses_settings: ``evaluation.choose`` is there.
-        attackable: ``[attack]`` and ``[screening]`` are there: a client's samples have labels of their own.
+        needs_descriptions: whether classes must have attributes.
+        chooses_settings: whether ``evaluation.choose`` can be used.
+        attackable: whether ``[attack]`` and ``[screening]`` can be used, which need a label for each sample.
     """
 
     name: ClassVar[str]
@@ -180,7 +180,7 @@ class Task(ABC):
 
     @classmethod
     def held(cls, benchmark: Benchmark) -> Benchmark:
-        """Return what clients hold of a benchmark: here, all that is for training.
+        """Return the part of a benchmark that clients hold; by default all that is for training.
 
         Raises:
             DataError: nothing is left.
@@ -189,7 +189,7 @@ class Task(ABC):
 
     @classmethod
     def able(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
-        """Leave out the clients that cannot take part, given the method's settings; here, nobody.
+        """Leave out the clients that cannot take part with the method's settings; by default nobody.
 
         Raises:
             ExperimentError: no client is left.
@@ -198,12 +198,12 @@ class Task(ABC):
 
     @classmethod
     def prepare(cls, method: Method, benchmark: Benchmark) -> None:
-        """Tell the method what only the benchmark knows; here, nothing."""
+        """Tell the method what only the benchmark knows; by default nothing."""
         return None
 
     @classmethod
     def chooses_apart(cls, evaluation: EvaluationSettings) -> bool:
-        """Say whether round, calibration and settings are chosen by a run of its own on validation classes."""
+        """Say whether a run on validation classes chooses round, calibration and settings."""
         return False
 
     @classmethod
@@ -211,14 +211,17 @@ class Task(ABC):
     def choice(
         cls, evaluation: EvaluationSettings, method: type[Method], rounds: int, selecting: bool = False
     ) -> Choice:
-        """Return what a run leaves to be chosen by its own numbers; ``selecting``: it is that run of its own."""
+        """Return the round and the calibration factor to report; None for one that the run's own numbers choose.
+
+        ``selecting``: this is the run on validation classes.
+        """
 
     @classmethod
     @abstractmethod
     def order(
         cls, line: Mapping[str, Any], evaluation: EvaluationSettings, method: type[Method]
     ) -> tuple[float, float]:
-        """Return what orders rounds and runs by their numbers: the higher, the better."""
+        """Return a key that sorts rounds and runs by their numbers: higher is better."""
 
     # While a run trains (:class:`fedunseen.federation.rounds.Judge`).
 
@@ -229,11 +232,11 @@ class Task(ABC):
         """Return the line of metrics of a round, counted from 0."""
 
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
-        """Write into a run directory what only exists while a round runs; ``kept``: its model is the run's so far."""
+        """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
         return None
 
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
-        """Return what orders rounds: the higher, the better."""
+        """Return a key that sorts rounds: higher is better."""
         return self.order(line, self.evaluation, type(self.federation.method))
 
     @abstractmethod
@@ -245,14 +248,14 @@ class Task(ABC):
         """Return what the report draws (``evaluation.safetensors``), from the written model and the numbers."""
 
     def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what else several seeds report, beside mean and deviation (``summary``) of each number."""
+        """Return what a run of several seeds reports beside each number's mean and deviation (``summary``)."""
         return {}
 
     # Afterwards.
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
-        """Say a run's numbers on one line, those of several seeds with their deviation."""
+        """Return a run's numbers as one line, with their deviations if there are several seeds."""
         return "   ".join(f"{name.replace('_', ' ')} {percent(result, name)}" for name in cls.accuracies)
 
     @classmethod
@@ -271,7 +274,7 @@ class Task(ABC):
 
         Raises:
             DataError: a class or an example is wrong.
-            ExperimentError: the run's model cannot do this; here, none can.
+            ExperimentError: the run's model cannot do this; by default none can.
         """
         raise ExperimentError(
             f"method.name = {run.method_name!r} cannot keep classes that it learns after training: give them with "

@@ -69,7 +69,7 @@ class FewShot(Task):
         of: what they are of: ``validation`` or ``test``.
         tests: the test episodes.
         base: test episodes of the training classes, if the benchmark has such samples.
-        final: the chosen model's (E, N, Q) answers to the test episodes, of several models each one's; once measured.
+        final: (E, N, Q) answers of each reported model to the test episodes; empty until :meth:`numbers` has run.
 
     Raises:
         ExperimentError: there are no validation classes to choose on.
@@ -121,7 +121,7 @@ class FewShot(Task):
 
     @classmethod
     def able(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
-        """Leave out the clients whose samples make no episode, and say so, as of classes with too few samples."""
+        """Leave out the clients that cannot make an episode; warn of them, and of classes with too few samples."""
         if partition.remote:
             return partition
         kept, reasons = list(partition.clients), []
@@ -211,9 +211,10 @@ class FewShot(Task):
         """Measure the chosen model, and the baselines, on the test episodes.
 
         Returns:
-            ``few_shot`` and ``few_shot_ci95``, in percent; ``few_shot_base`` on unseen samples of training classes,
-            where there are some; ``few_shot_pixels`` of the nearest support sample as the samples are;
-            ``few_shot_random`` of the nearest class mean of the features before training; what was watched.
+            Accuracies in percent, each with its ``..._ci95``. ``few_shot``: of the chosen model; ``few_shot_base``: the
+            same on unseen samples of training classes, where there are some; ``few_shot_pixels``: of the nearest
+            support sample, in raw samples; ``few_shot_random``: of the nearest class mean, in the features before
+            training. Beside them the chosen round's accuracy on the episodes that were watched, without interval.
         """
         models = self.models_of(load_params(model_path, self.federation.device))
         self.final[:] = self._every_answer(models, self.tests)
@@ -250,10 +251,11 @@ class FewShot(Task):
         """Return what the report draws, once :meth:`numbers` has measured the chosen model.
 
         Returns:
-            ``client_counts`` (K, C); ``episode_accuracies`` (E,) in percent, in each test episode, the mean over models
-            if there are several; of one ``labels`` and ``answers`` (m,): of every query of the test episodes its class
-            and the class that was answered; for images the first test episode: ``support_images`` (N, P, h, w[, 3]) and
-            ``query_images`` (N, q, h, w[, 3]) in [0, 1], ``query_answers`` (N, q), ``episode_classes`` (N,).
+            ``client_counts`` (K, C) and ``episode_accuracies`` (E,), the accuracy in each test episode in percent, as
+            the mean over the models. If there is one model, also ``labels`` and ``answers`` (m,), the true and the
+            answered class of every query of the test episodes; for images also the first test episode:
+            ``support_images`` (N, P, h, w[, 3]) and ``query_images`` (N, q, h, w[, 3]) in [0, 1], ``query_answers``
+            (N, q), ``episode_classes`` (N,).
         """
         federation, e = self.federation, self.tests.episodes
         classes = len(federation.benchmark.space.names)
@@ -281,12 +283,12 @@ class FewShot(Task):
         return tensors
 
     def plane(self, params: Params) -> dict[str, NDArray[Any]] | None:
-        """Return the plane of two features after adaptation to the first test episode (FedFSL, Fig. 6), if it is one.
+        """Return the plane of two features after adaptation to the first test episode (FedFSL, Fig. 6).
 
         Returns:
             ``points`` (n, 2) and ``labels`` (n,) of samples of its classes, ``classes`` (N,), ``grid`` (G, G) the
             answer at each cell (rows from low to high in the second feature), ``low`` and ``high`` (2,) its corners,
-            and ``accuracy`` (), in percent, on the points. None where there is no such plane.
+            and ``accuracy`` (), in percent, on the points. None unless a MAML has two features.
         """
         method, e = self.method, self.tests.episodes
         if not isinstance(method, MAML) or method.backbone.shape != (2,):
@@ -320,13 +322,13 @@ class FewShot(Task):
         }
 
     def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the interval over seeds: that of one run is of its episodes."""
+        """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
         spread = summary["few_shot_sd"] / len(results) ** 0.5
         return {"few_shot_ci95": float(scipy.stats.t.ppf(0.975, len(results) - 1) * spread)}
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
-        """Say the accuracy with its interval, over episodes or over seeds, as in the report, and what costs nothing."""
+        """Return the accuracy with its interval, and the baselines that need no training, as one line."""
         worse = "   (worse than raw samples)" if result["few_shot"] < result["few_shot_pixels"] else ""
         return (
             f"few-shot {result['few_shot']:.1f} ± {result['few_shot_ci95']:.1f} % (95 % interval)   "
@@ -381,7 +383,7 @@ class FewShot(Task):
 
 
 def _fixed_names(run: Trained, method: Episodic) -> list[str]:
-    """Return the names of the answers in order, where they are the same in every episode; none otherwise."""
+    """Return the names of the answers in order, if every episode has the same ones; else an empty list."""
     answers = run.manifest.get("answers")
     if answers is None or method.config.permute_labels:
         return []

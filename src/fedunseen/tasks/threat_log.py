@@ -1,4 +1,4 @@
-"""What an attack and what is done against it leave in a run: lines of metrics, the result, features' magnitudes."""
+"""What a run records of attacks and defences: in lines of metrics, in its result, and as features' magnitudes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from fedunseen.threats.screening import COUNTS
 
 __all__ = ["observe_threats", "threat_line", "threat_result"]
 
-_CLEAN = 1000  # clean samples whose magnitudes are measured, at most
+_CLEAN = 1000  # most clean samples whose magnitudes are measured
 QUANTILES = (5, 25, 50, 75, 95)
 
 
 def threat_line(
     federation: Federation, round: int, result: RoundResult, models: Sequence[Params], factor: float
 ) -> dict[str, Any]:
-    """Return what a round's line of metrics says of threats; nothing in an ordinary run.
+    """Return what a round's line of metrics records of threats; an empty one in an ordinary run.
 
-    ``attackers``: who attacked. ``backdoor``: mean over the triggers of the
-    share in percent of their samples that are taken for the target; ``backdoor_of``: of each trigger. ``screening``:
-    samples that were looked at and dropped, all clients together and each (a sample counts in every epoch), and
-    thresholds.
+    - ``attackers``: the clients that attacked.
+    - ``backdoor_of``: for each trigger the share, in percent, of its samples that are taken for the target;
+      ``backdoor``: the mean over the triggers.
+    - ``screening``: how many samples were screened and how many dropped, in all and for each client, with its
+      threshold. A sample counts once in every epoch.
     """
     line: dict[str, Any] = {}
     if (attack := federation.attack) is not None:
@@ -64,7 +65,7 @@ def backdoor(federation: Federation, params: Params, factor: float) -> dict[str,
 
 
 def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
-    """Add up what the clients have screened, and say who has nothing left."""
+    """Add up what the clients have screened, and warn of those that have nothing left."""
     told: dict[str, Any] = {name: int(sum(reply.notes[name] for reply in noted)) for name in COUNTS}
     told["clients"] = [
         {
@@ -99,12 +100,13 @@ def _seen(one: Mapping[str, Any]) -> int:
 
 
 def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int) -> dict[str, Any]:
-    """Return what ``result.json`` says of threats.
+    """Return what ``result.json`` records of threats.
 
-    ``backdoor``: in the reported round; ``backdoor_before``: in the last round before the attack (the share of trigger
-    samples that an honest model takes for the target); ``backdoor_attacked``: in the first attacked round;
-    ``backdoor_highest``: from then on. ``attack``: rounds, clients, triggers, and the main accuracies beside them.
-    ``screened``: the counts of all rounds together.
+    - ``backdoor``: the backdoor accuracy in the reported round; ``backdoor_before``: in the last round before the
+      attack, where an honest model takes some trigger samples for the target too; ``backdoor_attacked``: in the first
+      attacked round; ``backdoor_highest``: the highest from that round on.
+    - ``attack``: rounds, clients, triggers, and the main accuracies just before it, when it begins and at the end.
+    - ``screened``: the counts of all rounds together.
     """
     found: dict[str, Any] = {}
     attack = federation.attack
@@ -145,7 +147,7 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
 
 
 def observe_threats(federation: Federation, rounds: int, path: Path, round: int, params: Params) -> None:
-    """Write down what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7).
+    """Write what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7).
 
     ``magnitudes/round-N.safetensors`` for the round before the attack, the first attacked one and the last, each with
     ``clean`` (n,), a sample of what clients train on, and gamma of every trigger's samples (r,), under that model.

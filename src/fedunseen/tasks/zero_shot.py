@@ -69,8 +69,8 @@ class ZeroShot(Task):
     ) -> tuple[float, float]:
         """Order by the criterion, then by seen accuracy; by that alone if the method knows no unseen class.
 
-        What such a method answers on unseen classes is chance: before its outputs for them have learnt to be low, they
-        even win now and then, and the criterion would choose the round that is trained least.
+        Such a method recognises unseen classes by chance alone. Early in training its outputs for them are not low yet
+        and win now and then, so that the criterion would choose the least trained round.
         """
         if not method.zero_shot:
             return (line["gzsl_seen"], 0.0)
@@ -94,7 +94,7 @@ class ZeroShot(Task):
         if own_too or (own_too is None and cheap):
             if federation.strategy.merges:
                 own = [federation.answers(federation.complete(result.models(i))) for i in range(len(replies))]
-            else:  # all clients' models have been asked
+            else:  # ``models`` are the clients' own
                 answers = dict(zip(sorted(clients), many, strict=True))
                 own = [answers[reply.client] for reply in replies]
             measured = [accuracies(one, factor) for one in own]
@@ -126,7 +126,7 @@ class ZeroShot(Task):
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
-        """Say ZSL and the generalised accuracies, and how far a backdoor goes."""
+        """Return ZSL and the generalised accuracies, and the backdoor accuracy if there is one, as one line."""
         unseen, seen = percent(result, "gzsl_unseen"), percent(result, "gzsl_seen")
         triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
         numbers = f"ZSL {percent(result, 'zsl')}   GZSL unseen {unseen}  seen {seen}"
@@ -152,7 +152,7 @@ class ZeroShot(Task):
         scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
         scaled_semantics = torch.from_numpy(run.scaled_semantics(semantics))
         params, factor = run.params, float(run.result["calibration_factor"])
-        if method.generates and question.classes is not None:  # its classifiers know the run's classes only
+        if method.generates and question.classes is not None:  # its classifiers know only the run's classes
             if run.pooled and seen[allowed].any():
                 factor = 0.0  # it was chosen for another classifier
                 warnings.warn(
@@ -172,7 +172,7 @@ class ZeroShot(Task):
 
     @classmethod
     def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
-        """Add classes by their descriptions: to a model that scores descriptions they are known at once."""
+        """Add classes by their descriptions; the model is not trained again."""
         method = run.method
         if support is not None:
             raise ExperimentError(
@@ -213,7 +213,7 @@ def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bo
 def ranked(
     names: Sequence[str], scores: NDArray[Any], allowed: NDArray[np.bool_], top: int | None
 ) -> list[list[Prediction]]:
-    """Rank the allowed classes of each row of scores (n, C), best first; of equal ones the first."""
+    """Rank the allowed classes of each row of scores (n, C), best first; equal ones in their order."""
     kept = np.flatnonzero(allowed)
     order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
     return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
@@ -228,7 +228,7 @@ def grown(space: ClassSpace, names: Sequence[str], semantics: NDArray[np.float64
 def added_classes(
     space: ClassSpace, classes: Classes | None
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Add classes to those of a class space, or put them in the place of those of the same name.
+    """Add classes to those of a class space; one with a known name replaces the class of that name.
 
     Returns:
         Names, raw semantics (C, attributes), which are seen (C,) and which were given (C,).

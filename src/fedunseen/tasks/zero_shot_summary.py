@@ -54,7 +54,7 @@ def observe_round(
         return
     if round + 1 in (*_MAPPED, rounds):
         write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))
-    if kept and method.trained and not federation.partition.remote:  # it is about the clients' own samples
+    if kept and method.trained and not federation.partition.remote:  # the theory needs the clients' own samples
         write_json(path / "theory.json", {"round": round + 1, **_theory(federation, result)})
 
 
@@ -200,7 +200,7 @@ def _theory(federation: Federation, result: RoundResult) -> dict[str, Any]:
 
 
 def _cost(federation: Federation) -> int:
-    """Return by what the numbers of samples are divided: those of a trained backbone take time."""
+    """Return the divisor of the numbers of samples: with a trained backbone each of them takes time."""
     return 2 if federation.method.backbone.trained else 1
 
 
@@ -216,7 +216,7 @@ def _alignment(
     if not result.replies:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # training has said it already
+        warnings.simplefilter("ignore")  # training has given this warning already
         given = method.context().get("gamma")
     # Without one, the correlation stands in: the graphical lasso's answer is within its penalty of it.
     gamma = _correlation(benchmark.space.semantics) if given is None else given.double().cpu().numpy()

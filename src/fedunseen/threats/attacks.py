@@ -1,8 +1,8 @@
 """Attacks: what malicious clients do in their rounds (FedZSL sections 3.3, 4.3 and 5).
 
-An attack is asked for one client's round at a time, where that client's data are, so that it works on every engine. It
-sees what such a client would see: its own data, what it is told and what it is about to reply. It may train on other
-data (:meth:`Attack.poison`) and send something else (:meth:`Attack.forge`). Honest clients never meet it.
+An attack acts on one client's round at a time, where that client's data are, so that it works on every engine. It sees
+what the client sees: its own data, what the server sends, and the update that it is about to send back. It may train on
+other data (:meth:`Attack.poison`) and send something else (:meth:`Attack.forge`). Honest clients run none of this.
 
 The targeted one, FedZSL's backdoor, is :mod:`fedunseen.threats.backdoor`. Those here only do harm.
 """
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 POISONED = "poisoned"
-"""The extra of a plan that says which places of a batch an attack has filled: 1, else 0. For counts alone."""
+"""The extra of a plan that marks the places of a batch that an attack has filled: 1, else 0. It is only counted."""
 
 
 def parse_rounds(text: str) -> list[tuple[int, int | None]]:
@@ -49,7 +49,7 @@ def parse_rounds(text: str) -> list[tuple[int, int | None]]:
         First and last round of each part; None: the end. Nothing for ``never``.
 
     Raises:
-        ValueError: it is written another way.
+        ValueError: the text has another form.
 
     Example:
         >>> parse_rounds("5, 20-24, 40-"), parse_rounds("never")
@@ -176,7 +176,7 @@ class Attack:
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return what the client sends instead of its update: here beta times as much (FedZSL Eq. 9).
 
-        Running statistics are sent as they are: what they are multiplied by would be no statistic any more.
+        Running statistics are sent unchanged: a multiple of a variance, say, describes no data.
         """
         scale = self.settings.scale
         if scale == 1.0:
@@ -205,8 +205,8 @@ class LabelFlipSettings(AttackSettings):
 class LabelFlip(Attack):
     """Every sample is given another class's label: that of the next class that the client holds.
 
-    A client of one class only takes the class before it in the class space, the first class the one after it: so there
-    always is one, and no client has to know how many classes there are.
+    A client of a single class takes the class before it in the class space; one that holds class 0 takes class 1. So no
+    client has to know how many classes there are.
     """
 
     Settings = LabelFlipSettings
@@ -226,7 +226,7 @@ class SignFlipSettings(AttackSettings):
 
 
 class SignFlip(Attack):
-    """The honest update, the other way round."""
+    """The honest update with the opposite sign."""
 
     Settings = SignFlipSettings
 

@@ -38,9 +38,9 @@ GradientOf = Callable[[Params], Params]
 _MATCHED = 1e-9
 """A squared distance of gradients, relative to the true one's square, below which single precision finds no better."""
 _EXPLAINED = 1e-4
-"""Such a distance below which a search has not failed: another start is not worth its while."""
+"""Such a distance below which a search counts as successful, so that no other start is tried."""
 _PATIENCE = 30
-"""Calls of L-BFGS in which the distance shrinks by less than a hundredth, after which it has come to rest."""
+"""The search ends after so many calls of L-BFGS in a row that do not lower the distance by a hundredth."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class DLG:
         steps: calls of the optimiser.
         lr: its step.
         inner: its iterations in a call.
-        memory: of how many steps it remembers the curvature.
-        restarts: how many starting points are tried, until one explains the gradient; the nearest counts. The published
-            code tries one; but whether a search has failed, its objective tells the attacker.
+        memory: how many past steps approximate the curvature.
+        restarts: how many starting points are tried at most, until one explains the gradient; the nearest counts. The
+            published code tries one. An attacker can try more: the objective tells whether a search has failed.
     """
 
     steps: int = 300
@@ -174,7 +174,7 @@ class _Search:
             self.best, self.objective = values, objective
 
     def done(self, iteration: int) -> None:
-        """Hear that an iteration is over."""
+        """Take note that an iteration is over."""
         self.iterations = iteration
         if iteration in self.wanted:
             self.shown[iteration] = self.copy()

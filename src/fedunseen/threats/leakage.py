@@ -47,7 +47,7 @@ from fedunseen.threats.lenet import KERNEL, lenet, lenet_init
 __all__ = ["RECOVERED", "Subject", "class_means", "measure_classifier", "measure_method"]
 
 RECOVERED = 0.1
-"""A sample is recovered if the error is at most this part of that of guessing the average."""
+"""A sample counts as recovered if its error is at most this share of the error of guessing the average."""
 
 Facts = dict[str, Any]
 Tell = Callable[[str], None]
@@ -167,7 +167,7 @@ def measure_classifier(
         attacks: name -> attack.
         seed: of the network and of where the attacks start.
         device: where to compute.
-        tell: hears a line for each attack.
+        tell: called with a line for each attack.
 
     Returns:
         Numbers (JSON), and tensors: ``source`` (n, channels, height, width); of each attack ``<name>`` (n, S, channels,
@@ -243,9 +243,9 @@ def measure_method(
 ) -> tuple[Facts, dict[str, Tensor]]:
     """Attack the method's own gradients, those of each phase by what travels of its parameters.
 
-    Unknown to the attacker are the sample, what was drawn at random, and its class: for a generative method its
-    description (and text embedding), whatever the class's number; for others the number, among the seen classes,
-    whose descriptions everybody has. The closed form (:func:`layer_inputs`) is tried beside the searches.
+    The attacker does not know the sample, what was drawn at random, and the class. For a generative method it searches
+    the class's description (and text embedding); for others its number among the seen classes, whose descriptions are
+    public. The closed form (:func:`layer_inputs`) is tried beside the searches.
 
     Returns:
         Numbers (JSON), and tensors: ``inputs`` (n, ...), ``attributes`` (n, a) and for each phase and attack
@@ -356,8 +356,9 @@ class _Victim:
     def gradient(self, known: Params) -> Params:
         """Return the gradient of a sample by what travels, differentiable by every part of ``known``.
 
-        Beside the sample and draws that may hold ``semantics`` (1, a) and ``text`` (1, t), which take the place of the
-        true class's rows, and ``label`` (1, K), logits of the seen classes, whose expected loss it then is.
+        Beside the sample and the draws, ``known`` may hold ``semantics`` (1, a) and ``text`` (1, t), which replace the
+        true class's rows. It may also hold ``label`` (1, K), logits of the seen classes; the gradient is then that of
+        the expected loss.
         """
         fixed = {name: value.clone() if is_statistic(name) else value for name, value in self.fixed.items()}
         params = {**fixed, **self.leaves}
@@ -382,9 +383,10 @@ class _Victim:
         return dict(zip(self.leaves, grads, strict=True))
 
     def sensitivity(self) -> dict[str, bool]:
-        """Say of each unknown whether the gradient depends on it at all: the derivative's product with random numbers.
+        """Say for each unknown whether the gradient depends on it at all.
 
-        False is exact: the derivative is zero, not merely small.
+        It differentiates the gradient's product with random numbers. False is exact: the derivative is zero, not merely
+        small.
         """
         known = {name: value.detach().clone().requires_grad_() for name, value in self.true.items()}
         rng = stream(self.seed, "leakage sensitivity", self.i)
@@ -399,7 +401,7 @@ class _Victim:
         return _plain(found)
 
     def search(self, attack: Inversion) -> _Found:
-        """Search sample, draws and class together, from values as usual as the public facts allow."""
+        """Search sample, draws and class together, from random values on the scale of public data."""
         method, pixels = self.subject.method, self.subject.pixels
         scales = {"inputs": (0.0, 1.0) if pixels else _scale(_floats(self.subject.inputs[self.subject.train[:2000]]))}
         scales |= {key: _scale(self.context[key]) for key in self._descriptions()}
@@ -432,9 +434,9 @@ class _Victim:
     def closed_form(self) -> _Found:
         """Read what went into linear layers off their gradients: columns that stand for the sample or its description.
 
-        The attacker knows the network: a layer over the sample is as wide as it, one over sample and description as
-        both, one of a generator as the draws and the description together. Where several layers are so wide, the one
-        counts whose columns, put in the place of the true ones, explain the gradient best.
+        The attacker knows the network, so that a layer's width tells what goes into it: the sample, the sample and the
+        description, or, in a generator, the draws and the description. If several layers have such a width, that one
+        counts whose columns explain the gradient best when they replace the true ones.
         """
         wide, described = self.inputs.numel(), self.subject.method.semantics.shape[1]
         drawn = [value.numel() for name, value in self.draws.items() if name.startswith(self.phase.name)]
@@ -508,9 +510,9 @@ def _search_facts(search: Recovery) -> Facts:
 
 
 def _guesses(judge: Judge, source: Tensor, true: Sequence[int], classes: NDArray[np.int64], seed: int) -> Facts:
-    """Return how far one comes without a gradient: with the average, or another class's mean drawn at random.
+    """Judge guesses that need no gradient: the average, and the mean of a class drawn at random.
 
-    ``source`` says how often the nearest class is right for the true sample itself: more cannot be expected.
+    ``source`` judges the true samples themselves: no attack can be expected to name the right class more often.
     """
     drawn = [int(stream(seed, "leakage guess", i).integers(len(classes))) for i in range(len(true))]
     return {
@@ -521,7 +523,7 @@ def _guesses(judge: Judge, source: Tensor, true: Sequence[int], classes: NDArray
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the class's description what it is to the reader: its attributes."""
+    """Rename ``semantics`` for the report: the attributes of the class."""
     return {"attributes" if name == "semantics" else name: value for name, value in values.items()}
 
 

@@ -115,7 +115,7 @@ def read_folder(folder: Path, channels: int) -> list[Images]:
 
 
 def crops(pictures: list[Images], count: int, size: tuple[int, int], rng: np.random.Generator) -> Images:
-    """Cut ``count`` random pieces out of pictures in turn, a third to all of the shorter side, half mirrored."""
+    """Cut ``count`` random pieces, from the pictures in turn: a third to all of the side that fits, half mirrored."""
     pieces = []
     for i in range(count):
         picture = pictures[i % len(pictures)]

@@ -2,7 +2,7 @@
 
 Model replacement needs a long update: with n clients, one that is n times as long as an honest one. Shortened to an
 honest length, it can still pull as hard as one honest client, round after round. A little noise after merging
-("weak differential privacy" in the paper: it proves nothing) is to drown what is left.
+("weak differential privacy" in the paper: it proves nothing) is meant to drown what is left.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ClipNoise(NormClip):
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         super().__init__(settings, seed, scores)
-        self.each_alone = False  # it brings noise of its own, which no accountant counts
+        self.each_alone = False  # its own noise is unknown to the privacy accountant
 
     def sift(
         self,

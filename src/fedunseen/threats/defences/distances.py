@@ -42,7 +42,7 @@ __all__ = [
     "squared_distances",
 ]
 
-_NUMBERS = 2**21  # multiplied at once, in float64: bounds memory
+_NUMBERS = 2**21  # numbers multiplied at once, in float64, to bound memory
 _FAR = REASONS.index(TOO_FAR)
 
 
@@ -140,7 +140,7 @@ class MultiKrum(Krum):
     Settings = MultiKrumSettings
 
     def check(self, replies: int, round: int) -> None:
-        """Refuse also to merge more than n - f updates, of which one at least may be malicious.
+        """Refuse, too, to merge more than n - f updates: one of them may be malicious.
 
         Raises:
             ExperimentError: says which setting to change.
@@ -228,7 +228,7 @@ class FlameSettings(DefenceSettings):
 class Flame(Defence):
     """Clusters the clients' models by their angles, clips to the median length, and adds noise.
 
-    HDBSCAN with clusters of more than half of the clients; what belongs to none is left out. The angles are those of
+    HDBSCAN finds clusters of more than half of the clients; others are left out. The angles are those of
     whole models, as in the paper, not of updates.
     """
 
