@@ -1,4 +1,4 @@
-"""``fedunseen export``: a run's numbers as CSV files."""
+"""``fedunseen export``: a run's numbers as CSV files, and its model as a folder that loads without this package."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from typing import Annotated
 import typer
 
 from fedunseen.cli.console import Json, RunPath, say
+from fedunseen.core.errors import ArgumentError
 
 __all__ = ["export"]
 
 
 def export(
     path: RunPath,
-    csv: Annotated[Path, typer.Option("--csv", metavar="DIR", help="The folder to write the tables to.")],
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The folder to write the tables to.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run's tables as CSV files: rounds, accuracies of classes, confusions, who holds what."""
+    """Write a run's tables as CSV files, or its model as ONNX, which loads without this package."""
+    if csv is None and out is None:
+        raise ArgumentError("there is nothing to export: give --csv DIR for tables, --out DIR for the model, or both")
     from fedunseen.experiment import load_run
-    from fedunseen.experiment.tables import write_tables
 
-    written = write_tables(load_run(path), csv)
+    run, written = load_run(path), []
+    if out is not None:
+        from fedunseen.experiment.portable import export_model
+
+        written += export_model(run, out)
+    if csv is not None:
+        from fedunseen.experiment.tables import write_tables
+
+        written += write_tables(run, csv)
     if as_json:
         print(json.dumps({"files": [str(one) for one in written]}), flush=True)
         return

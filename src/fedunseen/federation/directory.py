@@ -9,6 +9,7 @@
 ``checkpoints/``         every state that a resume needs
 ``result.json``          the final numbers and warnings; a run that has it is complete
 ``evaluation.safetensors``  what the report draws
+``README.md``            the model card
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
 ``similarity/``          how well classes fit each other's attributes after some rounds

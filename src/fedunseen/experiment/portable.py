@@ -1,0 +1,174 @@
+"""A run's model as a folder that loads without this package: ONNX, the class table, and a script of one page.
+
+The graph takes samples as the run takes them, the classes' attributes as ``classes.csv`` has them, and which classes
+were seen; scalings and calibration are inside. So a class is added by a line in ``classes.csv``.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedunseen.core.errors import ExperimentError, MissingDependencyError, RunDirectoryError
+from fedunseen.core.files import replacing, write_json, write_text
+from fedunseen.data import Scaler, fit_semantics
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.run import Run
+
+__all__ = ["export_model"]
+
+_SAME = 1e-3  # largest difference between the graph's scores and the run's, as a part of the scores' range
+
+
+class _Scaled(nn.Module):
+    """Does to a tensor what ``Scaler`` does to an array."""
+
+    def __init__(self, scaler: Scaler) -> None:
+        super().__init__()
+        self.steps = scaler.steps
+        for name, value in scaler.statistics.items():
+            self.register_buffer(name.replace(".", "_"), torch.from_numpy(value))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        for i, step in enumerate(self.steps):
+            if step == "l2":
+                norms = rows.square().sum(1, keepdim=True).sqrt()
+                rows = rows / torch.where(norms > 0, norms, torch.ones_like(norms))
+            elif step == "min-max":
+                rows = (rows - getattr(self, f"{i}_min")) / getattr(self, f"{i}_range")
+            elif step == "x10":
+                rows = rows * 10
+            else:
+                rows = rows - getattr(self, f"{i}_mean")
+                if step == "standard":
+                    rows = rows / getattr(self, f"{i}_deviation")
+        return rows
+
+
+class _Scores(nn.Module):
+    """A run's scores as one module: scaling, the method, calibration."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.method, self.names = run.method, list(run.params)
+        self.factor = float(run.result["calibration_factor"])
+        self.vectors = len(run.manifest["input_shape"]) == 1  # nothing scales maps and images
+        self.samples = _Scaled(run.scaler)
+        self.semantics = _Scaled(fit_semantics(run.space, run.experiment.data.semantics))
+        for i, value in enumerate(run.params.values()):
+            self.register_buffer(f"p{i}", value.detach().cpu())
+
+    def forward(self, samples: Tensor, semantics: Tensor, seen: Tensor) -> Tensor:
+        params = {name: getattr(self, f"p{i}") for i, name in enumerate(self.names)}
+        scaled = self.samples(samples) if self.vectors else samples
+        scores = self.method.scores(params, scaled, self.semantics(semantics))
+        return scores.float() - self.factor * seen
+
+
+def export_model(run: Run, folder: Path) -> list[Path]:
+    """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py`` and ``README.md`` into a new folder.
+
+    Args:
+        run: a zero-shot run of a method whose scores are a plain function of samples and attributes.
+        folder: new or empty.
+
+    Returns:
+        The files.
+
+    Raises:
+        ExperimentError: the run's model is no such function.
+        MissingDependencyError: ONNX is not installed.
+        RunDirectoryError: the folder holds something.
+    """
+    from fedunseen.report.card import model_card
+
+    run = run.seeds[0] if run.seeds else run
+    method = run.method
+    if method.task == "few-shot" or not method.zero_shot or method.generates:
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} does not score a class by its attributes alone, so that its model "
+            "needs this package: export tables with --csv, or serve it with `fedunseen serve`"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunDirectoryError(f"{folder} holds something already: name another folder with --out")
+    try:
+        import onnx  # noqa: F401 - torch says less plainly that it is missing
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"exporting needs a library that is not installed ({error.name}): pip install 'fedunseen[onnx]'"
+        ) from None
+    shape = tuple(run.manifest["input_shape"])
+    samples = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    semantics = torch.from_numpy(run.space.semantics[:5].astype(np.float32))
+    inputs = (samples, semantics, torch.zeros(len(semantics)))
+    count, classes = torch.export.Dim("count", min=1), torch.export.Dim("classes", min=1)
+    module = _Scores(run).eval()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of libraries for images that this graph does not need
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                module,
+                inputs,
+                dynamo=True,
+                verbose=False,
+                input_names=["samples", "semantics", "seen"],
+                output_names=["scores"],
+                dynamic_shapes=({0: count}, {0: classes}, {0: classes}),
+            )
+    except (torch.onnx.OnnxExporterError, RuntimeError, TypeError, ValueError):
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} has scores that ONNX cannot express: serve the run with "
+            "`fedunseen serve`"
+        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "model.onnx") as temporary:
+        program.save(temporary)
+        session = onnxruntime.InferenceSession(temporary.read_bytes())
+        _compare(session, module, run)
+    run.space.save(folder / "classes.csv")
+    write_json(
+        folder / "model.json",
+        {
+            "experiment": run.experiment.name,
+            "method": run.method_name,
+            "benchmark": run.experiment.data.name,
+            "encoder": run.experiment.encoder.name,
+            "sample_shape": list(shape),
+            "attributes": list(run.space.attribute_names),
+            "inputs": ["samples", "semantics", "seen"],
+            "output": "scores",
+        },
+    )
+    write_text(
+        folder / "predict.py", files("fedunseen.experiment").joinpath("portable_predict.py.txt").read_text("utf-8")
+    )
+    write_text(folder / "README.md", model_card(run))
+    return [folder / name for name in ("model.onnx", "model.json", "classes.csv", "predict.py", "README.md")]
+
+
+def _compare(session: Any, module: _Scores, run: Run) -> None:
+    """Refuse a graph that does not score as the run does, on more samples and classes than it was made with."""
+    generator = torch.Generator().manual_seed(1)
+    samples = torch.rand(7, *run.manifest["input_shape"], generator=generator)
+    semantics = torch.from_numpy(run.space.semantics.astype(np.float32))
+    seen = torch.zeros(len(semantics))
+    seen[torch.from_numpy(run.space.seen)] = 1
+    with torch.no_grad():
+        expected = module(samples, semantics, seen).numpy()
+    given = {"samples": samples.numpy(), "semantics": semantics.numpy(), "seen": seen.numpy()}
+    (found,) = session.run(None, given)
+    if np.abs(found - expected).max() > _SAME * max(np.ptp(expected), 1e-6):
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} scores otherwise under ONNX: serve the run with `fedunseen serve`"
+        )
