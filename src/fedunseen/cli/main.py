@@ -20,6 +20,7 @@ from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
 from fedunseen.cli.init import init
 from fedunseen.cli.learn import forget, learn
+from fedunseen.cli.new import new
 from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import ExperimentError, FedUnseenError
@@ -225,6 +226,7 @@ def presets() -> None:
 
 
 app.command()(init)
+app.command()(new)
 app.command()(learn)
 app.command()(forget)
 app.command()(export)
