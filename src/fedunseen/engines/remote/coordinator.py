@@ -5,8 +5,8 @@ simulation, whose worker processes have all data and are sent the client's state
 organisations (a deployment: data and state stay with the party). Nothing else differs between them. Replies are merged
 in client order, whoever answers first, so that the engine changes no result.
 
-A round counts if a quorum of its clients has answered; otherwise those that are missing are asked again as soon as they
-are back, and after ``patience`` seconds the run pauses: the last full round is in its checkpoint.
+A round counts if a quorum of its clients has answered. Otherwise missing clients are asked again as soon as they are
+back. After ``patience`` seconds without a quorum the run pauses; its checkpoint holds the last full round.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ __all__ = [
 ]
 
 _log = logging.getLogger("fedunseen.federation")
-_GREETING = 20.0  # seconds to wait for what a party says it holds; one that is not ready then is asked again later
+_GREETING = 20.0  # seconds to wait for the answer to a greeting; a party that is not ready then is greeted again later
 _LATE = 15.0  # seconds in which parties find a coordinator again that has been killed when all was done
 _FAREWELL = 30.0  # seconds that parties may take to hear that the run is over
 _ATTEMPTS = 5  # times that those who are missing are asked in one round
 _PAUSE = 0.2  # seconds between two looks at who is connected
-_RECEIPT = "round"  # what the coordinator keeps of a client's state, in its place: the last round it took part in
+_RECEIPT = "round"  # a deployment's client state at the coordinator: the last merged round alone
 
 
 class DistributedSettings(NamedSettings):
@@ -200,9 +200,9 @@ class Deployment:
 
     Attributes:
         experiment: settings, without those of data, which every party has of its own.
-        space: what each part of the class space hashes to.
+        space: part of the class space -> its hash.
         shape: of a sample.
-        statistics: that features are scaled with.
+        statistics: with which features are scaled.
         classes: how many there are.
     """
 
@@ -223,7 +223,7 @@ class Distributed:
         job: what the parties have to know.
         forgiving: leave out a simulated client's reply that is not finite, as the in-process engine does where a client
             may be malicious. In a deployment it always is.
-        notes: what a reply may tell beside losses.
+        notes: names of numbers that a reply may hold beside its losses.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Distributed:
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Meeting) -> None:
-        """Say over which link the parties are reached: before the first round."""
+        """Set the link that reaches the parties. Call this before the first round."""
         assert len(meeting.parties) == self.clients
         self._meeting = meeting
 
@@ -289,7 +289,7 @@ class Distributed:
         asked, patience = 0, self.settings.patience
         for attempt in range(_ATTEMPTS):
             missing = [client for client in clients if client not in replies and client not in refused]
-            lacking = need - len(replies) - len(refused)  # a reply that is refused is an answer all the same
+            lacking = need - len(replies) - len(refused)  # a refused reply counts as an answer
             if lacking <= 0:
                 break
             began = time.monotonic()
@@ -376,7 +376,7 @@ class Distributed:
         return Expected(client, round, update, frozenset(lengths), self.classes, self.notes, counts, simulated)
 
     def _wait(self, clients: Sequence[int], need: int, patience: float) -> list[int]:
-        """Return those of ``clients`` that are there, once they are enough, or when patience has come to its end."""
+        """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is over."""
         began, said = time.monotonic(), 0.0
         while True:
             self._look()
@@ -421,7 +421,7 @@ class Distributed:
         for name, answer in self.link.exchange(messages, _GREETING):
             party = self.parties[place[name]]
             party.classes = party.samples = 0
-            if answer is None:  # it is greeted again, but not at once: it may be busy with what we have asked
+            if answer is None:  # it is greeted again later, since it may be busy with an earlier request
                 self._deaf[name] = time.monotonic() + _GREETING
                 continue
             self._meet().greeted[name] = tokens[name]
@@ -447,7 +447,7 @@ class Distributed:
         )
 
     def _check_merged(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> None:
-        """Refuse what a merge has made if it is not finite: it would spoil every later round, and a resume too."""
+        """Refuse a merged model or state that is not finite: it would spoil every later round, and a resume."""
         # A state may hold other things too: what a defence has judged replies by, say.
         own = {name: value for name, value in state.items() if name.rpartition("/")[2] in params}
         if finite(own) and finite(params):

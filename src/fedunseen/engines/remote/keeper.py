@@ -1,7 +1,7 @@
-"""Processes of a carrier that never stay behind, and whether they get anywhere.
+"""Start a carrier's processes so that none stays behind, and tell whether they make progress.
 
-Standard library only. This file is also a program, the keeper, which :class:`Child` starts by its path: with ``-I``
-that neither depends on the environment that the child is to have, nor imports the package.
+Standard library only. This file is also a program, the keeper. :class:`Child` starts it by its path and with Python's
+``-I``, so that the keeper imports nothing of the package and the child's environment does not affect it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ __all__ = ["Child", "Progress", "descendants"]
 
 
 class Child:
-    """A process of a carrier that ends, with all it started, when :meth:`stop` is called or this process ends, however.
+    """A process of a carrier. It ends, with all that it started, on :meth:`stop` or when this process ends in any way.
 
     A keeper stands in between: it adopts what the child leaves behind, and kills all of it once its standard input, a
     pipe from this process, is closed.
 
     Args:
         command: to run.
-        log: what gets its output, added at the end.
+        log: the file to which its output is appended.
         environment: all of it.
         folder: to run in.
     """
@@ -69,11 +69,11 @@ class Child:
 
 
 class Progress:
-    """Says whether a child gets anywhere, on a machine of any speed: by the processor time that it uses.
+    """Tells by the processor time of a child whether it makes progress, on a machine of any speed.
 
     Args:
         child: the process, with all that it starts.
-        patience: seconds in which it has to use a hundredth of them; there is a limit of ten times the patience in all.
+        patience: seconds; in so many, it has to compute for a hundredth of them. In all it has ten times as long.
     """
 
     def __init__(self, child: Child, patience: float) -> None:
@@ -83,7 +83,7 @@ class Progress:
 
     @property
     def stalled(self) -> bool:
-        """Whether it has got nowhere for as long as the patience lasts."""
+        """Whether it has made no progress for as long as the patience lasts."""
         now = time.monotonic()
         if now - self.since <= self.patience:
             return False
@@ -128,7 +128,7 @@ def processor_time(parent: int) -> float:
 
 def _keep(command: Sequence[str]) -> int:
     """Run a command until it ends or standard input does, then end all that is left of it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # standard input says when to end, also if a whole group is signalled
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of standard input ends it, no signal does
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prctl(SUBREAPER, 1)
     restored = (signal.SIGTERM, signal.SIGINT)

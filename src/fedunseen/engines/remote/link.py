@@ -1,7 +1,7 @@
-"""What a distributed engine is to the rest: something that carries bytes to parties and their answers back.
+"""A link carries bytes from the coordinator to the parties, and their answers back.
 
-A party is a client of a federation, on a machine of its own (deployment) or in a worker process (simulation). What the
-bytes mean is :mod:`fedunseen.engines.remote.wire`'s affair; whether an answer is believed is the coordinator's.
+A party is a client of a federation, on a machine of its own (deployment) or in a worker process (simulation).
+:mod:`fedunseen.engines.remote.wire` says what the bytes mean. The coordinator decides whether it believes an answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 __all__ = ["Answer", "Factory", "Host", "Join", "Link", "Simulate", "address", "found"]
 
 Answer = Callable[[bytes], bytes]
-"""A party: what it says to a message. It never raises; what goes wrong is part of its answer."""
+"""A party's answer to a message. It never raises: an error is part of the answer."""
 
 
 Factory = Callable[[str], Callable[[str, bytes], bytes]]
@@ -28,7 +28,7 @@ def address(factory: Factory) -> str:
 
 
 def found(address: str) -> Factory:
-    """Return the function that has an address."""
+    """Return the function at an address; the inverse of :func:`address`."""
     module, _, name = address.partition(":")
     factory: Factory = getattr(importlib.import_module(module), name)
     return factory
@@ -97,7 +97,7 @@ class Simulate:
         processes: how many of them work at the same time.
         factory: a function of a module, which every worker process imports and calls once, with ``argument``; it
             returns what answers for a party: (name, message) -> answer.
-        argument: see there.
+        argument: what ``factory`` is called with.
     """
 
     folder: Path

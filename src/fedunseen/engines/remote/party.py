@@ -1,11 +1,11 @@
-"""What answers the coordinator where the data are.
+"""The side of the clients: it answers the coordinator where the data are.
 
-In a deployment that is a :class:`Party`: its data, and all that its client remembers between rounds, stay with it. It
-gets the experiment, parameters and what goes with them, and sends updates, counts of classes and samples, and losses.
-In a simulation it is a :func:`stand_in`: a worker process that has all data, and is sent what a client remembers
-together with what the client is asked.
+In a deployment a :class:`Party` answers. Its data, and all that its client remembers between rounds, stay with it. It
+receives the experiment, the parameters and the strategy's extras, and sends updates, losses, and how many classes and
+samples it holds. In a simulation a :func:`stand_in` answers: a worker process that has all data, and that receives with
+every request what the client remembers.
 
-How an experiment becomes a local update is not known here: whoever starts a party hands that in.
+This module does not know how an experiment becomes a local update: whoever starts a party passes a function for that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["Party", "Prepare", "Ready", "stand_in"]
 
 _ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the round after which it was written
 _RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
-_KEPT = 4  # states that a client keeps: a coordinator may go back to its checkpoint before the last
+_KEPT = 4  # states that a client keeps, since a coordinator may resume from the checkpoint before the last
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,8 @@ class Party:
     Args:
         prepare: makes the party ready for an experiment.
         state: folder in which the client keeps what it remembers between rounds.
-        say: hears what happens, a line at a time.
-        folders: name -> folder; in what is sent, the name stands in place of the folder's path.
+        say: called with a line for everything that happens.
+        folders: name -> folder; messages show the name in place of the folder's path.
 
     Attributes:
         done: set when the run is over, or when the party cannot take part.
@@ -94,7 +94,7 @@ class Party:
         self._ready: Ready | None = None
 
     def answer(self, message: bytes) -> bytes:
-        """Do what the coordinator asks for; whatever goes wrong becomes part of the answer."""
+        """Do what the coordinator asks for, and return the answer. An error is part of the answer, never raised."""
         try:
             header, tensors = unpack(message)
             kind = header.get("kind")
@@ -115,7 +115,7 @@ class Party:
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
         except Exception as error:
-            # A library failed on this one message: the coordinator hears of it, and the party stays.
+            # A library failed on this one message: the coordinator is told, and the party stays.
             self.say(f"this message could not be answered ({type(error).__name__}: {error})")
             return failure(self._discreet(f"{type(error).__name__}: {error}"))
 
@@ -126,7 +126,7 @@ class Party:
         return text
 
     def _join(self, header: dict[str, Any], statistics: Params) -> bytes:
-        """Prepare for the experiment that a greeting describes, unless that has been done, and say what is held."""
+        """Prepare for the experiment of a greeting, unless that has been done; answer how much this party holds."""
         told = {"header": header, "statistics": sorted(statistics)}
         if self._ready is None or told != self._told:
             if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
@@ -152,7 +152,7 @@ class Party:
         folder = self._folder()
         # A file is written even if nothing is remembered: one that is missing later has been lost.
         write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
-        # The newest by time, whatever their rounds: a message that was late may ask for a round that is long over.
+        # The newest by time, not by round: a late message may have asked for a round that is long over.
         known = sorted(folder.glob("after-*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
         for path in known[:-_KEPT]:
             if int(path.stem.partition("-")[2]) != after:
@@ -162,7 +162,7 @@ class Party:
         return reply_message(reply, None, round, seconds, forgot)
 
     def _remembered(self, after: int, device: torch.device) -> Params | None:
-        """Return what this client knew after the last of its rounds that was merged; None if that is lost."""
+        """Return the client's state after the last of its rounds that was merged; None if it is lost."""
         if after < 0:
             return {}
         path = self._folder() / f"after-{after:06d}.safetensors"

@@ -1,4 +1,4 @@
-"""Between our processes and a carrier's: a Unix socket, and a Link over it.
+"""The relay: a Unix socket between FedUnseen's processes ("ours") and those of a carrier, and a Link over it.
 
 Standard library only: a carrier's process imports this module and needs neither PyTorch nor the rest of the package.
 Nothing is pickled: a frame is a small JSON object and bytes.
@@ -7,18 +7,18 @@ Ours::
 
     board = Switchboard()                                  # a Link
     with Port(folder, board.serve) as port:                # one thread per connection runs board.serve(channel)
-        child = Child(["engine-server", ...], folder / "server.log", {**os.environ, **port.environment})
+        child = Child(["carrier-server", ...], folder / "server.log", {**os.environ, **port.environment})
         ...
         child.stop()
 
-The engine's, at the coordinator (says who is there, carries messages; see :class:`Switchboard` for the frames)::
+The carrier's at the coordinator says who is connected and carries messages (:class:`Switchboard` has the frames)::
 
     channel = dial()                                       # finds the socket in its environment
     channel.send({"parties": {"north": "token"}})
     head, body = channel.receive()                         # {"id": 7, "to": "north"}, message
     channel.send({"id": 7}, answer)
 
-The engine's, at a party (``Port(folder, answering(answer))`` on our side)::
+The carrier's at a party (``Port(folder, answering(answer))`` on our side)::
 
     channel.send({}, message); _, body = channel.receive()
 """
@@ -59,7 +59,7 @@ class Channel:
 
     def send(self, head: Mapping[str, Any], body: bytes | memoryview = b"") -> None:
         """Send a frame; raises one of :data:`ENDED` if nobody is there."""
-        first, second = json.dumps(dict(head)).encode(), memoryview(body)  # if one of them cannot be sent, neither is
+        first, second = json.dumps(dict(head)).encode(), memoryview(body)  # a bad half: neither is sent
         with self.sending:
             self.connection.send_bytes(first)
             self.connection.send_bytes(second)
@@ -75,19 +75,19 @@ class Channel:
 
 
 def dial(environment: Mapping[str, str] = os.environ) -> Channel:
-    """Connect an engine's process to ours; raises one of :data:`ENDED` if ours has gone."""
+    """Connect a carrier's process to ours; raises one of :data:`ENDED` if ours has gone."""
     return Channel(Client(environment[PATH], family="AF_UNIX", authkey=bytes.fromhex(environment[KEY])))
 
 
 class Port:
-    """Where an engine's processes reach ours.
+    """Where a carrier's processes reach ours.
 
     Args:
         folder: where the socket lies, if its path is short enough; only its owner may enter it from now on.
         serve: called with each connection in a thread of its own; returns, or raises one of :data:`ENDED`, at its end.
 
     Attributes:
-        environment: what :func:`dial` needs, for the engine's processes.
+        environment: variables that :func:`dial` needs in the carrier's processes.
     """
 
     def __init__(self, folder: Path, serve: Callable[[Channel], None]) -> None:
@@ -139,14 +139,14 @@ class Port:
         try:
             with contextlib.suppress(*ENDED):
                 self.serve(channel)
-        finally:  # whatever happened: the other end would wait for good
+        finally:  # on any error: the other end would wait for ever
             self.channels.discard(channel)
             with contextlib.suppress(OSError):
                 channel.close()
 
 
 def answering(answer: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
-    """Make what a party's :class:`Port` serves: an answer, one at a time, to each message."""
+    """Return what a party's :class:`Port` serves: it answers messages, one at a time."""
     turn = threading.Lock()
 
     def serve(channel: Channel) -> None:
@@ -160,7 +160,7 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
 
 
 class Switchboard:
-    """A Link over the relay that an engine runs at the coordinator.
+    """A Link over the relay that a carrier runs at the coordinator.
 
     Frames to the relay: ``{"id": n, "to": name}`` with a message; ``{"id": n, "drop": true}`` when nobody waits for its
     answer any more. Frames from the relay: ``{"parties": {name: token}}`` whenever who is connected changes (who is not
@@ -173,7 +173,7 @@ class Switchboard:
         self.numbers = itertools.count()
         self.channel: Channel | None = None
         self.present: dict[str, str] = {}
-        self.open: dict[int, tuple[str, str, Callable[[bytes | None], None]]] = {}  # name, its token, where to put
+        self.open: dict[int, tuple[str, str, Callable[[bytes | None], None]]] = {}  # party, token, taker
 
     def parties(self) -> Mapping[str, str]:
         """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
@@ -215,7 +215,7 @@ class Switchboard:
         return number
 
     def _drop(self, numbers: Iterable[int]) -> None:
-        """Give up what is still open of some messages, and tell the relay."""
+        """Stop waiting for answers to these messages, and tell the relay."""
         with self.lock:
             channel, left = self.channel, [number for number in numbers if self.open.pop(number, None) is not None]
         if channel is not None:

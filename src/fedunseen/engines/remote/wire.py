@@ -1,4 +1,4 @@
-"""What travels between a coordinator and its parties: a header in JSON and tensors in safetensors, in one piece.
+"""The messages between a coordinator and its parties: a header in JSON and tensors in safetensors, in one piece.
 
     4 bytes: the header's length, big-endian · the header · safetensors
 
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-"""Of the messages; a coordinator and a party of different numbers do not understand each other."""
+"""The version of the messages; coordinator and party must have the same."""
 
 _HEADER = 2**20  # bytes that a header may have at most
-_SAME = "same"  # of the header: names of tensors that have another name too
+_SAME = "same"  # header key: name -> name of the same tensor, which travels once
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 _ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how much of a name is shown
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")  # a name of a loss, a note or a parameter

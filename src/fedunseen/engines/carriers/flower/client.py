@@ -1,7 +1,7 @@
 """A party's side of a deployment on Flower: a client of the SuperLink's Fleet interface.
 
-It does what Flower's SuperNode does, with the same signatures, but hands each message to our process instead of to an
-app: it never fetches one, so a coordinator cannot make a party run its code. Nothing listens at a party.
+It does what Flower's SuperNode does, with the same signatures, but passes each message to our function instead of to an
+app. It never fetches an app, so a coordinator cannot make a party run its code. A party opens no port.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ BEAT = 1.0  # seconds between signs of life, at least
 KEPT = 10.0  # seconds for which Flower believes one; it takes no less
 CALL = 20.0  # seconds that a call may take
 FETCH = 60.0  # seconds to wait for the pieces of a message that the coordinator has announced
-STRANGE = 5.0  # seconds to try again where something else than a coordinator seems to listen
-WORD = 4.0  # seconds between words on standard error
+STRANGE = 5.0  # seconds to go on trying where something else than a coordinator seems to listen
+WORD = 4.0  # seconds between two lines on standard error
 PAUSES = ((5.0, 0.1), (60.0, 0.25), (float("inf"), 0.5))  # up to so long after a message: seconds between looks
 
 Result = TypeVar("Result")
@@ -143,7 +143,7 @@ class Connection:
             self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self.public))
 
     def _judged(self, error: Exception) -> tuple[float, str]:
-        """Say for how long to try again after an error, and why; raise what trying again does not mend."""
+        """Return for how long to try again after an error, and why; raise if trying again is no use."""
         place, where = self.place, self.where
         if isinstance(error, httpx.HTTPStatusError):
             status, text = error.response.status_code, error.response.text
@@ -156,7 +156,7 @@ class Connection:
                     "coordinator's, or ask for them to be added"
                 ) from error
             if status == 409:
-                # The last process of this party may have been killed a moment ago.
+                # Perhaps the party's last process, killed a moment ago: `answer_messages` waits for its time-out.
                 if "another process" not in text:
                     return STRANGE, f"it says {status}"
                 raise _Taken from error
@@ -193,14 +193,14 @@ class Connection:
             message = message_from_proto(response.messages_list[0])
             tree = response.message_object_trees[0]
             if message.metadata.group_id != self.token:
-                continue  # for a process of this party that has ended
+                continue  # meant for an earlier process of this party
             body = self._fetched(message, [node.object_id for node in iterate_object_tree(tree)])
             if body is not None:
                 self._deliver(message, answer(body))
             last = time.monotonic()
 
     def _fetched(self, message: Message, pieces: list[str]) -> bytes | None:
-        """Fetch what a message says, or None if it was taken back."""
+        """Fetch the body of a message; None if the coordinator has taken it back."""
         run, number = message.metadata.run_id, message.metadata.message_id
         pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
         try:
@@ -213,7 +213,7 @@ class Connection:
             return unpacked(whole)
         except (_Lost, httpx.TransportError):
             raise
-        except Exception as error:  # taken back, or nothing that a coordinator of ours sends
+        except Exception as error:  # taken back, or not from a coordinator of FedUnseen
             log.warning("a message could not be fetched: %s", error)
             return None
 
@@ -258,7 +258,7 @@ class Connection:
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
-        """Give signs of life, also while an answer is worked out."""
+        """Send signs of life while the context lasts, also while an answer is computed."""
         ended = threading.Event()
 
         def beat() -> None:
@@ -276,7 +276,7 @@ class Connection:
             ended.set()
 
     def leave(self) -> None:
-        """Say goodbye, if anybody listens."""
+        """Tell the coordinator, if it can be reached, that this party leaves."""
         if self.node.node_id:
             with contextlib.suppress(httpx.HTTPError, ValueError):
                 self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
@@ -299,7 +299,7 @@ def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
                 with connection.beating():
                     connection.answer(answer, done)
             except _Taken:
-                # A process that was killed is remembered for a while.
+                # The coordinator takes a killed process for alive until its time-out.
                 taken = time.monotonic() if taken is None else taken
                 if time.monotonic() - taken > SILENCE + 2:
                     raise RefusedError(

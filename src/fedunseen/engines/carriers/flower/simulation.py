@@ -1,7 +1,7 @@
 """A simulation on Flower: its simulation on Ray in a process of its own, and a relay there.
 
-Ray's own processes pickle between each other, on one machine or a cluster that is ours; what the coordinator takes in
-are bytes.
+Ray's own processes pickle between each other, on one machine or on a cluster of one's own. The coordinator receives
+nothing but bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 PLACE = "FEDUNSEEN_SIMULATION"  # in the environment: what to simulate
 POLL = 0.05  # seconds between looks at Flower's answers
-START = 60.0  # seconds in which Ray, while it starts, has to get somewhere
+START = 60.0  # seconds in which Ray has to make progress while it starts
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # all processes see the accelerators
@@ -54,11 +54,11 @@ def simulated(place: Simulate) -> Iterator[Link]:
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
     with Port(place.folder, board.serve) as port:
         environment = {**os.environ, **RAY, **port.environment, PLACE: json.dumps(settings)}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # what is imported here is found there
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the same modules as here
         children = [Child(command, path, environment)]
 
         def tend() -> None:
-            """Start the simulation again if it ends, which loses what was under way."""
+            """Start the simulation again if it ends; messages under way are lost."""
             while not ended.wait(0.5):
                 if children[0].status is not None:
                     log.warning("the simulation ended and is started again")
@@ -170,5 +170,5 @@ def _answer(message: Any, context: Any, factory: str, argument: str) -> Any:
 
 @functools.cache
 def _made(factory: str, argument: str) -> Callable[[str, bytes], bytes]:
-    """Make, once in a process, what answers."""
+    """Make the function that answers, once in a process."""
     return found(factory)(argument)

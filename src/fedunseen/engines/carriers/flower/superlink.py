@@ -49,7 +49,7 @@ __all__ = ["serve"]
 log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 LARGEST = 16 * 2**20  # bytes of a request; Flower cuts what is larger into pieces of 5 MiB
-ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's
+ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
 GRACE = 1.5  # seconds for a party to say something after its connection broke
 POLL = 0.02  # seconds between looks at what has come
 FETCHED = ("pull-messages", "pull-object", "confirm-message-received", "push-messages", "push-object")
@@ -158,7 +158,7 @@ class Gate:
             self.state.deactivate_node(node)
 
     def _broken(self, name: str, token: str) -> None:
-        """Give a party little time to say something else, which it does unless its process has ended."""
+        """Give a party little time to send something else: it will, unless its process has ended."""
         if name in self.seen and self.seen[name].token == token:
             self.seen[name].heard = min(self.seen[name].heard, time.monotonic() - SILENCE + GRACE)
 
@@ -233,7 +233,7 @@ class SuperLink:
                 self.state.acknowledge_task_heartbeat(task)
 
     def _begin(self) -> tuple[int, int]:
-        """Start a Flower run for an exchange; with the run goes, at its end, whatever else arrives for it."""
+        """Start a Flower run for one exchange. When the run is removed, late answers are removed with it."""
         run = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
         task = self.state.get_run_info(run_ids=[run])[0].primary_task_id
         assert task is not None

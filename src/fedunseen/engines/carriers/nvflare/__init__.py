@@ -1,14 +1,13 @@
 """NVIDIA FLARE as the carrier of messages.
 
-NVFlare's own unit of work is a job: seconds to start and to end, lost with its server, ended by the death of one
-client process, closed to sites that come later. Its system components, on the other hand, live in the parent processes
-of server and sites, which stay connected, registered and authenticated without any job; every engine has a public
-channel for their messages (auxiliary messages, with a time-out each). So a deployment runs no jobs: a component of ours
-(:mod:`~fedunseen.engines.carriers.nvflare.components`) in the server's and in each site's process passes bytes on to
-our processes.
+NVFlare's own unit of work is a job. A job takes seconds to start and to end, is lost with its server, ends when one
+client process dies, and is closed to sites that come later. So a deployment runs no jobs. NVFlare's system components
+live in the parent processes of server and sites, which stay connected, registered and authenticated without any job and
+exchange auxiliary messages, each with a time-out. A component of ours
+(:mod:`~fedunseen.engines.carriers.nvflare.components`) in each of these processes passes bytes on to our processes.
 A side effect is that a coordinator cannot ship code: a site answers no command and accepts no job.
 
-NVFlare's processes remember nothing that matters. One that ends, or has lost its peer, is replaced.
+NVFlare's processes hold no state that a run needs. One that ends, or has lost its peer, is replaced.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 __all__ = ["certificates", "host", "join", "simulate"]
 
 PROJECT = "fedunseen"
-COMPONENTS = f"{__name__}.components"  # what NVFlare's processes load of ours
+COMPONENTS = f"{__name__}.components"  # the module of ours that NVFlare's processes load
 SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
-START = 60.0  # s in which NVFlare's processes, while they start, have to get somewhere
+START = 60.0  # s in which NVFlare's processes have to make progress while they start
 TELL = 5.0  # s between two lines that say what join waits for
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 TAKEN = frozenset({"server", "client", "coordinator", "relay", "admin", "all", SERVER})  # names with another meaning
@@ -123,7 +122,7 @@ def _secrets(kit: Path | None, side: str) -> dict[str, str]:
 
 
 def _home(folder: Path) -> dict[str, str]:
-    """Return what keeps an NVFlare process from writing anywhere else than into a folder, and lets it import us."""
+    """Return variables that make an NVFlare process write into this folder alone and import this package."""
     path = os.pathsep.join(filter(None, sys.path))
     home = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1"}
     return {**home, "PYTHONPATH": path, "GRPC_VERBOSITY": "ERROR"}
@@ -288,7 +287,7 @@ def _wait_for(board: Switchboard, keeper: _Kept, folder: Path) -> None:
 
 
 class _Cut(OSError):
-    """The other side ended a connection before it was of use: it is ending, or it does not want us."""
+    """The other side cut a new connection: its process is ending, or it refuses this party."""
 
 
 def _probe(place: Join) -> None:
@@ -379,11 +378,11 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 cut = isinstance(error, _Cut)
                 cuts = cuts + 1 if cut else 0
                 if cut and not before:
-                    if cuts > 3:  # one that is ending does so once
+                    if cuts > 3:  # a coordinator that is ending cuts once, one that refuses cuts every time
                         raise RefusedError(str(error)) from None
                     time.sleep(0.5)
                     continue
-                # Once a coordinator was there, who hangs up may be a proxy before one that starts again.
+                # After a coordinator was there, a proxy may hang up until the coordinator has started again.
                 why = "it hangs up" if cut else error.strerror or str(error)
                 now = time.monotonic()
                 if now - gone >= place.patience:
@@ -415,9 +414,9 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
 
 
 def _serve(place: Join, inbox: _Inbox, child: Child, answer: Answer, done: threading.Event) -> bool:
-    """Answer what comes through one NVFlare process until it ends or loses the coordinator; return if it ever had it.
+    """Answer messages of one NVFlare process until it ends or loses the coordinator; return if it ever reached it.
 
-    Of messages that wait while another is answered only the newest counts: the coordinator has given up the others.
+    Of messages that wait while another is answered, only the newest counts: the coordinator has dropped the others.
     """
     connected = False
     channel: Channel | None = None
@@ -448,7 +447,7 @@ def _serve(place: Join, inbox: _Inbox, child: Child, answer: Answer, done: threa
         if what == "connected":
             connected, channel = True, source
         if source is not channel and what != "refused":
-            continue  # of a process that has been replaced
+            continue  # from a process that has been replaced
         if what == "refused":
             raise RefusedError(f"{head['why']}; join under a name from the coordinator's list, one party for each")
         if what == "message":

@@ -1,4 +1,4 @@
-"""What of ours runs inside NVFlare's processes: two components that carry messages between NVFlare and our processes.
+"""Two components that run inside NVFlare's processes and carry messages between NVFlare and our processes.
 
 NVFlare's configuration, which :mod:`fedunseen.engines.carriers.nvflare` writes, names these classes, and NVFlare
 imports them from this package; PyTorch is not imported. Messages are NVFlare's auxiliary messages, with one topic;
@@ -36,10 +36,10 @@ __all__ = ["CoordinatorRelay", "PartyRelay"]
 TOPIC = "fedunseen"
 BEAT = 1.0  # s between two pings
 PATIENCE = 5.0  # s to wait for the answer to a small message
-SILENCE = 60.0  # s after which who says nothing is taken for dead, though its connection is open: messages of hundreds
-# of megabytes hold up small ones for many seconds. One whose process or machine's system ended closed its connection.
+SILENCE = 60.0  # s after which a silent peer with an open connection is taken for dead. It is long because messages of
+# hundreds of megabytes hold up small ones for many seconds; a process that ends closes its connection at once.
 SLOWEST = 50e3  # bytes/s; a message that takes longer is sent again
-ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's
+ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
 TOKEN = "FEDUNSEEN_TOKEN"  # in the environment of a party's NVFlare process: its party's token
 
 
@@ -59,7 +59,7 @@ def _patience(size: int) -> float:
 
 
 class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
-    """What both sides share: a channel to our process, without which there is no use in going on."""
+    """What both sides share: a channel to our process. Without it the NVFlare process ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,14 +148,14 @@ class CoordinatorRelay(_Relay):
         return _number(client.token) if client is not None else None
 
     def refuse(self, name: str) -> None:
-        """Tell one that is not among the parties, until it has gone."""
+        """Refuse a process that is not among the parties, again and again until it has gone."""
         why = f"the coordinator knows no party {name!r}"
         while self._call(name, _told(do="refuse", why=why, process=self._registered(name)), BEAT) is not None:
             time.sleep(BEAT / 4)
         self.watched.discard(name)
 
     def ping(self, name: str) -> None:
-        """Watch one party for good: it may go and come back."""
+        """Watch one party as long as this process lives: it may go and come back."""
         patience, last = BEAT, time.monotonic()
         while True:
             reply = self._call(name, _told(do="ping", session=self.session), patience)
@@ -175,7 +175,7 @@ class CoordinatorRelay(_Relay):
             time.sleep(BEAT if name in self.present else BEAT / 4)
 
     def _now(self, name: str, who: tuple[str, str] | None) -> None:
-        """Note who is there under a name; questions to who was there before will not be answered."""
+        """Record who is connected under a name; questions to a process that was there before are lost."""
         with self.lock:
             if self.present.get(name) == who:
                 return
@@ -187,7 +187,7 @@ class CoordinatorRelay(_Relay):
             own = [(key, process) for key, (_, to, process, _) in self.open.items() if to == name]
             lost = [key for key, process in own if who is None or process != who[1]]
             numbers = [self.open.pop(key)[0] for key in lost]
-            # First who is there: whoever hears that a question is lost looks at once whom else to ask.
+            # Send this first: whoever hears that a question is lost looks at once whom else to ask.
             self.channel.send({"parties": {party: token for party, (token, _) in self.present.items()}})
             for number in numbers:
                 self.channel.send({"id": number, "lost": True})
@@ -216,7 +216,7 @@ class CoordinatorRelay(_Relay):
             ).start()
 
     def ask(self, key: str, name: str, process: str, body: bytes) -> None:
-        """Bring a message to a party; again, until it says that it has it or is gone, or the question is dropped."""
+        """Send a message to a party until it confirms it, has gone, or the question is dropped."""
         while key in self.open:
             reply = self._call(name, _told(do="ask", id=key, process=process, body=body), _patience(len(body)))
             if reply is not None and reply.get("taken"):
@@ -224,7 +224,7 @@ class CoordinatorRelay(_Relay):
             time.sleep(0.2)
 
     def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Take what a party says."""
+        """Handle a message of a party."""
         reply = make_reply(ReturnCode.OK)
         reply["session"] = self.session
         if request.get("do") == "answer":
@@ -236,7 +236,7 @@ class CoordinatorRelay(_Relay):
                 good = isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= most
                 if not good:
                     self.logger.warning(f"party {name!r}: an answer that is too large, or not bytes, is thrown away")
-                with contextlib.suppress(*ENDED):  # those who listen will see it too
+                with contextlib.suppress(*ENDED):  # our process has gone, which `listen` notices too
                     if good:
                         self.channel.send({"id": number}, body)
                     else:
@@ -245,7 +245,7 @@ class CoordinatorRelay(_Relay):
 
 
 class PartyRelay(_Relay):
-    """A party's side. Whatever else the coordinator wants of this process than to carry messages, is refused."""
+    """A party's side. It refuses everything that the coordinator asks of this process but to carry messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class PartyRelay(_Relay):
             self.start(engine)
 
     def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Take what the coordinator says."""
+        """Handle a message of the coordinator."""
         reply = make_reply(ReturnCode.OK)
         what = request.get("do")
         if what == "ping":
@@ -313,7 +313,7 @@ class PartyRelay(_Relay):
             ).start()
 
     def answer(self, key: str, body: bytes) -> None:
-        """Bring an answer to the coordinator; again, until it has it. Our process ends this one if that is vain."""
+        """Send an answer to the coordinator until it has it; our process ends this one if that never happens."""
         while self._call(_told(do="answer", id=key, body=body), _patience(len(body))) != ReturnCode.OK:
             time.sleep(0.2)
         self.channel.send({"delivered": key})
