@@ -3,6 +3,7 @@
 import doctest
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +12,40 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, load_run, run
+from fedunseen.cli.main import main
 from fedunseen.cli.settings import reference
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+GUIDE = (ROOT / "docs" / "guide.md").read_text("utf-8")
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
 
 
-def block(language, contains):
-    """Return the README's one code block of a language that contains a text."""
-    (found,) = [b for b in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if contains in b]
+def block(language, contains, page=GUIDE):
+    """Return a page's one code block of a language that contains a text."""
+    (found,) = [b for b in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if contains in b]
     return found
+
+
+def test_the_block_of_the_readme_names_a_class_that_nobody_has(capsys):
+    code = block("python", "ZeroShotClassifier", README)
+    exec(code, {})
+    assert f'print(model.predict([np.array(animals["zebra"]) @ photo]))  # {capsys.readouterr().out.strip()}' in code
+
+
+def test_the_readme_lists_every_page():
+    listed = re.findall(r"\]\(docs/([\w-]+\.md)\)", README.partition("## All pages")[2])
+    assert sorted(listed) == sorted(page.name for page in ROOT.glob("docs/*.md"))
+
+
+def test_every_link_leads_to_a_file():
+    links = [
+        (page, link)
+        for page in PAGES
+        for link in re.findall(r"(?:\]\(|src=\")(?!https?:)([^)#\s\"]+)", page.read_text("utf-8"))
+    ]
+    assert len(links) > 50
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_the_settings_reference_is_what_the_code_reads(monkeypatch):
@@ -48,7 +73,7 @@ def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
     Path("my-animals/classes.csv").write_text(block("text", "zebra,seen"))
     exec(block("python", "np.savez"), {})
     Path("my-animals.toml").write_text(block("toml", 'name = "folder"'))
-    done = run(Experiment.load("my-animals.toml", {"strategy.rounds": 3}), "out")
+    done = run(Experiment.load("my-animals.toml"), "out")
     assert done.result["zsl"] > 60.0  # of two unseen classes
     features = np.load("my-animals/features.npz")["features"][-1:]
     (ranking,) = done.predict(features, classes={"eel": [0, 0, 0.9, 0.4]})
@@ -59,12 +84,11 @@ def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("runs") / "first"
-    overrides = {"strategy.rounds": 12, "evaluation.selection": "last", "evaluation.clients": False}
-    run(Experiment.load("digit-pairs", overrides), path)
+    run(Experiment.load("digit-pairs-gaussian", {"evaluation.embedding": False}), path)
     return path
 
 
-def test_the_predictions_of_the_readme_are_right(first_run):
+def test_the_predictions_of_the_guide_are_right(first_run):
     done = load_run(first_run)
     for name in ("03", "47", "85"):
         (ranking,) = done.predict([ROOT / f"examples/digit-pairs/{name}.png"], among="unseen", top=3)
@@ -74,17 +98,48 @@ def test_the_predictions_of_the_readme_are_right(first_run):
     assert [p.name for p in ranking] == ["forty-seven", "forty-something", "seventy-four"]
 
 
-def test_the_commands_of_the_readme_are_the_command_s_own(first_run):
-    """Every option that the README shows is known to the command."""
-    used = set(re.findall(r"\$ fedunseen (\w+)", README))
+def test_the_commands_of_readme_and_guide_are_the_command_s_own():
+    """Every option that they show is known to the command."""
+    shown = README + GUIDE
+    used = set(re.findall(r"\$ fedunseen (\w+)", shown))
     for name in used:
         help_text = subprocess.run(
             [sys.executable, "-m", "fedunseen", name, "--help"], capture_output=True, text=True, check=True,
             env={**os.environ, "COLUMNS": "200", "TERM": "dumb"},
         ).stdout  # fmt: skip
-        for line in re.findall(rf"\$ fedunseen {name} (.*)", README):
+        for line in re.findall(rf"\$ fedunseen {name} (.*)", shown):
             for option in re.findall(r"--[a-z]+", line):
                 assert option in help_text
+
+
+def test_the_commands_and_blocks_of_the_any_shot_page_do_what_they_show(first_run, tmp_path, monkeypatch, capsys):
+    """All but the runs, of which the first is at hand."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(first_run, "runs/first")
+    shutil.copytree(ROOT / "examples", "examples")
+    page, commands = (ROOT / "docs" / "any-shot.md").read_text("utf-8"), 0
+    for language, code in re.findall(r"```(console|python)\n(.*?)```", page, re.DOTALL):
+        if language == "python":
+            exec(code, {})
+            said = capsys.readouterr().out.split("\n")[:-1]
+            assert said == re.findall(r"^print\(.*\)  # ([^:\n]+)", code, re.MULTILINE)
+            continue
+        for command, shown in re.findall(r"\$ fedunseen (.*)\n((?:[^$].*\n)*)", code):
+            if command.startswith("run "):
+                continue
+            monkeypatch.setattr("sys.argv", ["fedunseen", *command.split()])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code
+            said = capsys.readouterr()
+            assert without_digits(said.out + said.err) == without_digits(shown)
+            commands += 1
+    assert commands == 8
+
+
+def without_digits(text):
+    """Drop the decimals, which depend on the machine's arithmetic."""
+    return re.sub(r"(\d)\.\d+", r"\1", text)
 
 
 @pytest.fixture
@@ -136,9 +191,8 @@ def test_every_link_to_a_heading_leads_to_one():
         found = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
         return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
-    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")]
     links = [
-        (page, *link) for page in pages for link in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
+        (page, *link) for page in PAGES for link in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
     ]
     assert links
     assert [link for link in links if link[2] not in headings(link[0].parent / link[1] if link[1] else link[0])] == []
