@@ -6,7 +6,8 @@ the installed PyTorch, so both versions are hashed on one machine, with one thre
     git stash; OMP_NUM_THREADS=1 python benchmarks/same_bits.py --out before.json; git stash pop
     OMP_NUM_THREADS=1 python benchmarks/same_bits.py --against before.json
 
-The runs cover methods, strategies, defences, attacks, privacy, engines, partitions and few-shot.
+The runs cover trained methods and closed forms, strategies, defences, attacks, privacy, engines, partitions and
+few-shot.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ CONV: dict[str, Any] = {**DIGITS, "evaluation.selection": "last", "partition.cli
 GENERATE: dict[str, Any] = {**CONV, "method.hidden": 32, "method.batch_size": 32}
 SHOT: dict[str, Any] = {**SHORT, "method.episodes": 4, "evaluation.episodes": 20, "evaluation.validation_episodes": 10}
 ENGINE: dict[str, Any] = {**LAST, "partition.clients": 2, "engine.processes": 2}
+SUMS: dict[str, Any] = {"evaluation.selection": "last", "evaluation.embedding": False, "partition.clients": 2}
 
 STRATEGIES = ("fedavg-decay", "fedprox", "fednova", "scaffold", "moon", "fedgloss", "local", "centralised")
 DEFENCES = (
@@ -47,6 +49,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "distzsl": ("digit-pairs-distzsl", DIGITS),
     "classifier": ("digit-pairs-classifier", DIGITS),
     "eszsl, centralised": ("digit-pairs-eszsl", {}),
+    "gaussian": ("digit-pairs-gaussian", SUMS),
+    "gaussian on flower": ("digit-pairs-gaussian", {**SUMS, "engine.name": "flower", "engine.processes": 2}),
+    "gaussian on nvflare": ("digit-pairs-gaussian", {**SUMS, "engine.name": "nvflare", "engine.processes": 2}),
+    "ridge": ("digit-pairs-gaussian", {**SUMS, "method.name": "ridge"}),
     "conv backbone": ("digit-pairs-conv", CONV),
     **{name: ("digit-pairs-conv", {**CONV, "method.name": name}) for name in ("apn", "gem", "msdn", "svip")},
     "clswgan": ("digit-pairs-clswgan", GENERATE),

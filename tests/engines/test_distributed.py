@@ -106,6 +106,17 @@ def test_the_same_bits_as_in_process(settings, adapter, tmp_path):
         }
 
 
+@pytest.mark.parametrize("method", ["gaussian", "ridge"])
+def test_sums_from_elsewhere_are_added_to_the_same_bits(method, adapter, tmp_path):
+    few = {"data.train_per_class": 5, "data.test_per_class": 2, "evaluation.selection": "last", "method.name": method}
+    few |= {"partition.clients": 3, "evaluation.embedding": False, "evaluation.theory": False}
+    for engine, folder in (("nvflare", "apart"), ("in-process", "here")):
+        run(Experiment.load("digit-pairs-gaussian", {**few, "engine.name": engine}), tmp_path / folder)
+    one, other = model(tmp_path / "apart"), model(tmp_path / "here")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
     class Killed(Exception):
         pass

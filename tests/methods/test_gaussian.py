@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 from sklearn.datasets import load_digits
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.methods import gaussian
@@ -359,3 +359,110 @@ def test_the_class_space_says_which_classes_count_as_seen(space):
     fewer = replace(space, seen=np.array([0, 1, 2, 3]), validation=np.array([], dtype=np.int64))
     other = Gaussian(method.settings, fewer, method.semantics, Backbone((WIDTH,)))
     assert other.solve(other.statistics(x, labels))["lowered"].tolist() == [1, 1, 0, 1, 0, 0, 0, 0]
+
+
+def aligned(classes=30, wide=24, seed=0, apart=1.0):
+    """Give classes whose unit-length descriptions lie in the space of their samples, and samples (n, d) of each."""
+    rng = np.random.default_rng(seed)
+    texts = rng.normal(size=(classes, wide))
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    space = ClassSpace(
+        tuple(f"class {c}" for c in range(classes)),
+        texts,
+        tuple(f"number {i}" for i in range(wide)),
+        range(classes * 2 // 3),
+        [],
+        range(classes * 2 // 3, classes),
+    )
+    labels = np.repeat(np.arange(classes), 40)
+    means = apart + texts + 0.2 * rng.normal(size=(classes, wide))
+    noise = rng.normal(size=(len(labels), wide)) * np.geomspace(0.05, 1.5, wide)
+    x = means[labels] + noise @ np.linalg.qr(rng.normal(size=(wide, wide)))[0]
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    semantics = torch.from_numpy(texts).float()
+    method = Gaussian(GaussianSettings(prior="semantics"), space, semantics, Backbone((wide,)))
+    return method, torch.from_numpy(x), torch.from_numpy(labels)
+
+
+def zero_shot(method, model, x, labels):
+    """Return the share of samples of unseen classes that are recognised among those."""
+    of = torch.from_numpy(method.space.unseen)
+    rows = torch.isin(labels, of)
+    answers = of[method.scores(model, x[rows], method.semantics)[:, of].argmax(1)]
+    return float((answers == labels[rows]).double().mean())
+
+
+def test_without_any_sample_the_nearest_text_wins_and_samples_improve_it():
+    method, x, labels = aligned()
+    nothing = method.solve(method.init(np.random.default_rng(0)))
+    cosines = torch.nn.functional.normalize(x, dim=1) @ torch.from_numpy(method.space.semantics).T
+    assert torch.equal(method.scores(nothing, x, method.semantics).argmax(1), cosines.argmax(1))
+    before = zero_shot(method, nothing, x, labels)
+    seen = torch.isin(labels, torch.from_numpy(method.space.seen))
+    sums = method.statistics(x[seen], labels[seen])
+    after = zero_shot(method, method.solve(sums), x, labels)
+    plain = Gaussian(GaussianSettings(), method.space, method.semantics, method.backbone)
+    assert after > before + 0.1
+    assert after > zero_shot(plain, plain.solve(sums), x, labels) + 0.1
+    few = seen & (torch.arange(len(x)) % 40 < 2)
+    assert zero_shot(method, method.solve(method.statistics(x[few], labels[few])), x, labels) > before
+
+
+def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
+    """Prior means by a slope that numpy's least squares finds; the rest conditioned class by class, not whitened."""
+    method, x, labels = aligned(classes=12)
+    method.settings = GaussianSettings(prior="semantics", **FIXED)
+    shown = torch.isin(labels, torch.tensor([0, 1, 4, 7, 9]))
+    model = method.solve(method.statistics(x[shown], labels[shown]))
+    ids, s = [0, 1, 4, 7, 9], method.semantics.double().numpy()
+    means = np.stack([x[labels == c].mean(0).numpy() for c in ids])
+    centred, apart = s[ids] - s[ids].mean(0), means - means.mean(0)
+    slope = np.linalg.lstsq(centred.reshape(-1, 1), apart.reshape(-1), rcond=None)[0].item()
+    assert float(model["slope"]) == pytest.approx(slope, rel=1e-9)
+    prior = means.mean(0) + slope * (s - s[ids].mean(0))
+    k = Kernel(*model["kernel"][:3].tolist()).within(torch.from_numpy(s)).numpy()
+    gain = k[:, ids] @ np.linalg.inv(k[np.ix_(ids, ids)] + np.eye(5) / 40)
+    wanted = prior + gain @ (means - prior[ids])
+    found = model["weight"] @ torch.linalg.inv(model["precision"]) + model["centre"]
+    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
+    told = method.scores(model, x[:5], torch.cat([method.semantics, method.semantics[2:3] + 0]))
+    torch.testing.assert_close(told[:, 12], told[:, 2])
+
+
+def test_what_left_out_classes_promise_with_texts_is_what_unseen_classes_show():
+    method, x, labels = aligned()
+    seen = torch.isin(labels, torch.from_numpy(method.space.seen))
+    model = method.solve(method.statistics(x[seen], labels[seen]))
+    assert float(model["expected"][0]) / 100 == pytest.approx(zero_shot(method, model, x, labels), abs=0.15)
+
+
+def test_a_model_that_texts_alone_made_learns_from_examples_and_in_two_steps_as_in_one():
+    method, x, labels = aligned()
+    nothing = method.solve(method.init(np.random.default_rng(0)))
+    torch.testing.assert_close(method.extend(nothing, method.semantics, *added(method, 30, 24, [], [])), nothing)
+    rows = [x[labels == c][:3] for c in (20, 25)]
+    once = method.extend(nothing, method.semantics, *added(method, 30, 24, [20, 25], rows))
+    first = method.extend(nothing, method.semantics, *added(method, 30, 24, [20], rows[:1]))
+    torch.testing.assert_close(method.extend(first, method.semantics, *added(method, 30, 24, [25], rows[1:])), once)
+    own = 1 + float(nothing["kernel"][1])  # of the examples' weight and the text's
+    semantics = torch.cat([method.semantics, torch.full((1, 24), torch.nan)])
+    undescribed = np.array([True] * 30 + [False])
+    larger = method.extend(nothing, semantics, *added(method, 31, 24, [30], rows[:1]), undescribed)
+    torch.testing.assert_close(larger["weight"][30], own / (own + 1 / 3) * rows[0].mean(0))
+
+
+def test_texts_that_point_elsewhere_and_a_single_class_are_no_harm():
+    method, x, labels = aligned()
+    other = Gaussian(method.settings, method.space, -method.semantics, method.backbone)
+    assert float(other.solve(other.statistics(x, labels))["slope"]) == 0
+    one = labels == 3
+    assert float(method.solve(method.statistics(x[one], labels[one]))["slope"]) == 1
+
+
+def test_texts_of_another_space_are_refused(space):
+    with pytest.raises(ExperimentError) as caught:
+        problem(space, prior="semantics")
+    assert str(caught.value) == (
+        "method.prior = 'semantics' expects a class's samples at its description, but descriptions have 30 numbers "
+        "and samples 5: take both from one model of images and texts, such as CLIP, or leave method.prior out"
+    )

@@ -24,6 +24,11 @@ regression for every feature); the shared covariance is that of linear discrimin
 - Scores are linear: mu_c^T Sigma^-1 x - mu_c^T Sigma^-1 mu_c / 2.
 
 Shifting, scaling or rotating all features, or scaling all semantics, changes no prediction.
+
+Where images and texts share a space, as CLIP's do, a class's text says more than which classes it is like: it says
+where its images lie. With the prior ``semantics`` the mean of prototype c is m + a (s_c - s), s being the mean of the
+observed classes' semantics and a the slope that fits their means best (least squares). Without any sample m and s are
+zero, a is 1 and Sigma the identity: zero-shot CLIP, the class with the nearest text.
 """
 
 from __future__ import annotations
@@ -38,10 +43,12 @@ from pydantic import Field
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.sums import scatter
 
@@ -80,6 +87,10 @@ class GaussianSettings(NamedSettings):
     width: float | None = Field(None, gt=0)
     """How far descriptions tell of each other: the squared width of the kernel, as a multiple of the median squared
     distance between descriptions. Unset: evidence."""
+    prior: Literal["mean", "semantics"] = "mean"
+    """Where a class is expected before anything is seen of it: at the mean of all class means, or, where images and
+    texts share a space (CLIP's kind), at its own description: `semantics`, which then has as many numbers as a
+    sample has features."""
     calibration: bool = False
     """Lower seen classes by the factor that is best for classes that are left out, by draws at the server; what
     `evaluation.selection` chooses on validation classes is added to it. For runs without (`selection = "last"`)."""
@@ -172,8 +183,9 @@ class Whitened:
         factor: (d, d) lower Cholesky factor of the shrunk Sigma.
         logdet: of Sigma.
         centre: (d,) m, the mean of the class means.
-        gram: (O, O) (M - m) Sigma^-1 (M - m)^T.
-        spread: (O, O) (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart along these directions.
+        gram: (O, O) (M - m) Sigma^-1 (M - m)^T; where classes have prior means P of their own, (2 O, 2 O), M - m - P
+            being the first O rows of what is multiplied and P the others.
+        spread: likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart along these directions.
         width: d.
     """
 
@@ -186,8 +198,14 @@ class Whitened:
     width: int
 
 
-def whitened(found: Moments, shrinkage: float) -> Whitened:
-    """Shrink Sigma_0 and take the class means' inner products under it: one factorisation, d^3 / 3 multiplications."""
+def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
+    """Shrink Sigma_0 and take the class means' inner products under it: one factorisation, d^3 / 3 multiplications.
+
+    Args:
+        found: the class means.
+        shrinkage: s.
+        prior: (O, d) where each class is expected, less the centre; None: all at the centre.
+    """
     covariance, width = found.covariance, len(found.covariance)
     level = float(covariance.diagonal().mean())
     shrunk = covariance * (1 - shrinkage)
@@ -195,6 +213,8 @@ def whitened(found: Moments, shrinkage: float) -> Whitened:
     factor = torch.linalg.cholesky(shrunk)
     centre = found.means.mean(0)
     apart = found.means - centre
+    if prior is not None:
+        apart = torch.cat([apart - prior, prior])
     half = torch.linalg.solve_triangular(factor, apart.T, upper=False)  # (d, O)
     gram = half.T @ half
     weights = torch.linalg.solve_triangular(factor.T, half, upper=True)  # Sigma^-1 (M - m)^T
@@ -351,7 +371,10 @@ def left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, 
         combined = torch.zeros(total, total, dtype=k.dtype)
         combined[:, kept] = inner.weights + (1 - inner.weights.sum(1, keepdim=True)) / len(kept)
         combined = combined @ places
-        mean = full.weights @ found.gram @ combined.T - ((combined @ found.gram) * combined).sum(1) / 2
+        centres = full.weights
+        if len(found.gram) > total:  # and each class's own prior mean
+            combined, centres = (torch.cat([one, torch.eye(total, dtype=k.dtype)], 1) for one in (combined, centres))
+        mean = centres @ found.gram @ combined.T - ((combined @ found.gram) * combined).sum(1) / 2
         covariance = combined @ found.spread @ combined.T
         covariance.diagonal().add_(1e-9 * covariance.diagonal().mean() + 1e-300)
         noise = torch.from_numpy(rng.standard_normal((total * draws, total), dtype=np.float32))
@@ -401,21 +424,42 @@ class Gaussian(ClosedForm):
     ``lowered``   (C,)     1 for the seen classes, which ``factor`` lowers
     ``factor``    ()       see :func:`left_out`
     ``expected``  (2,)     ZSL accuracy and harmonic mean that left-out classes would have, in percent
+    ``slope``     ()       a; only with the prior ``semantics``
+    ``middle``    (d,)     s; only with the prior ``semantics``
     ============= ======== ===========================================================================
     """
 
     Settings: ClassVar[type[NamedSettings]] = GaussianSettings
     task = "any-shot"
 
+    def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+        super().__init__(settings, space, semantics, backbone)
+        if self.settings.prior == "semantics" and semantics.shape[1] != self.width:
+            raise ExperimentError(
+                f"method.prior = 'semantics' expects a class's samples at its description, but descriptions have "
+                f"{semantics.shape[1]} numbers and samples {self.width}: take both from one model of images and texts, "
+                "such as CLIP, or leave method.prior out"
+            )
+
     def solve(self, sums: Params) -> Params:
-        """Return the model of these sums: no seed, no order, no rounds."""
+        """Return the model of these sums: no seed, no order, no rounds.
+
+        Raises:
+            DataError: the sums are of no sample, and no prior says where classes lie.
+        """
         s, semantics = self.settings, self.semantics.double().cpu()
+        if s.prior == "semantics" and not bool(sums["count"].any()):
+            return self._unshown(semantics)
         found = moments(sums)
         own, some = semantics[torch.from_numpy(found.classes)], len(found.classes)
+        told: Params = {}
+        if s.prior == "semantics":
+            told = {"slope": _slope(own, found.means), "middle": own.mean(0)}
+        prior = told["slope"] * (own - told["middle"]) if told else None
         unseen = len(self.space.unseen) or some // 5
         best: tuple[Whitened, Kernel, LeftOut] | None = None
         for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
-            white = whitened(found, shrinkage)
+            white = whitened(found, shrinkage, prior)
             kernel, expected = Kernel(1.0, 0.0, median_distance(own)), LeftOut(0.0, 0.0, 0.0)
             if some > 1:
                 kernel, _ = fit_kernel(white, own, found.count, (s.variance, s.nugget, s.width))
@@ -430,7 +474,8 @@ class Gaussian(ClosedForm):
         a = kernel.within(own)
         a.diagonal().add_(1 / found.count)
         effect = torch.zeros(classes, found.means.shape[1], dtype=torch.float64)
-        effect[ids] = torch.cholesky_solve(found.means - white.centre, torch.linalg.cholesky(a))
+        apart = found.means - white.centre if prior is None else found.means - white.centre - prior
+        effect[ids] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
         lowered = torch.zeros(classes, dtype=torch.float64)
         lowered[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
         model = {
@@ -445,6 +490,27 @@ class Gaussian(ClosedForm):
             "lowered": lowered,
             "factor": torch.tensor(expected.factor if s.calibration else 0.0, dtype=torch.float64),
             "expected": torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64),
+        }
+        model |= told
+        return model | self._linear(model, semantics)
+
+    def _unshown(self, semantics: Tensor) -> Params:
+        """Return the model of no sample at all: every class lies at its description, and distance tells them apart."""
+        classes, width = semantics.shape
+        s, none = self.settings, torch.zeros(classes, dtype=torch.float64)
+        variance, nugget, relative = (1.0 if v is None else v for v in (s.variance, s.nugget, s.width))
+        model = {
+            "kernel": torch.tensor([variance, nugget, relative * median_distance(semantics), 1.0], dtype=torch.float64),
+            "centre": torch.zeros(width, dtype=torch.float64),
+            "effect": torch.zeros(classes, width, dtype=torch.float64),
+            "precision": torch.eye(width, dtype=torch.float64),
+            "count": none.clone(),
+            "described": torch.ones(classes, dtype=torch.float64),
+            "lowered": none.clone(),
+            "factor": torch.tensor(0.0, dtype=torch.float64),
+            "expected": torch.zeros(2, dtype=torch.float64),
+            "slope": torch.tensor(1.0, dtype=torch.float64),
+            "middle": torch.zeros(width, dtype=torch.float64),
         }
         return model | self._linear(model, semantics)
 
@@ -478,7 +544,8 @@ class Gaussian(ClosedForm):
         known = self.semantics.to(params["effect"])
         cross = self._kernel(params)(squared_distances(semantics.to(known), known))
         cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
-        return _discriminants(cross @ params["effect"], params["precision"])
+        apart = _from_prior(params, cross @ params["effect"], semantics.to(known))
+        return _discriminants(apart, params["precision"])
 
     def extend(
         self,
@@ -528,10 +595,11 @@ class Gaussian(ClosedForm):
         kernel = self._kernel(params)
         # the class means of before, from what they had effected, under the descriptions of before
         old = torch.nonzero(params["count"] > 0)[:, 0]
-        a = _covariance(kernel, self.semantics.double().cpu()[old], params["described"][old])
+        known = self.semantics.double().cpu()[old]
+        a = _covariance(kernel, known, params["described"][old])
         a.diagonal().add_(1 / params["count"][old])
         apart = torch.zeros(classes, width, dtype=torch.float64)
-        apart[old] = a @ params["effect"][old]
+        apart[old] = _from_prior(params, a @ params["effect"][old], known, params["described"][old])
         has = grown.clone()
         has[:before] = params["count"]
         samples = has + count
@@ -541,6 +609,7 @@ class Gaussian(ClosedForm):
         a = _covariance(kernel, semantics[now], told[now])
         a.diagonal().add_(1 / samples[now])
         effect = torch.zeros(classes, width, dtype=torch.float64)
+        means = _from_prior(params, means, semantics[now], told[now], sign=-1.0)
         effect[now] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
         lowered = grown.clone()
         lowered[:before] = params["lowered"]
@@ -561,9 +630,38 @@ class Gaussian(ClosedForm):
         kernel = self._kernel(model)
         observed = torch.nonzero(model["count"] > 0)[:, 0]
         cross = _covariance(kernel, semantics, model["described"])[:, observed]
-        weight, bias = _discriminants(cross @ model["effect"][observed], model["precision"])
+        apart = _from_prior(model, cross @ model["effect"][observed], semantics, model["described"])
+        weight, bias = _discriminants(apart, model["precision"])
         variance = _posterior_of(kernel, model, semantics).variance
         return {"weight": weight, "bias": bias - model["factor"] * model["lowered"], "variance": variance}
+
+
+def _slope(semantics: Tensor, means: Tensor) -> Tensor:
+    """Return how far class means (O, d) move with their descriptions (O, d), by least squares.
+
+    1 where nothing tells, as with a single class; never below 0: descriptions that point elsewhere say nothing.
+    """
+    s, m = semantics - semantics.mean(0), means - means.mean(0)
+    length = s.square().sum()
+    return ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
+
+
+def _from_prior(
+    model: Params, apart: Tensor, semantics: Tensor, described: Tensor | None = None, sign: float = 1.0
+) -> Tensor:
+    """Return ``apart`` (T, d), prototypes less their prior means, as prototypes less the centre; or back (-1).
+
+    Args:
+        model: with ``slope`` and ``middle``, or without: then all prior means are the centre.
+        apart: (T, d).
+        semantics: (T, a) of these classes.
+        described: (T,) who has a description; the prior mean of others is the centre. None: all.
+        sign: 1, or -1 for the other way round.
+    """
+    if "slope" not in model:
+        return apart
+    prior = sign * model["slope"] * (semantics - model["middle"])
+    return apart + (prior if described is None else torch.where(described[:, None] > 0, prior, 0.0))
 
 
 def _covariance(kernel: Kernel, semantics: Tensor, described: Tensor) -> Tensor:
