@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import main
 from fedunseen.cli.settings import reference
+from fedunseen.experiment.assemble import load_data
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -146,16 +148,18 @@ def without_digits(text):
 def their_package(tmp_path, monkeypatch):
     """The package of docs/extending.md, written from its code blocks and installed."""
     text = (ROOT / "docs" / "extending.md").read_text("utf-8")
-    site, points = tmp_path / "site", []
-    for name in ("devise", "careful"):
-        code = re.search(rf"`my_package/{name}\.py`:\n\n```python\n(.*?)```", text, re.DOTALL)[1]
-        (site / "my_package").mkdir(parents=True, exist_ok=True)
+    site = tmp_path / "site"
+    (site / "my_package").mkdir(parents=True)
+    modules = re.findall(r"`my_package/(\w+)\.py`.*?```python\n(.*?)```", text, re.DOTALL)
+    assert [name for name, _ in modules] == ["devise", "exemplars", "careful", "halves"]
+    for name, code in modules:
         (site / "my_package" / f"{name}.py").write_text(code)
-        points.append(re.search(rf'\[project\.entry-points\."(.*?)"\]\n({name}) = "(my_package.*?)"', text).groups())
+    points = re.findall(r'\[project\.entry-points\."(.*?)"\]\n(\w+) = "(my_package.*?)"', text)
     info = site / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {at}\n" for group, name, at in points))
+    lines = {group: [f"{name} = {at}" for other, name, at in points if other == group] for group, _, _ in points}
+    (info / "entry_points.txt").write_text("\n".join("\n".join([f"[{group}]", *own]) for group, own in lines.items()))
     monkeypatch.syspath_prepend(site)
 
 
@@ -171,6 +175,28 @@ def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_clas
     assert moved[1] < moved[0]
     conv = {"encoder.name": "conv", "method.lr": 0.01, "strategy.rounds": 1}
     assert run(Experiment.load("digit-pairs", settings | conv), tmp_path / "conv").result["rounds"] == 1
+
+
+@pytest.mark.usefixtures("their_package")
+def test_the_closed_form_of_the_docs_is_that_of_one_place_and_recognises_unseen_classes(tmp_path):
+    settings = {"method.name": "exemplars", "evaluation.selection": "last"}
+    parties = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "parties")
+    assert parties.result["zsl"] > 60.0  # of twenty unseen classes
+    whole = run(Experiment.load("digit-pairs-gaussian", {**settings, "strategy.name": "centralised"}), tmp_path / "one")
+    torch.testing.assert_close(parties.params["to_mean"], whole.params["to_mean"])
+
+
+@pytest.mark.usefixtures("their_package")
+def test_the_task_of_the_docs_is_judged_and_predicts(tmp_path):
+    few = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 8, "method.name": "half"}
+    done = run(Experiment.load("digit-pairs", few), tmp_path / "run")
+    assert done.headline() == f"halves {done.result['halves']:.1f} %"
+    assert done.result["halves"] > 75.0  # of two
+    digits = load_data(Experiment.load("digit-pairs", few), 0)
+    rows = np.concatenate([digits.test_seen, digits.test_unseen])
+    second = [ranking[0].name == "second" for ranking in done.predict(digits.features[rows])]
+    right = np.array(second) == (digits.labels[rows] >= len(digits.space.names) / 2)
+    assert 100 * right.mean() == pytest.approx(done.result["halves"])
 
 
 @pytest.mark.usefixtures("their_package")
