@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, flushed to disk, then moved into it."""
+"""Writing files so that they are whole or absent: beside their place, flushed to disk, then moved into it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of ``path``; what was written there takes its place if nothing failed."""
+    """Yield a temporary path beside ``path``; the file written there replaces ``path`` if nothing failed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -65,7 +65,7 @@ def write_tensors(
         for name, value in tensors.items()
     }
     with replacing(path) as temporary:
-        # safetensors writes a file of its own and moves it here, for the owner's eyes alone: give it the usual rights.
+        # safetensors moves a file of its own here, which only the owner may read: restore the usual rights.
         temporary.touch()
         rights = temporary.stat().st_mode
         try:

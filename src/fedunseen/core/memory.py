@@ -1,8 +1,8 @@
 """Keep the allocator's pages: why a batched round is fast.
 
 Parameters, gradients and momenta of a whole round are tens of megabytes. The C library returns blocks of that size
-to the system as soon as they are freed, so that every gradient of every step faults in fresh zeroed pages; that costs
-more than the arithmetic. Serving them from the heap, and never trimming it, lets each step reuse the last one's pages.
+to the system as soon as they are freed. Then every gradient of every step faults in fresh zeroed pages, which costs
+more than the arithmetic. With a heap that is never trimmed, each step reuses the pages of the last one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 def keep_pages() -> Iterator[bool]:
     """Keep freed memory within the process while training runs, and give it back at the end.
 
-    Yields whether it could: only the GNU C library has the knobs; elsewhere training is merely slower.
+    Yields whether that worked: only the GNU C library has these options; elsewhere training is merely slower.
     """
     if platform.libc_ver()[0] != "glibc":
         yield False
@@ -33,7 +33,7 @@ def keep_pages() -> Iterator[bool]:
     try:
         yield kept
     finally:
-        # Any of these calls ends glibc's own adaptation for good, so leave its thresholds where that would arrive.
+        # Any of these calls ends glibc's own adaptation of the thresholds, so set them to where it would end up.
         libc.mallopt(_M_MMAP_MAX, 65536)
         libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)

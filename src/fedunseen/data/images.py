@@ -1,11 +1,11 @@
-"""Image files to bytes: read, turned upright, resized, cropped, and kept in a file that is mapped instead of loaded.
+"""Image files to arrays of bytes: read, turned upright, resized, cropped, and kept in a memory-mapped file.
 
 The protocol is the usual one of ImageNet networks: the shorter side is resized to ``resize`` (bilinear, with
 antialiasing), then the centre square of ``size`` is taken. 256 and 224 are the common values, 512 and 448 those of
 GEM and MSDN.
 
-A benchmark's images are decoded once. The result lies in the cache folder under a name that depends on the images
-(path, bytes, time of change), the crops and the two sizes, and it is there whole or not at all.
+A benchmark's images are decoded once. The result lies in the cache folder, whole or not at all. Its name depends on the
+images (path, bytes, time of change), the crops and the two sizes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNREADABLE = (
 
 NO_IMAGES = ("thumbs.db", "desktop.ini")  # what file managers leave behind
 BLOCK = 256  # images decoded, then written, at a time
-STALE = 3600  # seconds: half-written files that nobody has touched for so long were left by a killed run
+STALE = 3600  # seconds after which a half-written file that nobody has touched is taken for a killed run's
 
 
 class Decoded(NamedTuple):
@@ -60,9 +60,9 @@ class Decoded(NamedTuple):
 
 
 def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
-    """Return an opened image as the centre square of ``size`` after its shorter side has become ``resize`` long.
+    """Resize an opened image to a shorter side of ``resize``, and return the centre square of ``size``.
 
-    Only the first frame counts; it is turned as its EXIF data say; transparent parts are white.
+    Only the first frame is taken. It is turned as its EXIF data say, and transparent parts become white.
 
     Args:
         file: the image.
@@ -89,7 +89,7 @@ def square(file: Image.Image, size: int, resize: int, box: Box | None = None) ->
         upright = upright.crop((left, top, right, bottom))
     width, height = upright.size
     short = min(width, height)
-    # The crop's place is worked out first and only that part is resized: a strip of 1 x 100,000 pixels stays small.
+    # Only the part that the crop needs is resized, so that a strip of 1 x 100,000 pixels stays small.
     new_width, new_height = resize * width // short, resize * height // short
     x, y = round((new_width - size) / 2), round((new_height - size) / 2)
     across, down = width / new_width, height / new_height
@@ -137,12 +137,12 @@ def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> ND
 def list_images(folder: Path) -> list[str]:
     """Return the files of a class's folder and its sub-folders, relative to it, sorted.
 
-    Every file counts as an image, whatever its ending, so that none is left out unnoticed; only hidden files and what
-    file managers leave behind do not.
+    Every file counts as an image, whatever its ending, so that none is left out unnoticed. The exceptions are hidden
+    files and what file managers leave behind.
     """
     found = []
     for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # keeps the walk out of the others
+        folders[:] = [name for name in folders if not name.startswith(".")]  # skips hidden folders
         shown = [name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES]
         found += [(Path(place).relative_to(folder) / name).as_posix() for name in shown]
     return sorted(found)
@@ -156,7 +156,7 @@ def decoded_bytes(count: int, size: int) -> int:
 def decode(
     root: Path, files: Sequence[str], size: int, resize: int, skip: bool = False, boxes: Sequence[Box] | None = None
 ) -> Decoded:
-    """Decode images, or open the result of an earlier time.
+    """Decode images, or open the result if they have been decoded before.
 
     Args:
         root: the folder that ``files`` are relative to.
@@ -192,13 +192,13 @@ def decode(
                         block[row] = image
                 yield block
                 said(ids.stop)
-        write_json(record, {"unreadable": unreadable})  # before the images are moved to their place: see `cached`
+        write_json(record, {"unreadable": unreadable})  # before the images: see `cached`
 
     images = cached("images", key, shape, produce)
     try:
         unreadable = [int(i) for i in json.loads(record.read_text("utf-8"))["unreadable"]]
     except (OSError, ValueError, KeyError, TypeError):
-        path.unlink(missing_ok=True)  # somebody deleted or damaged one of the two files: make both anew
+        path.unlink(missing_ok=True)  # one of the two is gone or damaged: make both again
         images = cached("images", key, shape, produce)
         unreadable = json.loads(record.read_text("utf-8"))["unreadable"]
     if unreadable and not skip:
@@ -252,8 +252,8 @@ def cached(
         kind: what the file's name begins with.
         depends: all that the content depends on, as JSON values: the rest of the name is their hash.
         shape: of the array.
-        produce: yields the rows in blocks, in order; called only if the file is not there. What it does after its last
-            block is done before the file takes its place.
+        produce: yields the rows in blocks, in order; called only if the file is not there. Code after its last
+            ``yield`` runs before the file is moved into place.
         dtype: of the array.
 
     Returns:
@@ -268,7 +268,7 @@ def cached(
         if mapped.shape == shape and mapped.dtype == dtype:
             return mapped
     except (OSError, ValueError, EOFError):
-        pass  # not there yet, or damaged by somebody: make it
+        pass  # not there yet, or damaged: make it
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(".*.tmp"):
         _remove_stale(left)
@@ -303,7 +303,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _size(count: int) -> str:
-    """Say a number of bytes for people.
+    """Write a number of bytes in gigabytes.
 
     Example:
         >>> _size(43_524_300_000), _size(12_288)
@@ -313,7 +313,7 @@ def _size(count: int) -> str:
 
 
 class _Progress:
-    """Says on standard error how far we are, if it takes more than five seconds."""
+    """Prints on standard error how far the work is, if it takes more than five seconds."""
 
     def __init__(self, what: str, total: int) -> None:
         self.what, self.total = what, total

@@ -1,12 +1,12 @@
-"""What the benchmarks from images share: the list of their images, the proposed split, and the way to a benchmark.
+"""What benchmarks of image files share: the list of their images, the proposed split, and how they are loaded.
 
 A layout (CUB, AWA2, SUN, aPY, DeepFashion, a folder of your own) says with a :class:`Listing` which images there are
 and what is known of their classes, without opening an image. :class:`ImageBenchmark` makes a benchmark of it.
 
 The proposed split is that of Xian et al., "Zero-Shot Learning - A Comprehensive Evaluation of the Good, the Bad and
 the Ugly" (2017), in the files of their release "xlsa17". ``att_splits.mat`` numbers the samples, and ``res101.mat``
-names the image of each number: with both, the split is exactly theirs. Without ``res101.mat`` only the seen,
-validation and unseen *classes* are theirs, and a fifth of each seen class's images is drawn for the tests.
+names the image of each number: with both, the split is exactly the published one. Without ``res101.mat`` only the seen,
+validation and unseen *classes* are, and a fifth of each seen class's images is drawn for the tests.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ PROPOSED_PAGE = (
 )
 SPLITS, FEATURES = "att_splits.mat", "res101.mat"
 SEEN_LIST, UNSEEN_LIST, VALIDATION_LIST = "trainvalclasses.txt", "testclasses.txt", "valclasses1.txt"
-SPLIT_SEED = 0  # draws what a published split leaves open: the same for every run, so that runs compare
+SPLIT_SEED = 0  # draws what a published split leaves open; the same for every run, so that runs can be compared
 
 
 class ImageSettings(DataSettings):
-    """What every benchmark from image files can be told."""
+    """Settings of every benchmark of image files."""
 
     root: Path
     """The folder of the data set."""
@@ -88,7 +88,7 @@ class ImageSettings(DataSettings):
 
 
 class PublishedSettings(ImageSettings):
-    """What the published benchmarks can be told besides."""
+    """Further settings of the published benchmarks."""
 
     attributes: Literal["att", "original_att"] = "att"
     """`att`: scaled to unit length, as in the proposed split. `original_att`: as annotated."""
@@ -175,7 +175,7 @@ class ClassTable(NamedTuple):
 
 
 class ImageBenchmark(BenchmarkLoader):
-    """Base of the benchmarks whose samples are image files: they say with :meth:`listing` what they hold."""
+    """Base of the benchmarks whose samples are image files. A subclass lists them in :meth:`listing`."""
 
     Settings: ClassVar[type[ImageSettings]]
 
@@ -556,7 +556,7 @@ def _match(
     files: Sequence[str],
     labels: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return the image of each sample: the same file name and class, several crops of a file in their order."""
+    """Return the image of each sample, by file name and class; several crops of one file are taken in order."""
     waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
     for i, (file, label) in enumerate(zip(files, labels.tolist(), strict=True)):
         waiting[PurePosixPath(file).name, label].append(i)

@@ -1,7 +1,7 @@
-"""Who holds what: the section ``[partition]``, and the training samples of a benchmark dealt as it says.
+"""Who holds what: the section ``[partition]``, and how it deals a benchmark's training samples to clients.
 
-:mod:`fedunseen.partitions` has the kinds. ``kind = "file"`` deals by hand, as a file says. ``join`` and ``leave`` say
-from and until which round a client takes part (FedZSL, Fig. 14).
+:mod:`fedunseen.partitions` has the kinds but ``kind = "file"``, which deals as a file says. ``join`` and ``leave`` name
+the rounds in which clients come and go (FedZSL, Fig. 14).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedunseen.data.tables import did_you_mean, number, read_csv
 __all__ = ["NEVER", "Partition", "PartitionSettings", "make_partition"]
 
 NEVER = int(np.iinfo(np.int64).max)
-"""The round in which a client leaves that never leaves."""
+"""The round of leaving of a client that stays to the end."""
 
 Ids = NDArray[np.int64]
 Rounds = dict[str, Annotated[int, Field(ge=0)]]
@@ -67,7 +67,7 @@ class PartitionSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> PartitionSettings:
-        # compared with the default, not asked whether it was set: a dumped experiment sets everything
+        # Compared with the default, because a dumped experiment sets every option.
         for option, default, sense, where in (
             ("counts", "even", self.kind == "pccd", 'partition.kind = "pccd"'),
             (
@@ -214,7 +214,7 @@ def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[
 
 
 def elsewhere(settings: PartitionSettings) -> Partition:
-    """Return the partition of a deployment: who comes and goes is known, who holds what is not."""
+    """Return the partition of a deployment, which knows when clients come and go, but not what they hold."""
     first, last = settings.rounds()
     return Partition((np.empty(0, dtype=np.int64),) * settings.clients, first, last, remote=True)
 

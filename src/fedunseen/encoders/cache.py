@@ -1,9 +1,9 @@
 """Features on disk: encoding thousands of images takes minutes, so each set of them is encoded once.
 
-A file of features is named by a SHA-256 of all that they depend on (weights, preprocessing, images), so that nothing
-stale is ever found, and by a checksum of its own content, so that a damaged file is noticed and made again. The work is
-done in chunks that are files of their own until all are there: a process that is killed loses one chunk at most, and
-processes that need the same features at once take different chunks and share the work.
+The name of a file of features has two parts. The SHA-256 of all that they depend on (weights, preprocessing, images)
+makes sure that nothing stale is found. A checksum of the content shows damage, and a damaged file is made again. The
+work is done in chunks, each a file of its own until all are there. So a process that is killed loses one chunk at most,
+and processes that need the same features at the same time share the work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedunseen.core.files import cache_folder, replacing
 __all__ = ["CHUNK", "array_digest", "cached", "content_digest", "files_digest", "usable"]
 
 CHUNK = 256
-"""Images a chunk. Fewer than a quarter of it are not worth a file."""
+"""Images in a chunk. Fewer than a quarter of a chunk are encoded each time, without a file."""
 
 _BLOCK = 2**24  # bytes read or hashed at once
 _QUIET = 5.0  # seconds before the first line of progress, and between two
@@ -88,11 +88,11 @@ def files_digest(paths: list[Path]) -> str:
 
 
 def content_digest(paths: list[Path]) -> str:
-    """Return the SHA-256 of the contents of files in the order of their names, which alone do not count."""
+    """Return the SHA-256 of files' contents, in the order of their names. The names themselves do not count."""
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda path: path.name):
         with path.open("rb") as file:
-            if len(paths) > 1:  # where one ends and the next begins; of one file it is what sha256sum says
+            if len(paths) > 1:  # marks where each begins; a single file's digest is that of sha256sum
                 digest.update(f"{os.fstat(file.fileno()).st_size} ".encode())
             while block := file.read(_BLOCK):
                 digest.update(block)
@@ -100,7 +100,7 @@ def content_digest(paths: list[Path]) -> str:
 
 
 def _find(folder: Path, key: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any] | None:
-    """Return the features that are there whole; what is damaged is removed."""
+    """Return the features if their file is there and whole; a damaged file is removed."""
     for path in sorted(folder.glob(f"{key}.*.npy")):
         array = _load(path, shape, dtype)
         if array is not None and f"{_checksum(0, array):08x}" == path.name.split(".")[1]:
@@ -119,7 +119,7 @@ def _make(
     dtype: str,
     encode: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> None:
-    """Encode the chunks that are missing, put them together, and only then give them the name that is looked for."""
+    """Encode the missing chunks and put all together; only then does the file get the name that `_find` looks for."""
     parts = [images[start : start + CHUNK] for start in range(0, len(images), CHUNK)]
     chunks = [folder / key / f"{i:06d}.npy" for i in range(len(parts))]
 
@@ -164,7 +164,7 @@ def _load(path: Path, shape: tuple[int, ...], dtype: str) -> NDArray[Any] | None
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Say what to do about a folder that cannot be written."""
+    """Turn an error of writing to the cache folder into one that says what to do."""
     try:
         yield
     except OSError as error:
@@ -201,7 +201,7 @@ def _say(line: str) -> None:
 
 
 class _Progress:
-    """Says every few seconds how far the work is; nothing if it is done before."""
+    """Prints every few seconds how far the work is; nothing if it takes less time than that."""
 
     def __init__(self, total: int, done: int = 0) -> None:
         self.total, self.done, self.here = total, done, 0

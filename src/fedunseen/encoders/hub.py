@@ -10,7 +10,7 @@ from fedunseen.core.errors import DataError, MissingDependencyError
 
 __all__ = ["load_model", "read_json", "require_transformers", "weight_files", "weights_folder"]
 
-# What is fetched: no pickles (*.bin, *.pt), and none of the copies for other frameworks in folders of their own.
+# The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which lie in folders.
 _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
 
 
@@ -24,7 +24,7 @@ def require_transformers(what: str) -> None:
         import transformers
     except ImportError:
         raise MissingDependencyError(f"{what} needs transformers: pip install 'fedunseen[encoders]'") from None
-    transformers.logging.set_verbosity_error()  # what it would warn of (missing weights) is checked here
+    transformers.logging.set_verbosity_error()  # `load_model` checks what it would warn of: missing weights
     transformers.logging.disable_progress_bar()
 
 
@@ -92,7 +92,7 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
     Args:
         model: the class.
         folder: as :func:`weights_folder` gives it.
-        ignore: beginnings of names of parameters that may be missing, since they are not used.
+        ignore: parameters whose names begin like this may be missing, since they are not used.
         options: for ``from_pretrained``.
 
     Raises:
@@ -106,7 +106,7 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
             folder,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # said below
+            ignore_mismatched_sizes=True,  # refused below, with our own sentence
             dtype=torch.float32,
             **options,
         )

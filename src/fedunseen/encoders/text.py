@@ -1,4 +1,4 @@
-"""Text to vectors: semantics of classes that have a name and nothing else, and word vectors of attributes."""
+"""Text to vectors: semantics of classes that only have a name, and word vectors of attributes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
               it is a sentence-transformers model that normalises) or of a CLIP (the projection of its text part, of
               unit length);
             - ``vectors:FILE``: word vectors as text (GloVe, word2vec), perhaps gzipped; a text is the sum of the
-              vectors of its words, those that the file lacks left out.
+              vectors of its words; words that the file lacks are left out.
 
     Returns:
         (n, d).

@@ -1,7 +1,7 @@
 """ResNet and ViT of the ``transformers`` library, frozen or trained; from the hub or from a folder.
 
-The library's modules hold no numbers here: they are skeletons, called with the run's own dictionary of tensors
-(``torch.func.functional_call``). Images are prepared here as well, because the library's own preparation needs
+The library's modules are skeletons here: they hold no numbers and are called with the run's own dictionary of tensors
+(``torch.func.functional_call``). This module also prepares the images, because the library's own preparation needs
 torchvision.
 """
 
@@ -98,8 +98,8 @@ class NetworkBackbone(Backbone):
     Args:
         skeleton: a module without numbers (on the device ``meta``); called, it gives ``last_hidden_state``, a map.
         prepare: images to what the skeleton takes.
-        output: what is given.
-        frozen: patterns of names that are kept.
+        output: whether it returns vectors or maps.
+        frozen: patterns of the names of parameters that are not trained.
         load: returns the tensors to start from, by the skeleton's names.
     """
 
@@ -197,7 +197,7 @@ class ViTBackbone(NetworkBackbone):
     """A vision transformer: also gives its tokens, and takes changed ones through its layers (SVIP)."""
 
     def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
-        """Return the CLS token (n, D), or the patches' tokens as a map (n, D, side, side), behind the last norm."""
+        """Return the CLS token (n, D), or the patches' tokens as a map (n, D, side, side), after the last norm."""
         tokens = as_floats(self._run(params, self.tokens(params, inputs), "layers"))
         if self.output == "vectors":
             return tokens[:, 0]
@@ -213,7 +213,7 @@ class ViTBackbone(NetworkBackbone):
         """Take tokens (n, 1 + patches, D) through the layers.
 
         Returns:
-            The tokens behind the last norm, (n, 1 + patches, D), and each layer's attention weights, averaged over its
+            The tokens after the last norm, (n, 1 + patches, D), and each layer's attention weights, averaged over its
             heads: (layers, n, 1 + patches, 1 + patches), rows sum to 1.
         """
         values, attentions = self._run(params, tokens, "attended")
@@ -390,7 +390,7 @@ def _tensors(model: nn.Module) -> Params:
 
 
 Draw = Callable[[Tensor], tuple[float, float]]
-"""A weight to the deviation that it is drawn with, and how many deviations it may be from zero."""
+"""From a weight to the standard deviation of its draw, and to how many deviations from zero it is clipped."""
 
 
 def _he(weight: Tensor) -> tuple[float, float]:

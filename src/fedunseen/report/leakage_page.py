@@ -127,7 +127,7 @@ def _of_class(facts: Facts, phase: str, found: Facts, count: int) -> str:
 
 
 def _claim(facts: Facts) -> str:
-    """Hold FZSL's claim against the numbers."""
+    """Compare FZSL's claim with the numbers."""
     phases = [phase for phase in facts["method"]["phases"].values() if phase["travels"]]
     noun = _noun(facts)
     claim = "FZSL's claim that only the attribute vector can be recovered"

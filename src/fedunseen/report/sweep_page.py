@@ -1,4 +1,4 @@
-"""The results of a sweep as tables and curves: one HTML page that needs nothing else, and the tables as Markdown."""
+"""The results of a sweep as tables and curves, in one self-contained HTML page; the tables as Markdown, too."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Number(NamedTuple):
         sd: its deviation over the seeds; of a few-shot run of one seed half of the 95 % interval over its episodes.
         paper: the paper's.
         half: half of the 95 % interval of the mean over several seeds (Student's t).
-        other: the paper's data, where they are other ones than ours.
+        other: the paper's data, if they differ from ours.
         link: where the run's page is, if there is one.
     """
 
@@ -116,7 +116,7 @@ class Number(NamedTuple):
 
 
 def _written(metric: str, value: float) -> str:
-    """Write an accuracy without its unit, or what travels with it."""
+    """Write an accuracy without its unit, a number of parameters, or bytes with their unit."""
     if metric.startswith("bytes_"):
         return written_bytes(value)
     return f"{value:,.0f}" if metric in MEASURES else f"{value:.1f}"
@@ -130,7 +130,7 @@ def _few_shot(row: Row) -> bool:
 
 
 def _spread(row: Row, metric: str) -> float | None:
-    """Return what stands behind ±: the deviation over the seeds, or of one few-shot run half of its interval."""
+    """Return the number after ±: the deviation over the seeds, or half of the interval of a single few-shot run."""
     return row.sd.get(metric, row.mean.get(f"{metric}_ci95") if row.seeds <= 1 else None)
 
 
@@ -142,7 +142,7 @@ def _half(row: Row, metric: str) -> float | None:
 
 
 def _asked(sweep: Sweep, shown: Table | Figure) -> list[str]:
-    """Return the metrics that a table or a figure is to show; unset, those of runs of either kind."""
+    """Return the metrics that a table or a figure shows; if it names none, those of its zero- and few-shot runs."""
     more = [] if "metrics" in shown.model_fields_set or "few_shot" not in sweep.metrics else list(FEW_SHOT)
     if shown is not sweep.file.table:
         more = more[:1]
@@ -150,7 +150,7 @@ def _asked(sweep: Sweep, shown: Table | Figure) -> list[str]:
 
 
 def _there(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
-    """Return the metrics that any of the cells has, or the paper; before anything is done, those of such runs."""
+    """Return the metrics of which a cell or the paper has a number; before any run, those that such runs have."""
     found = [name for name in metrics if any(name in row.mean or name in row.cell.paper for row in rows)]
     if any(row.mean for row in rows) and found:
         return found
@@ -166,11 +166,11 @@ class SweepTable:
         title: the values that all its cells share.
         axes: what the first columns hold.
         groups: the names of the groups of columns beside each other; one empty name if there is but one.
-        heads: of each number's columns: the metric's short name, and whether the paper's figures stand beside it.
+        heads: for each metric its short name, and whether the paper's figures stand beside it.
         paper: the head of the paper's columns.
         lines: for each row the values of ``axes``, its numbers (groups x metrics), and its note.
-        notes: the sentences that notes refer to.
-        caption: sentences on what stands there.
+        notes: the sentences to which the notes refer.
+        caption: sentences that explain the table.
     """
 
     title: str
@@ -269,7 +269,7 @@ def _grouped(rows: Iterable[Row], axes: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def _named(axis: str, value: str) -> str:
-    """Write an axis' value for the head of a column: of a bare number it must be said what it counts."""
+    """Write an axis' value as the head of a column; a bare number gets the axis' name."""
     return f"{axis} {value}" if value.replace(".", "", 1).isdigit() else value
 
 
@@ -291,7 +291,7 @@ def _number(sweep: Sweep, row: Row | None, name: str, out: Path | None) -> Numbe
 
 
 def _note(row: Row, notes: list[str]) -> str:
-    """Say what became of a cell that has no numbers; the sentence goes below the table, once."""
+    """Return the note of a cell that has no numbers; its sentence goes below the table, once."""
     if row.problem is None:
         return row.status
     if row.problem not in notes:
@@ -300,14 +300,14 @@ def _note(row: Row, notes: list[str]) -> str:
 
 
 def _paper_head(sweep: Sweep, rows: Sequence[Row]) -> str:
-    """Name the paper's data where they are other ones than ours."""
+    """Return the head of the paper's columns, with the name of its data if they differ from ours."""
     others = {sweep.beside[row.cell.values["data"]] for row in rows if "data" in row.cell.values}
     own = {row.cell.values.get("data", "") for row in rows}
     return f"paper, {others.pop()}" if len(others) == 1 and others != own else "paper"
 
 
 def _caption(sweep: Sweep, rows: Sequence[Row], metrics: Sequence[str]) -> tuple[str, ...]:
-    """Say which data these are, and whose figures stand beside ours."""
+    """Return sentences on the data, and on the paper's figures beside ours."""
     said: list[str] = []
     data = list(dict.fromkeys(row.cell.values["data"] for row in rows if "data" in row.cell.values))
     said += [f"{one}: {sweep.notes[one]}." for one in data if one in sweep.notes]
@@ -345,7 +345,7 @@ def _what(tables: Sequence[SweepTable]) -> str:
 
 
 def _interval(tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
-    """Say what stands behind ± where cells have one seed."""
+    """Say what the number after ± is where cells have one seed."""
     alone = "few_shot" in _metrics(tables) and any(row.seeds <= 1 and "few_shot_ci95" in row.mean for row in rows)
     return "± half of the 95 % interval over the test episodes of the one run" if alone else ""
 

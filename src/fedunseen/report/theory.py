@@ -111,7 +111,7 @@ def _row(where: str, what: str, value: str, beside: str, verdict: str) -> Row:
 
 
 def _number(value: float | None) -> str:
-    """Write a number with three digits that count.
+    """Write a number with three significant digits.
 
     Example:
         >>> _number(0.012345), _number(1234.5), _number(None)
@@ -123,7 +123,7 @@ def _number(value: float | None) -> str:
 
 
 def _share(value: float) -> str:
-    """Write a share as a percentage that says 100 or 0 only where it is.
+    """Write a share as a percentage; 100 and 0 stand only for exactly that.
 
     Example:
         >>> _share(1.0), _share(0.9996), _share(0.0001), _share(0.25)
@@ -272,7 +272,7 @@ def _class_rows(found: Mapping[str, Any], whose: str) -> list[Row]:
 
 
 def _span(values: Sequence[float]) -> str:
-    """Write the smallest and the largest of some numbers, once if they look alike.
+    """Write the smallest and the largest of some numbers; a single one if they are written alike.
 
     Example:
         >>> _span([0.5, 0.25, 1.0]), _span([2.0])
