@@ -78,22 +78,20 @@ def array_digest(array: NDArray[Any]) -> str:
 
 def files_digest(paths: list[Path]) -> str:
     """Return the SHA-256 of files' names and contents, whatever their order."""
-    digest = hashlib.sha256()
-    for path in sorted(paths, key=lambda path: path.name):
-        with path.open("rb") as file:
-            digest.update(f"{path.name} {os.fstat(file.fileno()).st_size} ".encode())
-            while block := file.read(_BLOCK):
-                digest.update(block)
-    return digest.hexdigest()
+    return _digest(paths, lambda path, size: f"{path.name} {size} ")
 
 
 def content_digest(paths: list[Path]) -> str:
     """Return the SHA-256 of files' contents, in the order of their names. The names themselves do not count."""
+    several = len(paths) > 1  # the sizes mark where each begins; a single file's digest is that of sha256sum
+    return _digest(paths, lambda path, size: f"{size} " if several else "")
+
+
+def _digest(paths: list[Path], head: Callable[[Path, int], str]) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda path: path.name):
         with path.open("rb") as file:
-            if len(paths) > 1:  # marks where each begins; a single file's digest is that of sha256sum
-                digest.update(f"{os.fstat(file.fileno()).st_size} ".encode())
+            digest.update(head(path, os.fstat(file.fileno()).st_size).encode())
             while block := file.read(_BLOCK):
                 digest.update(block)
     return digest.hexdigest()

@@ -60,6 +60,12 @@ def sorted_clients(block: Tensor) -> Tensor:
     return columns.sort(dim=1).values
 
 
+def middle(ordered: Tensor) -> Tensor:
+    """Return (m,): the median of each row of ``ordered`` (m, n), of an even n the mean of the middle two."""
+    n = ordered.shape[1]
+    return (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
+
+
 class MedianSettings(DefenceSettings):
     """Settings of the coordinate median."""
 
@@ -81,12 +87,7 @@ class Median(Defence):
         round: int,
     ) -> Sifted:
         """Give every reply the median."""
-
-        def middle(block: Tensor) -> Tensor:
-            ordered, n = sorted_clients(block), len(block)
-            return (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
-
-        update = by_coordinate([reply.update for reply in replies], middle)
+        update = by_coordinate([reply.update for reply in replies], lambda block: middle(sorted_clients(block)))
         n = len(replies)
         return Sifted(same_for_all(replies, update), [1.0] * n, [0] * n, aggregated=True)
 

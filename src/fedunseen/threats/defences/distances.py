@@ -26,7 +26,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.strategies import Reply
 from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, Sifted, same_for_all
 from fedunseen.threats.defences.clipping import median_length, shortened
-from fedunseen.threats.defences.coordinates import by_coordinate, sorted_clients
+from fedunseen.threats.defences.coordinates import by_coordinate, middle, sorted_clients
 
 __all__ = [
     "Bulyan",
@@ -201,12 +201,12 @@ class Bulyan(Krum):
         chosen, averaged = [replies[i] for i in sorted(best)], n - 4 * f
 
         def around_median(block: Tensor) -> Tensor:
-            ordered, count = sorted_clients(block), len(block)
-            middle = (ordered[:, (count - 1) // 2] + ordered[:, count // 2]) / 2
-            best, found = torch.full_like(middle, torch.inf), torch.zeros_like(middle)
-            for start in range(count - averaged + 1):  # in order, the nearest stand side by side
+            ordered = sorted_clients(block)
+            median = middle(ordered)
+            best, found = torch.full_like(median, torch.inf), torch.zeros_like(median)
+            for start in range(len(block) - averaged + 1):  # in order, the nearest stand side by side
                 window = ordered[:, start : start + averaged]
-                reach = torch.maximum(middle - window[:, 0], window[:, -1] - middle)
+                reach = torch.maximum(median - window[:, 0], window[:, -1] - median)
                 nearer = reach < best
                 best, found = torch.where(nearer, reach, best), torch.where(nearer, window.mean(1), found)
             return found
