@@ -334,7 +334,7 @@ def measure(asked: argparse.Namespace) -> None:
     from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.assemble import assemble, partition_of, prepared
-    from fedunseen.experiment.registry import find
+    from fedunseen.experiment.registry import carrier
 
     torch.set_num_threads(1)
     engine, mode, deployed = asked.engine, asked.mode, asked.mode == "deployment"
@@ -360,7 +360,7 @@ def measure(asked: argparse.Namespace) -> None:
         if engine == "in-process":
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
         else:
-            adapter = importlib.import_module(find("engine", engine).adapter)
+            adapter = carrier(engine)
             link: Link
             if deployed:
                 machine = stack.enter_context(Machine(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib
 import json
 import logging
 import signal
@@ -39,10 +38,12 @@ def certs(
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
+    from fedunseen.experiment.registry import carrier
+
     names = party_names(parties.split(","))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} is not an empty folder: choose another --out")
-    _adapter(_engine(engine)).certificates(out, _address(address)[0], names, days)
+    carrier(_engine(engine)).certificates(out, _address(address)[0], names, days)
     _say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
 
 
@@ -71,6 +72,7 @@ def host(
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.registry import carrier
     from fedunseen.experiment.schema import parse_override
     from fedunseen.experiment.tracking import tracked
 
@@ -91,7 +93,7 @@ def host(
 
     @contextmanager
     def meet() -> Iterator[Meeting]:
-        with _logged(place.folder), _adapter(name).host(place) as link:
+        with _logged(place.folder), carrier(name).host(place) as link:
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
             yield Meeting(link, members)
 
@@ -125,6 +127,7 @@ def join(
     from fedunseen.engines.remote.link import Join
     from fedunseen.engines.remote.party import Party
     from fedunseen.experiment.party import PartyData
+    from fedunseen.experiment.registry import carrier
     from fedunseen.experiment.schema import parse_override
 
     at, port = _address(address)
@@ -149,7 +152,7 @@ def join(
         classes = len(set(held.benchmark.labels[samples].tolist()))
         _say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
         party = Party(held.prepare, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"), {"DATA": data})
-        _adapter(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
+        carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
     if party.error is not None:
         raise party.error
 
@@ -188,12 +191,6 @@ def _engine(name: str) -> str:
     if name not in _ENGINES:
         raise ExperimentError(f"{name!r} is no engine for parties elsewhere: choose {' or '.join(_ENGINES)}")
     return name
-
-
-def _adapter(name: str) -> Any:
-    from fedunseen.experiment.registry import find
-
-    return importlib.import_module(find("engine", name).adapter)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -9,7 +9,6 @@ makes the same choice on the test set itself, as many papers do.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
 import time
 import warnings
@@ -35,7 +34,7 @@ from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.party import simulated
-from fedunseen.experiment.registry import find, task_of, traits
+from fedunseen.experiment.registry import carrier, find, task_of, traits
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
@@ -196,10 +195,9 @@ def _met(
             met.run = directory.identity()
             yield met
     elif isinstance(settings, DistributedSettings):
-        adapter = importlib.import_module(find("engine", settings.name).adapter)
         threads = str(max(1, torch.get_num_threads() // settings.processes))
         place = Simulate(directory.path / "engine", clients, settings.processes, simulated, threads)
-        with adapter.simulate(place) as link:
+        with carrier(settings.name).simulate(place) as link:
             yield Meeting(link, [Member(str(client)) for client in range(clients)])
     else:
         yield None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import entry_points
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import ExperimentError, unknown
@@ -25,7 +26,7 @@ from fedunseen.threats.defences import DEFENCES
 if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
 
-__all__ = ["find", "names", "task_of", "traits"]
+__all__ = ["carrier", "find", "names", "task_of", "traits"]
 
 _OWN = {
     "data": BENCHMARKS,
@@ -84,6 +85,15 @@ def find(section: str, name: str) -> type[Any]:
     raise ExperimentError(
         f"{section}.name: " + unknown("benchmark" if section == "data" else section, name, names(section))
     )
+
+
+def carrier(engine: str) -> ModuleType:
+    """Import the module that carries a distributed engine's messages (:mod:`fedunseen.engines.carriers`).
+
+    Raises:
+        ExperimentError: the engine is unknown.
+    """
+    return importlib.import_module(find("engine", engine).adapter)
 
 
 def traits(experiment: Experiment) -> dict[str, Any]:
