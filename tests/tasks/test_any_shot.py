@@ -207,7 +207,7 @@ def test_the_commands(done, tmp_path, monkeypatch, capsys):
     assert said.out.count("1. strange") == 2
     code, said = command("learn", done.path, "--out", tmp_path / "other")
     assert code == 2
-    assert "there is nothing to learn: give --classes FILE, --class NAME or --support FOLDER" in said.err
+    assert "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE" in said.err
     code, said = command("forget", done.path, "--party", "0", "--out", tmp_path / "less", "--json")
     assert not code
     assert json.loads(said.out.splitlines()[-1])["forgotten"] == ["0"]

@@ -1,4 +1,4 @@
-"""``fedunseen learn`` and ``fedunseen forget``: what changes a finished run without training."""
+"""``fedunseen learn``, ``fedunseen sums`` and ``fedunseen forget``: what changes a finished run without training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from fedunseen.cli.console import Json, RunPath, say
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import ArgumentError, ExperimentError
 
-__all__ = ["forget", "learn"]
+__all__ = ["forget", "learn", "sums"]
 
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
 
@@ -31,20 +31,57 @@ def learn(
     support: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Examples: a folder with a folder for each class.")
     ] = None,
+    sums: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What a party has written with fedunseen sums, and nothing else."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
     from fedunseen.experiment import load_run
 
+    if sums is not None and (named or classes is not None or support is not None):
+        raise ArgumentError("--sums brings its own descriptions and examples: learn from it and from others in turn")
     if named and classes is not None:
         raise ExperimentError("--class and --classes both name classes to add: give one of them")
-    if classes is None and not named and support is None:
-        raise ExperimentError("there is nothing to learn: give --classes FILE, --class NAME or --support FOLDER")
-    done = load_run(path).learn(named or classes, support, out)
+    if classes is None and not named and support is None and sums is None:
+        raise ExperimentError(
+            "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE"
+        )
+    run = load_run(path)
+    if sums is None:
+        done = run.learn(named or classes, support, out)
+    else:
+        from fedunseen.experiment.class_sums import read_class_sums
+
+        run = run.seeds[0] if run.seeds else run
+        new, examples = read_class_sums(run, sums)
+        done = run.learn(new or None, examples, out)
     added = done.result["learnt"]
     say(f"learnt: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
     if as_json:
         print(json.dumps({"run": str(done.path), "learnt": added, "classes": len(done.space.names)}), flush=True)
+
+
+def sums(
+    path: RunPath,
+    data: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Your samples, as a party's: classes.csv with features or images.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file, FILE.safetensors.")],
+    as_json: Json = False,
+) -> None:
+    """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
+    from fedunseen.experiment import load_run
+    from fedunseen.experiment.class_sums import write_class_sums
+
+    run = load_run(path)
+    counts = write_class_sums(run.seeds[0] if run.seeds else run, data, out)
+    say(f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}", f"file:   {out}")
+    if alone := [name for name, count in counts.items() if count == 1]:
+        say(f"the sum of a single sample is that sample: {', '.join(alone)}")
+    if as_json:
+        print(json.dumps({"file": str(out), "samples": counts}), flush=True)
 
 
 def forget(

@@ -19,7 +19,7 @@ from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, 
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
 from fedunseen.cli.init import init
-from fedunseen.cli.learn import forget, learn
+from fedunseen.cli.learn import forget, learn, sums
 from fedunseen.cli.new import new
 from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
@@ -228,6 +228,7 @@ def presets() -> None:
 app.command()(init)
 app.command()(new)
 app.command()(learn)
+app.command()(sums)
 app.command()(forget)
 app.command()(export)
 app.command()(serve)

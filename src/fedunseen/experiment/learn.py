@@ -16,7 +16,7 @@ from fedunseen.core.files import write_json, write_tensors
 from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.federation.directory import RunDirectory, load_params
-from fedunseen.tasks.base import Classes, Examples, Learnt
+from fedunseen.tasks.base import Classes, Learnt, Shown
 
 __all__ = ["free_folder", "learn"]
 
@@ -24,7 +24,7 @@ _MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "result.json"
 
 
 def learn(
-    run: Run, classes: Classes | Sequence[str] | None, examples: Examples | None, out: str | Path | None = None
+    run: Run, classes: Classes | Sequence[str] | None, examples: Shown | None, out: str | Path | None = None
 ) -> Run:
     """Return the run with classes that it has learnt since; see :meth:`fedunseen.Run.learn`."""
     if classes is None and examples is None:

@@ -35,6 +35,7 @@ class PartyData:
     Args:
         folder: in the layout of the benchmark ``folder`` or ``images``.
         own: settings of the experiment that this party sets differently, such as ``encoder.model``, a file here.
+        told: settings of ``[data]`` that are known before there is a coordinator, such as a finished run's.
 
     Attributes:
         benchmark: what the folder holds.
@@ -43,10 +44,12 @@ class PartyData:
         DataError: the folder is missing, damaged, or holds nothing to train on.
     """
 
-    def __init__(self, folder: Path, own: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, own: Mapping[str, Any] | None = None, told: Mapping[str, Any] | None = None
+    ) -> None:
         self.folder, self.own = folder, dict(own or {})
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
-        self.benchmark = self._read({})
+        self.benchmark = self._read(told or {})
 
     def _read(self, told: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""

@@ -25,7 +25,7 @@ from fedunseen.experiment.weights import files_of, found
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.methods import Method
 from fedunseen.tasks import Prediction, Question
-from fedunseen.tasks.base import Classes, Examples, Inputs
+from fedunseen.tasks.base import Classes, Examples, Inputs, Shown
 
 if TYPE_CHECKING:
     from fedunseen.experiment.tables import Table
@@ -181,14 +181,14 @@ class Run:
     def learn(
         self,
         classes: Classes | Sequence[str] | None = None,
-        examples: Examples | None = None,
+        examples: Shown | None = None,
         out: str | Path | None = None,
     ) -> Run:
         """Return this run with classes that it has learnt since: nothing is trained anew.
 
         Args:
             classes: descriptions of new classes, or better ones of known classes, as for :meth:`predict`.
-            examples: examples of classes, new or known, as ``support`` for :meth:`predict`.
+            examples: examples of classes, new or known, as ``support`` for :meth:`predict`; or the sums of them.
             out: write the new run there; by default it exists in memory alone.
 
         Returns:

@@ -20,11 +20,11 @@ from fedunseen.core.random import stream
 from fedunseen.data.tables import composed
 from fedunseen.evaluation.any_shot import curve
 from fedunseen.methods.gaussian import Gaussian
-from fedunseen.tasks.base import Classes, Examples, Learnt, Prediction, Question, Trained
+from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained
 from fedunseen.tasks.few_shot import example_folders
 from fedunseen.tasks.zero_shot import ZeroShot, added_classes, candidates, grown, ranked
 
-__all__ = ["AnyShot"]
+__all__ = ["AnyShot", "summed"]
 
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 _SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's curve
@@ -83,7 +83,7 @@ class AnyShot(ZeroShot):
         return ranked(space.names, scores, allowed, question.top)
 
     @classmethod
-    def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
+    def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes, or add to classes: descriptions, examples, or both."""
         method = run.method
         assert isinstance(method, Gaussian)
@@ -104,17 +104,27 @@ class AnyShot(ZeroShot):
         described[: len(told)] = told | again
         count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()
         for name, some in examples.items():
-            with torch.no_grad():
-                features = method.backbone(run.params, _scaled(run, run.read_inputs(some))).double()
-            if not bool(torch.isfinite(features).all()):
-                raise DataError(f"the examples of {name!r} hold numbers that are not finite: leave those out")
+            own = some if isinstance(some, ClassSum) else summed(run, method, name, some)
             place = names.index(name)
-            count[place], total[place] = len(features), features.sum(0)
+            count[place], total[place] = own.count, own.total
         scaled = torch.from_numpy(run.scaled_semantics(space.semantics))
         return Learnt(space, method.extend(run.params, scaled, count, total, described))
 
 
-def _examples(support: Examples) -> dict[str, Any]:
+def summed(run: Trained, method: Gaussian, name: str, samples: Inputs) -> ClassSum:
+    """Return the sum of a class's samples, as the model takes them.
+
+    Raises:
+        DataError: they are not of the run's kind, or not finite.
+    """
+    with torch.no_grad():
+        features = method.backbone(run.params, _scaled(run, run.read_inputs(samples))).double()
+    if not bool(torch.isfinite(features).all()):
+        raise DataError(f"the examples of {name!r} hold numbers that are not finite: leave those out")
+    return ClassSum(len(features), features.sum(0))
+
+
+def _examples(support: Shown) -> dict[str, Any]:
     """Return the examples of each class."""
     found = dict(example_folders(Path(support)) if isinstance(support, (str, Path)) else support)
     if not found:

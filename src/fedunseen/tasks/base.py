@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
@@ -25,7 +26,7 @@ from fedunseen.federation.federation import Federation, mean_terms
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
 
-__all__ = ["EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent"]
+__all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent"]
 
 
 class EvaluationSettings(Settings):
@@ -68,7 +69,23 @@ class Prediction(NamedTuple):
 
 Inputs = NDArray[Any] | str | Path | Sequence[str | Path]
 Classes = str | Path | Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSum:
+    """All that learning a class asks of its samples, in place of these.
+
+    Attributes:
+        count: how many.
+        total: (d,) the sum of their features as the model takes them, float64.
+    """
+
+    count: float
+    total: Tensor
+
+
 Examples = str | Path | Mapping[str, NDArray[Any] | Sequence[str | Path]]
+Shown = Examples | Mapping[str, ClassSum]
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,7 +286,7 @@ class Task(ABC):
         """
 
     @classmethod
-    def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
+    def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes to a finished run for good, from descriptions, examples, or both.
 
         Raises:

@@ -24,10 +24,10 @@ from fedunseen.metrics import Answers, accuracies, best_factor
 from fedunseen.tasks.base import (
     Classes,
     EvaluationSettings,
-    Examples,
     Learnt,
     Prediction,
     Question,
+    Shown,
     Task,
     Trained,
     percent,
@@ -171,7 +171,7 @@ class ZeroShot(Task):
         return ranked(names, scores - factor * seen, allowed, question.top)
 
     @classmethod
-    def learn(cls, run: Trained, classes: Classes | None, support: Examples | None) -> Learnt:
+    def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes by their descriptions; the model is not trained again."""
         method = run.method
         if support is not None:

@@ -1,0 +1,149 @@
+"""Classes that a party adds to a finished run: it sends their sums, and its samples stay where they are.
+
+A file of sums is in the safetensors format. Its metadata, JSON under ``classes``, name the classes and the attributes;
+its tensors, all float64, are ``count`` (K,), ``total`` (K, d) and ``semantics`` (K, a), the descriptions.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import write_tensors
+from fedunseen.data.class_space import check_semantics
+from fedunseen.data.tables import composed
+from fedunseen.experiment.party import PartyData
+from fedunseen.experiment.run import Run
+from fedunseen.methods.gaussian import Gaussian
+from fedunseen.tasks.any_shot import summed
+from fedunseen.tasks.base import ClassSum
+
+__all__ = ["read_class_sums", "write_class_sums"]
+
+_TENSORS = ("count", "semantics", "total")
+
+
+def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
+    """Write the sums over a party's samples, as the run's model sees these, for each class that it has some of.
+
+    Args:
+        run: the finished run, or a copy of its directory.
+        folder: the party's, in the layout of the benchmark ``folder`` or ``images``; the samples to train on count.
+        out: the file.
+
+    Returns:
+        How many samples each class has.
+
+    Raises:
+        ExperimentError: the run's method does not learn from examples, or ``out`` exists.
+        DataError: the folder is damaged, or its samples or descriptions are not of the run's kind.
+    """
+    method = _gaussian(run)
+    if out.exists():
+        raise ExperimentError(f"{out} exists already: name another file with --out")
+    party = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True))
+    benchmark = party.benchmark
+    space, rows = benchmark.space, benchmark.train
+    _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
+    images = benchmark.images() if run.manifest.get("picture_shape") is not None else None
+    labels = benchmark.labels[rows]
+    names, sums = [], []
+    for c in np.unique(labels).tolist():
+        own = rows[labels == c]
+        samples = benchmark.features[own] if images is None else run.encoded(images[own])
+        names.append(space.names[c])
+        sums.append(summed(run, method, names[-1], samples))
+    ids = [space.names.index(name) for name in names]
+    tensors = {
+        "count": torch.tensor([one.count for one in sums], dtype=torch.float64),
+        "total": torch.stack([one.total for one in sums]),
+        "semantics": torch.from_numpy(space.semantics[ids].astype(np.float64)),
+    }
+    write_tensors(out, tensors, {"classes": json.dumps({"names": names, "attributes": space.attribute_names})})
+    return {name: int(one.count) for name, one in zip(names, sums, strict=True)}
+
+
+def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
+    """Return the descriptions of classes that the run does not know yet, and the sums of all classes of a file.
+
+    Raises:
+        DataError: the file is no file of sums, or a class or a number in it does not fit the run.
+        ExperimentError: the run's method does not learn from examples.
+    """
+    width = _gaussian(run).width
+    damaged = DataError(f"{path} is no file of sums, or is damaged: let the party write it again with fedunseen sums")
+    try:
+        with safe_open(str(path), "pt") as file:
+            told = json.loads((file.metadata() or {})["classes"])
+            names, attributes = told["names"], told["attributes"]
+            count, semantics, total = (file.get_tensor(name) for name in _TENSORS)
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        raise damaged from None
+    if not all(isinstance(some, list) and all(isinstance(one, str) and one for one in some) for some in told.values()):
+        raise damaged
+    classes = len(names)
+    shapes = [(classes,), (classes, len(attributes)), (classes, total.shape[-1] if total.ndim else 0)]
+    parts = (count, semantics, total)
+    fits = all(part.shape == shape and part.dtype == torch.float64 for part, shape in zip(parts, shapes, strict=True))
+    if not fits or not classes or len(set(names)) < classes:
+        raise damaged
+    _check_attributes(str(path), run, attributes)
+    if total.shape[1] != width:
+        raise DataError(
+            f"{path}: the sums are over features of {total.shape[1]} numbers, but this run's model takes {width}: let "
+            "the party make them with this run"
+        )
+    for name, n, s in zip(names, count.tolist(), total, strict=True):
+        if not (1 <= n <= 2**53 and n == int(n) and bool(torch.isfinite(s).all())):
+            raise DataError(f"{path}: the sums of the class {name!r} hold numbers that cannot be sums: leave it out")
+    check_semantics(names, semantics.numpy())
+    new = {}
+    for name, row in zip(names, semantics.numpy(), strict=True):
+        known = _place(run, name)
+        if known is None or not bool(run.params["described"][known]):
+            new[name] = row.tolist()
+        elif not np.allclose(row, run.space.semantics[known], rtol=1e-5, atol=1e-8):
+            raise DataError(
+                f"{path}: the class {name!r} is described otherwise than in this run: give the party the run's "
+                "classes.csv, or rename the class if it is another"
+            )
+    return new, {name: ClassSum(n, s) for name, n, s in zip(names, count.tolist(), total, strict=True)}
+
+
+def _gaussian(run: Run) -> Gaussian:
+    if not isinstance(run.method, Gaussian):
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} cannot learn from sums once it is trained: run method.name = "
+            "'gaussian', on the same features or on those of this run (encoder.name = 'run')"
+        )
+    return run.method
+
+
+def _check_attributes(place: str, run: Run, attributes: object) -> None:
+    if list(attributes) != list(run.space.attribute_names):  # type: ignore[call-overload]
+        raise DataError(
+            f"{place}: the attributes are not those of this run, in their order: start from the run's classes.csv and "
+            "add a line for each new class"
+        )
+
+
+def _place(run: Run, name: str) -> int | None:
+    """Return the place of a class among the run's; None if it is new.
+
+    Raises:
+        DataError: the run has a class of this name, written differently.
+    """
+    if name in run.space.names:
+        return run.space.names.index(name)
+    for other in run.space.names:
+        if composed(other).casefold() == composed(name).casefold():
+            raise DataError(
+                f"the sums are of {name!r}, and there is a class {other!r}: let the party name it {other!r} if they "
+                "are the same, and otherwise something else"
+            )
+    return None
