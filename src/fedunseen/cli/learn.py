@@ -39,6 +39,7 @@ def learn(
 ) -> None:
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
     from fedunseen.experiment import load_run
+    from fedunseen.report import write_card
 
     if sums is not None and (named or classes is not None or support is not None):
         raise ArgumentError("--sums brings its own descriptions and examples: learn from it and from others in turn")
@@ -57,6 +58,7 @@ def learn(
         run = run.seeds[0] if run.seeds else run
         new, examples = read_class_sums(run, sums)
         done = run.learn(new or None, examples, out)
+    write_card(done)
     added = done.result["learnt"]
     say(f"learnt: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
     if as_json:
@@ -93,8 +95,10 @@ def forget(
     """Take a party out of a run of a method in closed form: the model is that of a run without it, bit for bit."""
     from fedunseen.experiment import load_run
     from fedunseen.experiment.forget import forget as forget_party
+    from fedunseen.report import write_card
 
     done = forget_party(load_run(path), party, out)
+    write_card(done)
     say(f"forgotten: {party}", done.headline(), f"run:    {done.path}")
     if as_json:
         print(json.dumps(done.result), flush=True)

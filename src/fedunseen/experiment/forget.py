@@ -25,7 +25,7 @@ from fedunseen.strategies.summed import kept_sums
 
 __all__ = ["forget"]
 
-_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "result.json", "metrics.jsonl")
+_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "metrics.jsonl")
 
 
 def forget(run: Run, party: str, out: str | Path) -> Run:

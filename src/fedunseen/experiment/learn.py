@@ -20,7 +20,7 @@ from fedunseen.tasks.base import Classes, Learnt, Shown
 
 __all__ = ["free_folder", "learn"]
 
-_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "result.json")  # the rest is copied
+_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json")  # the rest is copied
 
 
 def learn(
