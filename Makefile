@@ -14,6 +14,7 @@ demo: $(SLIM)
 	$(BIN)/fedunseen predict runs/demo/closed-form examples/digit-pairs/*.png --among unseen --top 3
 	@echo
 	@echo "Open runs/demo/closed-form/report.html and runs/demo/trained/report.html in a browser."
+	@echo "Draw digits yourself: $(BIN)/pip install -c constraints.txt -e '.[serve]' && $(BIN)/fedunseen serve runs/demo/closed-form"
 
 test: $(STAMP) lint types
 	$(BIN)/python -m pytest -q -n 2

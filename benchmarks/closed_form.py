@@ -314,7 +314,7 @@ def sizes(smallest: bool) -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("reach", "examples", "sizes", "streamed"))
+    parser.add_argument("what", nargs="?", default="sizes", choices=("reach", "examples", "sizes", "streamed"))
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--smallest", action="store_true")

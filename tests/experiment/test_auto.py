@@ -3,6 +3,7 @@
 import pytest
 
 from fedunseen import Experiment, run
+from fedunseen.core.errors import ExperimentError
 from fedunseen.evaluation.diagnosis import Finding, outdone
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False, "evaluation.theory": False}
@@ -38,3 +39,13 @@ def test_a_rival_has_to_lead_by_a_point(theirs, said):
         else None
     )
     assert outdone({}) is None
+
+
+def test_a_trained_preset_becomes_a_closed_form_by_its_name_alone():
+    experiment = Experiment.load("digit-pairs", {"method.name": "gaussian"})
+    assert experiment.strategy.rounds == 1
+    assert Experiment.load("digit-pairs").with_overrides({"method.name": "ridge"}).strategy.rounds == 1
+    with pytest.raises(
+        ExperimentError, match=r"^method.name = 'gaussian' is solved from sums, which clients send once"
+    ):
+        Experiment.load("digit-pairs", {"method.name": "gaussian", "strategy.rounds": 3})

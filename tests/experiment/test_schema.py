@@ -121,7 +121,7 @@ def test_a_bad_override_is_one_sentence(text, message):
     ("settings", "message"),
     [
         (
-            {"method.name": "eszsl"},
+            {"method.name": "eszsl", "strategy.rounds": 40},
             "method.name = 'eszsl' is solved from sums, which clients send once: leave strategy.rounds out, or "
             "set it to 1 (more rounds are for partitions with clients that come late, partition.join)",
         ),
@@ -147,7 +147,7 @@ def test_a_bad_override_is_one_sentence(text, message):
             "give one a weight",
         ),
         (
-            {"evaluation.choose": {"method.name": ["fedzsl", "eszsl"]}},
+            {"method.name": "eszsl", "evaluation.choose": {"strategy.rounds": [1, 3]}},
             "evaluation.choose: method.name = 'eszsl' is solved from sums, which clients send once: leave "
             "strategy.rounds out, or set it to 1 (more rounds are for partitions with clients that come late, "
             "partition.join)",

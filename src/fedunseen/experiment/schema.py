@@ -267,6 +267,9 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
         old, new = (find(section, str(name)).Settings for name in (content.get("name", value), value))
         alike = _family(old) is _family(new)  # a learning rate, say, means something else in another family
         content = {k: v for k, v in content.items() if alike and k in new.model_fields}
+        if section == "method" and not find("method", str(value)).trained:  # which has no use for another's rounds
+            strategy = dict(sections.get("strategy", {}))
+            sections["strategy"] = {k: v for k, v in strategy.items() if k != "rounds"}
     first, dot, rest = setting.partition(".")
     if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
         table = content.get(first, {})
