@@ -20,6 +20,8 @@ _EXTRAS = {
     "flower": ("flwr", "carries messages between parties"),
     "nvflare": ("nvflare", "carries messages between parties"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
+    "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
+    "onnx": ("onnx", "exports models that load without this package"),
     "track": ("tensorboard", "draws curves of runs"),
 }
 """Extra -> the package that it brings, and what that does."""
