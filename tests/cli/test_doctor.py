@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedunseen import __version__
+from fedunseen.cli.doctor import _requirements
 from fedunseen.experiment import preset_names
 from fedunseen.experiment.registry import names
 from published_layouts import write_miniimagenet
@@ -92,3 +93,9 @@ def test_presets_are_listed_with_what_they_are(command):
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines] == preset_names()
     assert all(len(line.split()) > 5 for line in lines)
+
+
+def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(monkeypatch):
+    told = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "h5py>=3.11; extra == 'matlab73'"]
+    monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: told)
+    assert _requirements() == ["click", "torch", "numpy", "my-thing.x"]

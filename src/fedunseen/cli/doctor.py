@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Any
 
@@ -86,9 +87,7 @@ def _requirements() -> list[str]:
         lines = requires("fedunseen") or []
     except PackageNotFoundError:
         return ["torch", "numpy"]
-    return [
-        line.split(";")[0].strip(" ").split(">")[0].split("=")[0].strip() for line in lines if "extra ==" not in line
-    ]
+    return [line for own in lines if "extra ==" not in own for line in re.findall(r"^[A-Za-z0-9._-]+", own)]
 
 
 def _version(name: str) -> str | None:
