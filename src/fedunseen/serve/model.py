@@ -89,7 +89,7 @@ class Recogniser:
         by_attributes: classes can be added by their attributes.
         by_sentence: they can be added by a name or a few words, which the run's text encoder describes.
         by_examples: they can be learnt from examples.
-        episodic: they are learnt from examples alone: those of the run's training are no answers.
+        from_examples_alone: no description is of use, and the classes of the training are no answers.
         added: the added classes by name, in the order in which they came.
 
     Raises:
@@ -106,9 +106,9 @@ class Recogniser:
                 "there is none to serve: run with a strategy that merges"
             )
         method = self.run.method
-        self.episodic = method.task == "few-shot"
+        self.from_examples_alone = method.task == "few-shot"
         self.by_examples = method.task in ("few-shot", "any-shot")
-        self.by_attributes = not self.episodic and method.zero_shot
+        self.by_attributes = not self.from_examples_alone and method.zero_shot
         self.by_sentence = self.by_attributes and getattr(experiment.data, "text_encoder", None) is not None
         loader: type[BenchmarkLoader] = find("data", experiment.data.name)
         own = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ class Recogniser:
         """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
         told: list[dict[str, Any]] = []
-        if not self.episodic:
+        if not self.from_examples_alone:
             for c, name in enumerate(space.names):
                 kind = "seen" if c in space.seen else "unseen"
                 more = {"attributes": space.semantics[c].tolist()} if attributes else {}
@@ -216,7 +216,7 @@ class Recogniser:
             raise DataError(
                 f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no space around it"
             )
-        taken = list(self.added) if self.episodic else [*self.run.space.names, *self.added]
+        taken = list(self.added) if self.from_examples_alone else [*self.run.space.names, *self.added]
         for other in taken:
             if plain(other) == plain(name):
                 raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
@@ -258,7 +258,7 @@ class Recogniser:
 
     def _with(self, added: dict[str, Added]) -> Run:
         """Return the run that is asked with these classes: one that has learnt them, where it learns in both ways."""
-        if self.episodic or not self.by_examples or not added:
+        if self.from_examples_alone or not self.by_examples or not added:
             return self.run
         described = {one.name: one.attributes.tolist() for one in added.values() if one.attributes is not None}
         shown = {one.name: one.examples for one in added.values() if one.examples is not None}
@@ -312,7 +312,7 @@ class Recogniser:
             DataError: a sample is wrong, or there are too few classes.
             ExperimentError: there is no such class to rank.
         """
-        if self.episodic:
+        if self.from_examples_alone:
             if among != "all":
                 raise ExperimentError(f"among {among}: this run learns all classes from examples: leave it out")
             if len(self.added) < 2:
