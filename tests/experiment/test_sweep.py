@@ -202,7 +202,7 @@ def test_paper_figures_stand_at_their_cells(write):
 
 
 def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused):
-    text = SMALL + '"closed" = { method = { name = "eszsl" } }\n'
+    text = SMALL + '"closed" = { method = { name = "eszsl" }, strategy = { rounds = 3 } }\n'
     sentence = (
         "method.name = 'eszsl' is solved from sums, which clients send once: leave strategy.rounds out, or "
         "set it to 1 (more rounds are for partitions with clients that come late, partition.join)"
