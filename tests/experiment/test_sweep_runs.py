@@ -253,7 +253,8 @@ def test_what_is_shown_may_change_between_attempts(file, whole):
 
 def test_refused_cells_are_not_tried(file, tmp_path):
     path = file.with_name("closed.toml")
-    text = file.read_text("utf-8").replace('"slow" =', '"closed" = { method = { name = "eszsl" } }\n"slow" =')
+    closed = '"closed" = { method = { name = "eszsl" }, strategy = { rounds = 3 } }'
+    text = file.read_text("utf-8").replace('"slow" =', f'{closed}\n"slow" =')
     path.write_text("skip_refused = true\n" + text, "utf-8")
     sweep = read_sweep(path)
     row, *_ = run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[0]])
