@@ -5,9 +5,7 @@ Every class of the table below can be imported from here; :meth:`Method.on` make
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
+from fedunseen.core.lazy import lazily
 from fedunseen.methods.base import Candidates, Method, MethodSettings
 
 __all__ = ["METHODS", "Candidates", "Method", "MethodSettings"]
@@ -34,15 +32,4 @@ METHODS = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a method's class from its file when it is first asked for."""
-    for place in METHODS.values():
-        module, _, attribute = place.partition(":")
-        if attribute == name:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *(place.partition(":")[2] for place in METHODS.values())})
+__getattr__, __dir__ = lazily(__name__, METHODS)

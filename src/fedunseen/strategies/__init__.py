@@ -32,9 +32,7 @@ Example:
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
+from fedunseen.core.lazy import lazily
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
 from fedunseen.strategies.wrappers import Wrapper
 
@@ -57,15 +55,4 @@ STRATEGIES = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a strategy's class from its file when it is first asked for."""
-    for place in STRATEGIES.values():
-        module, _, attribute = place.partition(":")
-        if attribute == name:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *(place.partition(":")[2] for place in STRATEGIES.values())})
+__getattr__, __dir__ = lazily(__name__, STRATEGIES)
