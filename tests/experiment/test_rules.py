@@ -96,6 +96,17 @@ READ = {
         {**LAST, "evaluation.choose": {"method.lr": [0.1]}},
         "evaluation.choose needs evaluation.selection = 'validation'",
     ),
+    "stopping_needs_validation": (
+        "digit-pairs",
+        {**LAST, "strategy.stop_after": 5},
+        "strategy.stop_after = 5 stops where validation classes show no gain, and evaluation.selection = 'last' looks "
+        "at none: set it to 'validation', or leave strategy.stop_after out",
+    ),
+    "stopping_leaves_rounds_out": (
+        "digit-pairs",
+        {"strategy.stop_after": 5, "strategy.rounds": 5},
+        "strategy.stop_after = 5 can stop no run of 5 rounds: lower it, or raise strategy.rounds",
+    ),
     "factor_needs_calibration": (
         "digit-pairs",
         {"evaluation.factor": 1.0, "evaluation.calibration": "none"},

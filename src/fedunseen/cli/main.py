@@ -106,10 +106,12 @@ def run(
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         _fail(f"interrupted: go on with the same command and --out {out} --resume", 130)
     from fedunseen.report import write_card, write_report  # figures take a second to import: not before they are needed
+    from fedunseen.report.parts import stopped
 
     report = write_report(done)
     write_card(done)
-    say(done.headline(), *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
+    ended = [text.strip()] if (text := stopped(done.result)) else []
+    say(done.headline(), *ended, *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 

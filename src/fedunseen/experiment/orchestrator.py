@@ -108,7 +108,7 @@ def run(
         if directory.complete():
             return load_run(path)
         with _met(experiment, directory, len(federation.partition.clients), meeting) as met:
-            rounds = experiment.strategy.rounds
+            rounds, stop_after = experiment.strategy.rounds, experiment.strategy.stop_after
             chosen: dict[str, Any] = {}
             if selection is None:
                 choice = task.choice(experiment.evaluation, type(federation.method), rounds)
@@ -118,10 +118,12 @@ def run(
                     chosen["rivals"] = _rivals(rivals, experiment, selection, partition, directory, hear)
             if chosen.get("settings"):
                 experiment = experiment.with_overrides(chosen["settings"])
-                rounds = experiment.strategy.rounds
+                rounds, stop_after = experiment.strategy.rounds, experiment.strategy.stop_after
                 federation, task = _made(experiment, benchmark, partition)
+            if stop_after is not None and choice.round is not None:  # no later round can be the one that is reported
+                rounds = task.rounds = choice.round
             _connect(federation, met)
-            result = train(federation, task, directory, rounds, choice, hear, observed=True)
+            result = train(federation, task, directory, rounds, choice, hear, observed=True, stop_after=stop_after)
             result |= {
                 "selection": experiment.evaluation.selection,
                 "seed": experiment.run.seed,
@@ -130,6 +132,7 @@ def run(
             }
             if chosen:
                 result["chosen_on_validation"] = chosen
+                result |= {"stopped": chosen["stopped"]} if "stopped" in chosen else {}
             _write_inputs(federation, benchmark, directory)
             carry(_encoder(experiment, benchmark), directory.path)
             params = load_params(directory.model_path, federation.device)
@@ -250,7 +253,8 @@ def _select(
             directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             choice = task.choice(candidate.evaluation, method, candidate.strategy.rounds, selecting=True)
             _connect(federation, met)
-            result = train(federation, task, directory, candidate.strategy.rounds, choice, hear, stage)
+            own = candidate.strategy
+            result = train(federation, task, directory, own.rounds, choice, hear, stage, stop_after=own.stop_after)
             result |= {"selection": candidate.evaluation.selection, "seed": candidate.run.seed}
             write_json(directory.result_path, result)
         results.append(result)
@@ -263,6 +267,7 @@ def _select(
         "settings": candidates[best],
         "round": result["selected_round"],
         "factor": result["calibration_factor"],
+        **{name: result[name] for name in ("rounds", "stopped") if name in result},
         "validation": {name: result[name] for name in names},
     }
     if len(candidates) > 1:
@@ -406,7 +411,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
         summary |= task.of_seeds(results, summary)
         summary |= {
             **{name: results[0][name] for name in SAME if name in results[0]},
-            "rounds": experiment.strategy.rounds,
+            "rounds": max(result["rounds"] for result in results),
             "selection": experiment.evaluation.selection,
             "seeds": list(range(first, first + experiment.run.seeds)),
             "seconds": round(sum(result["seconds"] for result in results), 3),

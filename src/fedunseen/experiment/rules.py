@@ -281,6 +281,27 @@ def choosing_needs_validation(c: Chosen) -> str | None:
     return None
 
 
+def stopping_needs_validation(c: Chosen) -> str | None:
+    """Gain is measured on validation classes, never on the test set."""
+    selection, patience = c.experiment.evaluation.selection, c.experiment.strategy.stop_after
+    if patience is not None and selection != "validation":
+        return (
+            f"strategy.stop_after = {patience} stops where validation classes show no gain, and evaluation.selection = "
+            f"{selection!r} looks at none: set it to 'validation', or leave strategy.stop_after out"
+        )
+    return None
+
+
+def stopping_leaves_rounds_out(c: Chosen) -> str | None:
+    """A patience as long as the run stops nothing."""
+    patience, rounds = c.experiment.strategy.stop_after, c.experiment.strategy.rounds
+    if patience is not None and patience >= rounds:
+        return (
+            f"strategy.stop_after = {patience} can stop no run of {rounds} rounds: lower it, or raise strategy.rounds"
+        )
+    return None
+
+
 def factor_needs_calibration(c: Chosen) -> str | None:
     """A fixed factor is a calibration."""
     if c.experiment.evaluation.factor is not None and c.experiment.evaluation.calibration == "none":
@@ -330,6 +351,8 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     attack_needs_the_last_round,
     deployment_has_data_elsewhere,
     choosing_needs_validation,
+    stopping_needs_validation,
+    stopping_leaves_rounds_out,
     factor_needs_calibration,
     factor_needs_unseen_classes,
     choosing_needs_a_run_of_its_own,

@@ -15,7 +15,7 @@ from fedunseen.engines import Distributed, RoundResult
 from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole
 from fedunseen.federation.federation import Federation, State
 
-__all__ = ["Choice", "Judge", "Progress", "train"]
+__all__ = ["Choice", "Judge", "Progress", "stalled", "train"]
 
 
 class Progress(Protocol):
@@ -60,8 +60,9 @@ def train(
     hear: Progress,
     stage: str = "training",
     observed: bool = False,
+    stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Run all rounds, from the newest checkpoint on, and return the final numbers.
+    """Run the rounds, from the newest checkpoint on, and return the final numbers.
 
     Args:
         federation: what trains; a distributed one has met its parties.
@@ -72,6 +73,7 @@ def train(
         hear: called after every round.
         stage: what the rounds are for, in words.
         observed: let the judge write what only exists during a round, for the report.
+        stop_after: end after so many rounds in a row without gain; None: run all of them.
 
     Raises:
         FedUnseenError: training diverged, or the checkpoint is of another model.
@@ -90,6 +92,8 @@ def train(
     best = max((judge.merit(line) for line in lines), default=(-1.0, -1.0))
     hear(stage, state.round, rounds, lines[-1] if lines else None)
     for current in range(state.round, rounds):
+        if stalled([judge.merit(line) for line in lines], stop_after):
+            break
         started = time.perf_counter()
         state, result = federation.round(state)
         models = federation.models(state)
@@ -115,14 +119,34 @@ def train(
         hear(stage, state.round, rounds, line)
     selected = choice.round
     if selected is None:  # the last of equally good rounds, which is trained most
-        selected = 1 + max(range(rounds), key=lambda i: (*judge.merit(lines[i]), i))
+        selected = 1 + max(range(len(lines)), key=lambda i: (*judge.merit(lines[i]), i))
+    why = {"round": len(lines), "of": rounds, "why": f"no gain on validation classes in {stop_after} rounds"}
     return {
         **judge.numbers(lines, selected, directory.model_path),
         **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
         **_traffic(federation, lines),
-        "rounds": rounds,
+        "rounds": len(lines),
         "selected_round": selected,
+        **({"stopped": why} if len(lines) < rounds else {}),
     }
+
+
+def stalled(merits: Sequence[tuple[float, float]], patience: int | None) -> bool:
+    """Say whether none of the last rounds was better than the best one before them.
+
+    A round that is only as good as the best so far is no gain.
+
+    Args:
+        merits: of each round so far; higher is better.
+        patience: how many rounds without gain are too many; None: no number is.
+
+    Example:
+        >>> stalled([(10.0, 0.0), (30.0, 0.0), (30.0, 0.0), (20.0, 0.0)], 2), stalled([(10.0, 0.0), (30.0, 0.0)], 1)
+        (True, False)
+    """
+    if patience is None or len(merits) <= patience:
+        return False
+    return max(merits[-patience:]) <= max(merits[:-patience])
 
 
 def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Params) -> None:

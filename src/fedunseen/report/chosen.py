@@ -10,7 +10,7 @@ import numpy as np
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve
-from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
+from fedunseen.report.parts import LINES, Facts, Section, axis, rounds_tried, stopped, upper_end
 
 if TYPE_CHECKING:
     from fedunseen.experiment.run import Run
@@ -35,7 +35,7 @@ TEMPLATE = """\
 {% endfor %}
 </tbody></table></div>
 </div>
-<p class="caption">Accuracy on validation classes that played the unseen ones, in a run that never saw a test sample. Its best round by {{ "ZSL" if experiment.evaluation.criterion == "zsl" else "H" }} was round {{ chosen.round }}, with calibration factor {{ "%.4g" | format(chosen.factor) }}; both were then used as they are.{% if chosen["charts"] | length > 1 %} Over a setting's values, the other settings are as chosen.{% endif %}{% if chosen.last %} The best round is the last one: more rounds may give more.{% endif %}</p>
+<p class="caption">Accuracy on validation classes that played the unseen ones, in a run that never saw a test sample. Its best round by {{ "ZSL" if experiment.evaluation.criterion == "zsl" else "H" }} was round {{ chosen.round }}, with calibration factor {{ "%.4g" | format(chosen.factor) }}; both were then used as they are.{% if chosen["charts"] | length > 1 %} Over a setting's values, the other settings are as chosen.{% endif %}{{ chosen.ended }}{% if chosen.last %} The best round is the last one: more rounds may give more.{% endif %}</p>
 </section>
 """
 
@@ -51,9 +51,11 @@ def _chosen(facts: Facts) -> dict[str, Any] | None:
         {"values": [one["settings"][key] for key in keys], "won": one["settings"] == chosen["settings"], **one}
         for one in chosen.get("tried", [])
     ]
-    last = chosen["round"] == run.result["rounds"] > 1
+    last = chosen["round"] == rounds_tried(run.result) > 1
     charts = [chart for chart in (_selection_chart(run, keys), *_sensitivity(run, keys)) if chart]
-    return {"chosen": {**chosen, "keys": keys, "tried": tried, "charts": charts, "last": last}}
+    return {
+        "chosen": {**chosen, "keys": keys, "tried": tried, "charts": charts, "last": last, "ended": stopped(chosen)}
+    }
 
 
 def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:

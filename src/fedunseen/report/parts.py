@@ -39,6 +39,8 @@ __all__ = [
     "parties",
     "render",
     "render_sections",
+    "rounds_tried",
+    "stopped",
     "upper_end",
 ]
 
@@ -50,6 +52,22 @@ LISTED = 120  # classes that are listed openly; more are folded away
 BLIND = "No test sample took part in the choice."
 FLATTERS = "Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
 LAST = "The last round, whatever it is. Nothing was chosen."
+
+
+def rounds_tried(result: Mapping[str, Any]) -> int:
+    """Return among how many rounds the reported one was chosen: those on validation classes, where it was there."""
+    return int(result.get("chosen_on_validation", {}).get("rounds", result["rounds"]))
+
+
+def stopped(result: Mapping[str, Any]) -> str:
+    """Say when and why training stopped before its last round; nothing if it did not.
+
+    Example:
+        >>> stopped({"stopped": {"round": 12, "of": 50, "why": "no gain on validation classes in 5 rounds"}})
+        ' It stopped after round 12 of 50: no gain on validation classes in 5 rounds.'
+    """
+    found = result.get("stopped")
+    return "" if found is None else f" It stopped after round {found['round']} of {found['of']}: {found['why']}."
 
 
 @cache

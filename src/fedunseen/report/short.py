@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
-from fedunseen.report.parts import Facts, Section
+from fedunseen.report.parts import Facts, Section, rounds_tried
 
 __all__ = ["SHORT_TEMPLATE", "WARNINGS", "Weak", "advice", "weak_classes", "weak_words"]
 
@@ -102,7 +102,7 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
         found.append('Let a strategy merge (strategy.name = "fedavg") if all clients are to have one model.')
     if result["selection"] == "best-on-test":
         found.append('Choose on validation classes (evaluation.selection = "validation"): these numbers flatter.')
-    elif result["selection"] == "validation" and 1 < result["rounds"] == result["selected_round"]:
+    elif result["selection"] == "validation" and 1 < rounds_tried(result) == result["selected_round"]:
         found.append("Train for more rounds (strategy.rounds): the last round was the best one.")
     if weak:
         found.append(remedy)

@@ -29,9 +29,12 @@ __all__ = ["Instruction", "Reply", "Strategy", "StrategySettings"]
 class StrategySettings(NamedSettings):
     """Settings that every strategy has."""
 
-    rounds: int = Field(50, ge=1)
+    rounds: int = Field(50, ge=1, le=1_000_000)
     """Communication rounds, T."""
-    local_epochs: int = Field(2, ge=1)
+    stop_after: int | None = Field(None, ge=1)
+    """Stop after so many rounds in a row without gain on validation classes; by default run all rounds. Zero-shot: the
+    run on validation classes stops so, and the run that is reported ends with the round that it has chosen."""
+    local_epochs: int = Field(2, ge=1, le=10_000)
     """Passes over a client's data in a round, E."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the present clients that take part in a round, drawn anew each round; at least one does."""

@@ -15,7 +15,19 @@ from fedunseen.report.again import AGAIN
 from fedunseen.report.figures import Curve
 from fedunseen.report.holdings import MAP, PARTIES, holdings
 from fedunseen.report.learning import losses
-from fedunseen.report.parts import BLIND, FLATTERS, LAST, LINES, LISTED, Facts, Section, axis, labelled, upper_end
+from fedunseen.report.parts import (
+    BLIND,
+    FLATTERS,
+    LAST,
+    LINES,
+    LISTED,
+    Facts,
+    Section,
+    axis,
+    labelled,
+    stopped,
+    upper_end,
+)
 from fedunseen.report.sharing import TRAVEL
 from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
 
@@ -50,7 +62,7 @@ HEADER = """\
 <p class="kicker">FedUnseen report · {{ experiment.name }}</p>
 <h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
 <p class="lead">
-{{ lead.who }} trained for {{ experiment.strategy.rounds }} round{{ "s" if experiment.strategy.rounds != 1 }}.
+{{ lead.who }} trained for {{ lead.rounds }} round{{ "s" if lead.rounds != 1 }}.
 {{ lead.nobody }}.
 {% if not facts.merges %}
 Every client kept its own model; all numbers are means over the clients.
@@ -230,6 +242,7 @@ def _lead(facts: Facts) -> dict[str, Any]:
     return {
         "who": who,
         "nobody": nobody,
+        "rounds": facts.whole.result["rounds"],
         "examples": "one example" if shots == 1 else f"{shots} examples",
         "classes": f"{ways} classes that nobody had" if ways == unseen else f"{ways} of the {unseen} test classes",
         "model": "trained" if facts.pools else "merged",
@@ -333,6 +346,7 @@ def _choice(facts: Facts) -> dict[str, Any]:
     which = "Each seed's round" if facts.whole.seeds else f"Round {result['selected_round']} of {result['rounds']}"
     if result["selection"] == "validation":
         words = f"{which} was chosen on episodes of validation classes, which nobody trains on. {BLIND}"
+        words += "" if facts.whole.seeds else stopped(result)
         return {"words": words, "label": "Chosen on validation classes", "honest": True}
     if result["selection"] == "best-on-test":
         words = f"{which} was chosen for scoring best on some of the very test episodes reported here. {FLATTERS}"

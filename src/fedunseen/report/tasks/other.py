@@ -21,7 +21,7 @@ TEMPLATE = """\
 <p class="kicker">FedUnseen report · {{ experiment.name }}</p>
 <h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
 <p class="lead">A run of the task <strong>{{ facts.task }}</strong>,
-{{ experiment.strategy.rounds }} round{{ "s" if experiment.strategy.rounds != 1 }}:
+{{ facts.whole.result.rounds }} round{{ "s" if facts.whole.result.rounds != 1 }}:
 {% for name, value in numbers %}
 {{ name }} <strong>{{ "%.1f" | format(value) }}&nbsp;%</strong>{{ ", " if not loop.last else "." }}
 {% endfor %}

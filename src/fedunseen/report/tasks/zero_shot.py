@@ -16,7 +16,7 @@ from fedunseen.report.classes import CLASSES
 from fedunseen.report.holdings import MAP, PARTIES, holdings
 from fedunseen.report.learning import LEARNING, SEEDS
 from fedunseen.report.merging import MERGING
-from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names
+from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names, rounds_tried, stopped
 from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
 from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
 from fedunseen.report.shots import LATER
@@ -29,7 +29,7 @@ HEADER = """\
 <p class="kicker">FedUnseen report · {{ experiment.name }}</p>
 <h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
 <p class="lead">
-{{ facts.holders }} trained for {{ experiment.strategy.rounds }} round{{ "s" if experiment.strategy.rounds != 1 }}.
+{{ facts.holders }} trained for {{ facts.whole.result.rounds }} round{{ "s" if facts.whole.result.rounds != 1 }}.
 Nobody has an example of {{ facts.unseen | length }} of the {{ facts.names | length }} classes.
 {% if not facts.merges %}
 Every client kept its own model; all numbers are means over the clients.
@@ -47,7 +47,7 @@ This method cannot use descriptions; its model names the right one of the {{ fac
 <li><b>partition</b> {% if facts.pools %}none, all data pooled{% elif facts.parties %}the parties' own{% else %}{{ experiment.partition.kind }}, {{ experiment.partition.clients }} clients{% endif %}</li>
 <li><b>benchmark</b> {{ facts.run.manifest.benchmark }}</li>
 <li>{% if facts.whole.seeds %}<b>seeds</b> {{ facts.whole.result.seeds[0] }} to {{ facts.whole.result.seeds[-1] }}{% else %}<b>seed</b> {{ experiment.run.seed }}{% endif %}</li>
-<li><b>rounds</b> {{ experiment.strategy.rounds }}</li>
+<li><b>rounds</b> {{ facts.whole.result.rounds }}</li>
 </ul>
 </header>
 """
@@ -154,14 +154,14 @@ def _choice(facts: Facts) -> dict[str, Any]:
     factor = float(result["calibration_factor"])
     fixed, calibrated = "factor" in evaluation, bool(result["calibration_factor"])
     several = bool(run.seeds)
-    which = "each seed's round" if several else f"round {result['selected_round']} of {result['rounds']}"
+    which = "each seed's round" if several else f"round {result['selected_round']} of {rounds_tried(result)}"
     calibration = "" if several else f" (the scores of seen classes lowered by {factor:.3g})"
     selection = result["selection"]
     both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
     if selection == "validation":
         words = (
             f"{both[0].upper()}{both[1:]} chosen on validation classes, which played the unseen ones in a run of "
-            f"their own. {BLIND}"
+            f"their own. {BLIND}{'' if several else stopped(result)}"
         )
         label, honest = "Chosen on validation classes", True
     elif selection == "best-on-test":

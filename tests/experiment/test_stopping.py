@@ -1,0 +1,127 @@
+"""Early stopping: where it stops, what it says, that the run is the long one cut short, that a kill shows nothing."""
+
+import json
+
+import pytest
+import torch
+
+from fedunseen import Experiment, run
+from fedunseen.federation import rounds as rounds_module
+from fedunseen.federation.directory import load_params
+from fedunseen.federation.rounds import stalled
+from fedunseen.report import write_report
+
+LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learnt within a few rounds, so that gains end
+FEW = {
+    "method.name": "protonet", "method.hidden": [8], "method.episodes": 4, "method.queries": 5,
+    "partition.kind": "pccd", "partition.clients": 10, "evaluation.episodes": 10,
+    "evaluation.validation_episodes": 5,
+}  # fmt: skip
+
+
+def slowly(merits, patience):
+    """Return after how many rounds a run stops: the definition, round by round."""
+    best, since = None, 0
+    for done, merit in enumerate(merits, 1):
+        since = 0 if best is None or merit > best else since + 1
+        best = merit if best is None else max(best, merit)
+        if since == patience:
+            return done
+    return len(merits)
+
+
+def test_the_rule_is_the_one_that_counts_round_by_round():
+    generator = torch.Generator().manual_seed(0)
+    stops = set()
+    for _ in range(200):
+        merits = [(float(v), 0.0) for v in torch.randint(0, 12, (12,), generator=generator)]
+        for patience in (1, 2, 3, 5):
+            done = next((n for n in range(1, 13) if stalled(merits[:n], patience)), 12)
+            assert done == slowly(merits, patience)
+            stops.add(done < 12)
+    assert stops == {True, False}
+
+
+@pytest.fixture(scope="module")
+def both(make, tmp_path_factory):
+    """The same experiment stopped early, and run to its end."""
+    folder = tmp_path_factory.mktemp("stopped")
+    stopped = run(make({**LONG, "strategy.stop_after": 3}), folder / "early")
+    return stopped, run(make(LONG), folder / "long")
+
+
+def test_it_is_the_long_run_cut_short(both):
+    early, long = both
+    lines = [json.loads(line) for line in (early.path / "selection" / "metrics.jsonl").read_text().splitlines()]
+    whole = [json.loads(line) for line in (long.path / "selection" / "metrics.jsonl").read_text().splitlines()]
+    merits = [(line["gzsl_harmonic"], line["gzsl_seen"]) for line in whole]
+    assert len(lines) == slowly(merits, 3) < 30
+    for a, b in zip(lines, whole, strict=False):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    best = max(range(len(lines)), key=lambda i: (*merits[i], i)) + 1
+    assert early.result["selected_round"] == early.result["rounds"] == len(early.metrics) == best
+    assert early.result["stopped"] == {
+        "round": len(lines),
+        "of": 30,
+        "why": "no gain on validation classes in 3 rounds",
+    }
+    assert "stopped" not in long.result
+    for a, b in zip(early.metrics, long.metrics, strict=False):
+        assert a["losses"] == b["losses"]
+
+
+def test_report_and_terminal_say_where_and_why(both):
+    early, long = both
+    sentence = (
+        f"It stopped after round {early.result['stopped']['round']} of 30: no gain on validation classes in 3 rounds."
+    )
+    page = write_report(early).read_text("utf-8")
+    assert page.count(sentence) == 2  # beside the numbers, and where the choice is drawn
+    assert "more rounds may give more" not in page
+    assert "Train for more rounds" not in page
+    assert "It stopped" not in write_report(long).read_text("utf-8")
+
+
+@pytest.mark.parametrize("stage", ["selection", "training"])
+def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
+    """Killed right after the checkpoint of the last round before the result is written."""
+    early, _ = both
+    last = early.result["stopped"]["round"] if stage == "selection" else early.result["rounds"]
+    saved = rounds_module.RunDirectory.save_checkpoint
+
+    class Killed(Exception):
+        pass
+
+    def save(self, checkpoint):
+        saved(self, checkpoint)
+        if checkpoint.rounds == last and (self.path.name == "selection") == (stage == "selection"):
+            raise Killed
+
+    experiment = make({**LONG, "strategy.stop_after": 3})
+    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", save)
+    with pytest.raises(Killed):
+        run(experiment, tmp_path / "run")
+    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", saved)
+    resumed = run(experiment, tmp_path / "run", resume=True)
+    left = {"seconds", "run"}
+    assert {k: v for k, v in resumed.result.items() if k not in left} == {
+        k: v for k, v in early.result.items() if k not in left
+    }
+    one, other = (load_params(path / "model.safetensors") for path in (resumed.path, early.path))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_several_seeds_stop_each_at_its_own_round(make, tmp_path):
+    done = run(make({**LONG, "strategy.stop_after": 2, "run.seeds": 2}), tmp_path / "run")
+    each = [one.result for one in done.seeds]
+    assert done.result["rounds"] == max(one["rounds"] for one in each) < 30
+    write_report(done)
+
+
+def test_few_shot_stops_on_its_validation_episodes(tmp_path):
+    settings = {**FEW, "evaluation.selection": "validation", "strategy.rounds": 12, "strategy.stop_after": 1}
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    merits = [(line["few_shot"], 0.0) for line in done.metrics]
+    assert done.result["rounds"] == slowly(merits, 1) < 12
+    assert done.result["stopped"]["round"] == done.result["rounds"]
+    assert "It stopped after round" in write_report(done).read_text("utf-8")
