@@ -291,7 +291,6 @@ def test_a_deployment_is_not_run(tmp_path):
     [
         ({"strategy__name": "local"}, "strategy.name = 'local' merges nothing"),
         ({"strategy__name": "centralised"}, "strategy.name = 'centralised' merges nothing"),
-        ({"evaluation__selection": "validation"}, "trains on samples that lie with the parties"),
         ({"attack__name": "sign-flip", "attack__rounds": "2"}, "attack.name = 'sign-flip' is a simulated one"),
         ({"defence__name": "class-probes"}, "defence.name = 'class-probes' has to know who holds which classes"),
     ],

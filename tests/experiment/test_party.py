@@ -124,6 +124,65 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
     assert all(party.done.is_set() and party.error is None for party in parties.values())
 
 
+@pytest.mark.parametrize("stage", ["selection", "training"])
+def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_parties(stage, folders, tmp_path):
+    """The coordinator has samples of validation classes; it is killed and goes on, and nothing shows."""
+    more = {"evaluation__selection": "validation", "strategy__rounds": 30, "strategy__stop_after": 2}
+    chosen = experiment(**more, method__lr=0.2, method__kl=0.0)
+    told, killed = [], []
+
+    def listen(name, header):
+        told.append(header)
+        stages = sum(one["kind"] == "hello" for one in told) // len(NAMES)  # each begins with a greeting
+        if header.get("round") == 1 and name == "west" and stages == (1 if stage == "selection" else 2):
+            killed.append(name)
+            raise Killed
+
+    parties = members(folders, tmp_path)
+    with pytest.raises(Killed):
+        hosted(chosen, Inline(parties, listen), tmp_path / "killed")
+    assert killed
+    resumed = hosted(chosen, Inline(parties), tmp_path / "killed", resume=True)
+    link = Inline(members(folders, tmp_path / "again"))
+    whole = hosted(chosen, link, tmp_path / "whole")
+    for name in ("rounds", "stopped", "chosen_on_validation", "gzsl_harmonic"):
+        assert resumed.result[name] == whole.result[name]
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    stopped = whole.result["stopped"]
+    assert whole.result["rounds"] == whole.result["selected_round"] == stopped["round"] - 2
+    heard = [unpack(answer)[0] for _, answer in link.heard]
+    hellos = [one for one in heard if "samples" in one and "client" not in one]
+    without, everything = hellos[: len(NAMES)], hellos[len(NAMES) :]
+    assert sum(one["classes"] for one in without) == len(whole.space.train)
+    assert sum(one["classes"] for one in everything) == len(whole.space.seen)
+
+
+def test_a_coordinator_without_samples_of_validation_classes_cannot_choose(folders, tmp_path):
+    data = {"data.name": "folder", "data.root": str(folders / "coordinator"), "data.part": True}
+    more = {"evaluation.selection": "validation", "strategy.stop_after": 2, **DEPLOYED}
+    with pytest.raises(DataError) as said:
+        hosted(experiment().with_overrides({**data, **more}), Inline({}), tmp_path / "run")
+    assert str(said.value) == (
+        "folder/coordinator has no sample of its validation classes to choose on: give the coordinator some of its "
+        "own, marked 'train'; or choose nothing, with evaluation.selection = 'last'"
+    )
+
+
+def test_a_party_of_nothing_but_validation_classes_cannot_take_part_in_choosing(folders, tmp_path):
+    data = PartyData(folders / "north")
+    held = np.unique(data.benchmark.labels).tolist()
+    with pytest.raises(RefusedError) as said:
+        data._without(data.benchmark, held, 0)
+    assert str(said.value) == (
+        f"{folders / 'north'}: all samples to train on are of the coordinator's validation classes: let it choose on "
+        "classes of which no party has all its samples, or not at all (evaluation.selection = 'last')"
+    )
+    for wrong in ([-1], ["a"], [True], 3, None):
+        with pytest.raises(RefusedError, match="names validation classes that are no seen classes"):
+            data._without(data.benchmark, wrong, 0)
+
+
 def test_parties_of_a_run_that_is_over_are_told_so(folders, tmp_path):
     """As after a coordinator was killed when all was done but said."""
     chosen = experiment(strategy__rounds=1)

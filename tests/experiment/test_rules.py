@@ -88,8 +88,8 @@ READ = {
     ),
     "deployment_has_data_elsewhere": (
         "digit-pairs",
-        {"engine.name": "flower", "engine.mode": "deployment"},
-        "engine.mode = 'deployment' is not for this experiment: evaluation.selection = 'validation'",
+        {"engine.name": "flower", "engine.mode": "deployment", "run.seeds": 2},
+        "engine.mode = 'deployment' is not for this experiment: run.seeds = 2 are as many runs: change that",
     ),
     "choosing_needs_validation": (
         "digit-pairs",

@@ -82,7 +82,10 @@ def host(
     chosen = Experiment.load(experiment, {"engine.name": name, **told, "partition.clients": len(names)})
     deployed = {"engine.mode": "deployment"}
     if chosen.evaluation.selection == "validation" and "evaluation.selection" not in told:
-        _say("note: validation samples lie with the parties, so nothing is chosen: evaluation.selection is 'last'")
+        _say(
+            "note: a deployment chooses nothing unless it is told to: evaluation.selection is 'last'; --set "
+            "evaluation.selection=validation takes samples of validation classes at the coordinator, and a second run"
+        )
         deployed["evaluation.selection"] = "last"
     chosen = chosen.with_overrides(deployed)
     if resume and out is None:

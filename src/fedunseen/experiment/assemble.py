@@ -131,7 +131,7 @@ def assemble(
     if isinstance(experiment.engine, DistributedSettings):
         job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
         if partition.remote:
-            job = _deployment(experiment, benchmark, scaler)
+            job = _deployment(experiment, benchmark, scaler, selection)
         told = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
         sizes_of = len(partition.clients), len(benchmark.space.names)
         engine = Distributed(strategy, experiment.engine, *sizes_of, job, forgiving, told)
@@ -257,8 +257,9 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
 
 
-def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) -> Deployment:
-    """Return what the parties of a deployment are told."""
+def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler, selection: bool) -> Deployment:
+    """Return what the parties of a deployment are told; ``selection``: validation classes play the unseen ones."""
     statistics = {name: torch.from_numpy(value) for name, value in scaler.statistics.items()}
     shape = benchmark.features.shape[1:]
-    return Deployment(party_sections(experiment), benchmark.space.hashes(), shape, statistics)
+    validation = benchmark.space.unseen.tolist() if selection else None
+    return Deployment(party_sections(experiment), benchmark.space.hashes(), shape, statistics, validation)

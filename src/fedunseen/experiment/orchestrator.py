@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import keep_pages
 from fedunseen.data import Benchmark, Partition, fit_semantics
@@ -120,9 +120,11 @@ def run(
                 experiment = experiment.with_overrides(chosen["settings"])
                 rounds, stop_after = experiment.strategy.rounds, experiment.strategy.stop_after
                 federation, task = _made(experiment, benchmark, partition)
-            if stop_after is not None and choice.round is not None:  # no later round can be the one that is reported
-                rounds = task.rounds = choice.round
-            _connect(federation, met)
+            if stop_after is not None and choice.round is not None:
+                # No later round can be the one that is reported, and gains on test samples are nobody's business.
+                rounds, stop_after = choice.round, None
+                task.rounds = rounds
+            _connect(federation, met, directory)
             result = train(federation, task, directory, rounds, choice, hear, observed=True, stop_after=stop_after)
             result |= {
                 "selection": experiment.evaluation.selection,
@@ -162,8 +164,10 @@ def _made(
     return federation, kind(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
 
 
-def _connect(federation: Federation, met: Meeting | None) -> None:
+def _connect(federation: Federation, met: Meeting | None, directory: RunDirectory) -> None:
+    """Let the rounds of a run, or of the one that chooses for it, be those of the parties."""
     if met is not None and isinstance(federation.engine, Distributed):
+        met.run = directory.identity()  # parties keep the states of each apart
         federation.engine.connect(met)
 
 
@@ -195,7 +199,6 @@ def _met(
     settings = experiment.engine
     if meeting is not None:
         with meeting() as met:
-            met.run = directory.identity()
             yield met
     elif isinstance(settings, DistributedSettings):
         threads = str(max(1, torch.get_num_threads() // settings.processes))
@@ -218,6 +221,12 @@ def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition
         return None
     try:
         selection = benchmark.for_selection(experiment.run.seed)
+        for word, rows in (("validation", selection.test_unseen), ("other seen", selection.test_seen)):
+            if not len(rows):  # of a part, as a coordinator has one
+                raise DataError(
+                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the coordinator some of "
+                    "its own, marked 'train'"
+                )
         fit_semantics(selection.space, experiment.data.semantics)
         if not find("strategy", experiment.strategy.name).pools:
             obey(PRESENCE, Presence(experiment, partition.restricted_to(selection.train)))
@@ -252,7 +261,7 @@ def _select(
             federation, task = _made(candidate, benchmark, partition, selection=True)
             directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             choice = task.choice(candidate.evaluation, method, candidate.strategy.rounds, selecting=True)
-            _connect(federation, met)
+            _connect(federation, met, directory)
             own = candidate.strategy
             result = train(federation, task, directory, own.rounds, choice, hear, stage, stop_after=own.stop_after)
             result |= {"selection": candidate.evaluation.selection, "seed": candidate.run.seed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,10 @@ class PartyData:
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
         experiment = Experiment.from_dict(tree, {k: v for k, v in self.own.items() if not k.startswith("data.")})
-        benchmark = task_of(experiment).held(encode(experiment, self.benchmark))
+        benchmark = encode(experiment, self.benchmark)
+        if "validation" in header:
+            benchmark = self._without(benchmark, header["validation"], experiment.run.seed)
+        benchmark = task_of(experiment).held(benchmark)
         self._compare(benchmark, header["space"])
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
@@ -96,6 +100,24 @@ class PartyData:
         federation = assemble(experiment, benchmark, partition, scaler=scaler)
         samples = federation.partition.clients[client]
         return Ready(_in_process(federation), len(np.unique(benchmark.labels[samples])), len(samples))
+
+    def _without(self, benchmark: Benchmark, validation: object, seed: int) -> Benchmark:
+        """Return what is left to train on while the coordinator's validation classes play the unseen ones.
+
+        Raises:
+            RefusedError: nothing is left, or these are no seen classes.
+        """
+        seen = set(benchmark.space.seen.tolist())
+        if not isinstance(validation, list) or not all(type(c) is int and c in seen for c in validation):
+            raise RefusedError("the coordinator's greeting names validation classes that are no seen classes")
+        space = replace(benchmark.space, validation=np.array(sorted(set(validation)), dtype=np.int64))
+        left = replace(benchmark, space=space).for_selection(seed)
+        if not len(left.train):
+            raise RefusedError(
+                f"{self.folder}: all samples to train on are of the coordinator's validation classes: let it choose on "
+                "classes of which no party has all its samples, or not at all (evaluation.selection = 'last')"
+            )
+        return left
 
     def _compare(self, benchmark: Benchmark, space: Mapping[str, str]) -> None:
         own = benchmark.space.hashes()

@@ -260,9 +260,6 @@ def deployment_has_data_elsewhere(c: Chosen) -> str | None:
     reasons = {
         f"strategy.name = {e.strategy.name!r} merges nothing": not c.merging,
         f"attack.name = {e.attack.name!r} is a simulated one": e.attack.name != "none",
-        "evaluation.selection = 'validation' trains on samples that lie with the parties": (
-            e.evaluation.selection == "validation"
-        ),
         f"privacy.name = {e.privacy.name!r} with strategy.weights = {e.strategy.weights!r} has to know "
         "who holds how many classes": e.privacy.name != "none" and e.strategy.weights != "uniform",
         f"defence.name = {e.defence.name!r} has to know who holds which classes": (

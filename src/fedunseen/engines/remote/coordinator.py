@@ -203,13 +203,15 @@ class Deployment:
         space: part of the class space -> its hash.
         shape: of a sample.
         statistics: with which features are scaled.
-        classes: how many there are.
+        validation: ids of the classes that play the unseen ones while rounds and settings are chosen; None: this is the
+            run on all classes.
     """
 
     experiment: Mapping[str, Any]
     space: Mapping[str, str]
     shape: Sequence[int]
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    validation: Sequence[int] | None = None
 
 
 class Distributed:
@@ -243,8 +245,9 @@ class Distributed:
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Meeting) -> None:
-        """Set the link that reaches the parties. Call this before the first round."""
+        """Set the link that reaches the parties, all of whom are greeted anew. Call this before the first round."""
         assert len(meeting.parties) == self.clients
+        meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
         self._meeting = meeting
 
     def _meet(self) -> Meeting:
@@ -416,6 +419,7 @@ class Distributed:
             "run": self._meet().run,
             "space": job.space,
             "shape": list(job.shape),
+            **({} if job.validation is None else {"validation": list(job.validation)}),
         }
         messages = {p.name: pack({**hello, "client": place[p.name]}, dict(job.statistics)) for p in new}
         for name, answer in self.link.exchange(messages, _GREETING):
