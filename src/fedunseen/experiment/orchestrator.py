@@ -272,7 +272,7 @@ def _select(
     best = max(range(len(results)), key=lambda i: (*orders[i], -i))
     result = results[best]
     names = task_class.accuracies
-    found = {
+    found: dict[str, Any] = {
         "settings": candidates[best],
         "round": result["selected_round"],
         "factor": result["calibration_factor"],
