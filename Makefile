@@ -1,11 +1,12 @@
-# From a bare checkout: `make demo` trains and shows the model, `make test` checks everything. Both set themselves up.
+# From a bare checkout: `make demo` trains and shows the model, `make test` checks everything, `make docs` builds the site.
+# All set themselves up.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 SLIM   := $(VENV)/demo
 
-.PHONY: demo test lint types check benchmark clean
+.PHONY: demo test lint types docs notebooks benchmark clean
 
 demo: $(SLIM)
 	rm -rf runs/demo
@@ -25,6 +26,14 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/site/index.html in a browser."
+
+# Runs the tutorials again and keeps what they print; a test says when that is needed.
+notebooks: $(STAMP)
+	$(BIN)/python docs/site/notebooks.py docs/tutorials/*.ipynb
 
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/trainer.py

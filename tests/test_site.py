@@ -1,0 +1,85 @@
+"""The documentation site builds without a warning, every link in it leads somewhere, and it asks no other host."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocstrings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+
+        path = tmp_path_factory.mktemp("site")
+        patch.chdir(ROOT)
+        build(load_config("mkdocs.yml", site_dir=str(path), strict=True))  # raises where it has a warning
+    return path
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and the places in it that a link may name."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.loads, self.places = [], [], set()
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        known = dict(attrs)
+        self.places |= {known[key] for key in ("id", "name") if known.get(key)}
+        if tag == "a" and known.get("href"):
+            self.links.append(known["href"])
+        self.loads += [known[key] for key in ("src", "href") if tag != "a" and known.get(key)]
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_page_of_the_docs_is_there(site, pages):
+    for source in [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/tutorials/*.ipynb")]:
+        if source.name != "README.md":
+            assert site / source.relative_to(ROOT / "docs").with_suffix(".html") in pages
+
+
+def test_every_link_leads_to_a_place_that_is_there(pages):
+    broken = []
+    for path, page in pages.items():
+        for link in page.links + page.loads:
+            if re.match(r"(https?|data|mailto):", link):
+                continue
+            file, _, place = unquote(link).partition("#")
+            target = (path.parent / file.partition("?")[0]).resolve() if file else path
+            found = target in pages and place in pages[target].places if place else target.exists()
+            if not found and place not in ("__search", "__drawer"):
+                broken.append((path.name, link))
+    assert sum(len(page.links) for page in pages.values()) > 1000
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_another_host(site, pages):
+    for path, page in pages.items():
+        assert [load for load in page.loads if re.match(r"(https?:)?//", load)] == [], path
+    for path in site.rglob("*"):
+        if path.suffix in (".js", ".css"):
+            assert not re.search(r"unpkg\.com|jsdelivr|googleapis|@import url\(.?http", path.read_text("utf-8")), path
+
+
+def test_the_commands_and_the_python_interface_have_pages(site):
+    commands = (site / "commands.html").read_text("utf-8")
+    assert "fedunseen predict" in commands
+    assert "Replace a setting, for example strategy.rounds=10; repeatable." in commands
+    losses = (site / "api/losses.html").read_text("utf-8")
+    assert 'id="fedunseen.losses.relation_distillation"' in losses
+    assert ":math:" not in losses
+    assert "<math" in losses
+    assert "=====" not in losses
