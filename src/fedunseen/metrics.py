@@ -7,6 +7,7 @@ ZSL: choose among unseen classes only                  :func:`zsl`
 GZSL: choose among all classes; U, S and H             :func:`generalized`
 calibrated stacking: the factor gamma                  :func:`calibrate`
 accuracy of each class, confusions                     :func:`per_class`, :func:`confusion`
+accuracy on groups of classes, how much is forgotten   :func:`group_accuracies`, :func:`forgetting`
 few-shot: accuracy of each episode, 95 % interval      :func:`episode_accuracies`, :func:`confidence`,
                                                        :func:`episode_confusion`
 is one model better than another? 95 % intervals       :func:`paired_difference`, :func:`class_difference`,
@@ -35,7 +36,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,7 +59,9 @@ __all__ = [
     "confusion",
     "episode_accuracies",
     "episode_confusion",
+    "forgetting",
     "generalized",
+    "group_accuracies",
     "harmonic_difference",
     "harmonic_mean",
     "paired_difference",
@@ -211,6 +214,45 @@ def accuracies(answers: Answers, factor: float = 0.0) -> Metrics:
     unseen, seen = _mean_per_class(right[u], answers.labels[u]), _mean_per_class(right[s], answers.labels[s])
     among_unseen = _mean_per_class(answers.zsl[u] == answers.labels[u], answers.labels[u])
     return Metrics(among_unseen, unseen, seen, harmonic_mean(unseen, seen))
+
+
+def group_accuracies(answers: Answers, groups: Mapping[str, Ids], factor: float = 0.0) -> dict[str, float]:
+    """Return the per-class accuracy on groups of classes in percent, all known classes being candidates.
+
+    Args:
+        answers: a model's.
+        groups: name -> class ids. A group without a test sample is left out of the result.
+        factor: the calibration factor.
+
+    Example:
+        >>> answers = answers_of(np.eye(3)[[0, 0, 2]], np.array([0, 1, 2]), np.array([0, 1]), np.array([2]))
+        >>> group_accuracies(answers, {"old": np.array([0]), "new": np.array([1]), "unseen": np.array([2])})
+        {'old': 100.0, 'new': 0.0, 'unseen': 100.0}
+    """
+    right = answers.generalised(factor) == answers.labels
+    there = {name: np.isin(answers.labels, ids) for name, ids in groups.items()}
+    return {name: _mean_per_class(right[mine], answers.labels[mine]) for name, mine in there.items() if mine.any()}
+
+
+def forgetting(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return by how much the accuracy on each group fell from its highest to its last (Chaudhry et al. 2018, Eq. 3).
+
+    Args:
+        stages: the accuracies on groups of classes after each round, in percent, in order.
+
+    Returns:
+        Group -> percentage points, of the groups that were measured after the last round and before it.
+
+    Example:
+        >>> forgetting([{"a": 80.0}, {"a": 90.0, "b": 50.0}, {"a": 70.0, "b": 60.0, "c": 10.0}])
+        {'a': 20.0, 'b': -10.0}
+    """
+    found = {}
+    for name, last in (stages[-1] if stages else {}).items():
+        before = [stage[name] for stage in stages[:-1] if name in stage]
+        if before:
+            found[name] = max(before) - last
+    return found
 
 
 def best_factor(many: Sequence[Answers]) -> float:

@@ -76,6 +76,43 @@ READ = {
         {"screening.name": "magnitude"},
         "screening.name = 'magnitude' judges the features that one loss is computed from",
     ),
+    "growth_needs_descriptions_as_rows": (
+        "digit-pairs",
+        {**LAST, "growth.name": "unknown", "method.name": "classifier"},
+        "growth.name = 'unknown' adds classes while the run trains, and method.name = 'classifier' has parameters for "
+        "each class or learns without descriptions: choose a method that scores classes by their descriptions alone, "
+        "for example gaussian or fedzsl",
+    ),
+    "growth_needs_merging": (
+        "digit-pairs",
+        {**LAST, "growth.name": "unknown", "strategy.name": "centralised"},
+        "growth.name = 'unknown' is about classes that reach the merged model, and strategy.name = 'centralised' "
+        "merges nothing: choose another, for example fedavg",
+    ),
+    "growth_goes_alone": (
+        "digit-pairs",
+        {**LAST, "growth.name": "described", "defence.name": "median"},
+        "defence.name = 'median' is set up once, for classes that do not change, and growth.name = 'described' changes "
+        "them: leave [defence] or [growth] out",
+    ),
+    "growth_reports_the_last_round": (
+        "digit-pairs",
+        {"growth.name": "unknown"},
+        "growth.name = 'unknown' asks other questions in later rounds, so that no round can be chosen by "
+        "evaluation.selection = 'validation': set it to 'last'",
+    ),
+    "growth_keeps_the_scale_of_descriptions": (
+        "digit-pairs",
+        {**LAST, "growth.name": "unknown", "data.semantics": ["centre", "l2"]},
+        "data.semantics = ['centre'] is fitted to the seen classes, which growth.name = 'unknown' changes while "
+        "method.name = 'fedzsl' trains: use l2 or nothing, or scale the descriptions beforehand",
+    ),
+    "growth_knows_its_engine": (
+        "digit-pairs",
+        {**LAST, "growth.name": "unknown", "engine.name": "flower"},
+        "growth.name = 'unknown' is not there for engine.mode = 'simulation', whose worker processes know the classes "
+        "of the first round alone: set engine.name = 'in-process', or host a deployment",
+    ),
     "attack_begins_in_time": (
         "digit-pairs",
         {**LAST, "attack.name": "sign-flip", "attack.rounds": "50"},

@@ -10,15 +10,12 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
 from fedunseen.experiment.registry import find
-from fedunseen.experiment.schema import parse_override, preset_names, preset_text
+from fedunseen.experiment.schema import SECTIONS, parse_override, preset_names, preset_text
 from fedunseen.methods import METHODS
 from fedunseen.report.reproduce import command
 from fedunseen.strategies import STRATEGIES
 from known_names import known
 
-SECTIONS = (
-    "(known: attack, data, defence, encoder, engine, evaluation, method, partition, privacy, run, screening, strategy)"
-)
 PRESETS = ", ".join(
     sorted(path.stem for path in (Path(fedunseen.__file__).parent / "experiment" / "presets").glob("*.toml"))
 )
@@ -33,15 +30,18 @@ WHOLE = "input should be a valid integer"
         (
             "strategy.round=3",
             "strategy: unknown key 'round': did you mean 'rounds'? "
-            "(known: fraction, local_epochs, name, rounds, server_lr, shared, update_scale, weights)",
+            "(known: fraction, local_epochs, name, rounds, server_lr, shared, stop_after, update_scale, weights)",
         ),
         (
             "strategy.mu=0.1",
             "strategy: unknown key 'mu' "
-            "(known: fraction, local_epochs, name, rounds, server_lr, shared, update_scale, weights)",
+            "(known: fraction, local_epochs, name, rounds, server_lr, shared, stop_after, update_scale, weights)",
         ),
-        ("strtegy.rounds=3", f"strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? {SECTIONS}"),
-        (".x=3", f".x: unknown section '' {SECTIONS}"),
+        (
+            "strtegy.rounds=3",
+            f"strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? {known(SECTIONS, 'strtegy')}",
+        ),
+        (".x=3", f".x: unknown section '' {known(SECTIONS, '')}"),
         ("strategy.=3", "strategy.: name a setting as section.key, for example strategy.rounds"),
         ("rounds=3", "--set rounds=3: write it as section.key=value, for example --set strategy.rounds=10"),
         ("strategy.rounds", "--set strategy.rounds: write it as section.key=value, "
@@ -103,7 +103,7 @@ WHOLE = "input should be a valid integer"
         ),
         (
             "evaluation.choose.metod.lr=[1]",
-            f"evaluation.choose: metod.lr: unknown section 'metod': did you mean 'method'? {SECTIONS}",
+            f"evaluation.choose: metod.lr: unknown section 'metod': did you mean 'method'? {known(SECTIONS, 'metod')}",
         ),
         (
             "evaluation.choose.run.seed=[1,2]",
@@ -172,7 +172,7 @@ def test_sections_that_are_none_or_lack_a_name_are_refused():
         ({"data": "digit-pairs"}, "data: this is a section; write its settings as data.key = value"),
         ({"strategy": [1]}, "strategy: this is a section; write its settings as strategy.key = value"),
         ({"method": {}}, "method.name is missing: say which one, for example --set method.name=..."),
-        ({"seed": 1}, f"unknown section 'seed' {SECTIONS}"),
+        ({"seed": 1}, f"unknown section 'seed' {known(SECTIONS, 'seed')}"),
         ({"name": 3}, "name: input should be a text, not 3"),
     ):
         with pytest.raises(ExperimentError) as error:

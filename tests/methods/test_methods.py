@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,30 @@ def test_it_is_drawn_from_the_given_generator_alone(method):
     assert all(torch.equal(first[name], again[name]) for name in first)
     kinds = {torch.float32} if method.trained else {torch.float64, torch.uint8}  # sums, and of which classes
     assert {value.dtype for value in first.values()} == kinds
+
+
+def test_classes_may_come_later_only_if_no_parameter_is_about_a_class(method, grouped):
+    """What it draws for a class space with two classes more has the same shapes, or follows from what it had."""
+    if not method.grows:
+        return
+    more = replace(
+        grouped,
+        names=(*grouped.names, "one more", "another"),
+        semantics=np.concatenate([grouped.semantics, grouped.semantics[:2] + 1]),
+    )
+    settings = getattr(method, "options", method.settings)
+    later = type(method)(settings, more, torch.from_numpy(more.semantics).float(), method.backbone)
+    before, after = method.init(np.random.default_rng(0)), later.init(np.random.default_rng(0))
+    if not method.trained:
+        rows, labels = samples(method, 20), torch.arange(20) % 5
+        before, after = method.statistics(rows, labels), later.statistics(rows, labels)
+    carried = later.grown(before)
+    assert list(carried) == list(after)
+    assert all(torch.equal(carried[name], after[name]) for name in after)
+
+
+def test_a_softmax_over_classes_does_not_grow():
+    assert not find("classifier").grows
 
 
 def test_it_scores_every_class(method, space):

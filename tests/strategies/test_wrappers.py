@@ -85,6 +85,9 @@ class Talkative(Strategy):
         changed = {"w": params["w"] + sum(reply.update["w"] for reply in replies)}
         return {**state, "counted": torch.tensor(5.0 + round)}, changed
 
+    def grown(self, state, grown):
+        return grown(state)
+
     def notes(self, state):
         return {"counted": float(state["counted"])}
 
@@ -123,7 +126,7 @@ def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_c
     def recording(name):
         def hook(self, *given):
             called.append((name, given))
-            return ({"w": 1}, name) if name == "merge" else {"w": 1} if name == "init" else name
+            return ({"w": 1}, name) if name == "merge" else {"w": 1} if name in ("init", "grown") else name
 
         return hook
 
@@ -139,7 +142,11 @@ def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_c
         assert not called
         for parameter, sent, got in zip(parameters, given, arrived[1], strict=True):
             assert got == {"s": 1} if parameter == "state" else got is sent
-        assert back == {"merge": ({"inner/w": 1}, "merge"), "init": {"inner/w": 1}}.get(name, name)
+        assert back == {
+            "merge": ({"inner/w": 1}, "merge"),
+            "init": {"inner/w": 1},
+            "grown": {"inner/w": 1},
+        }.get(name, name)
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

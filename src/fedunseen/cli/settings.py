@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fedunseen.core.settings import Settings
-from fedunseen.data import PartitionSettings
+from fedunseen.data import GrowthSettings, PartitionSettings
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import NAMED, SECTIONS, EvaluationSettings, RunSettings
 from fedunseen.threats.privacy import PrivacySettings
@@ -28,6 +28,7 @@ def reference() -> str:
         else:
             single: dict[str, type[Settings]] = {
                 "partition": PartitionSettings,
+                "growth": GrowthSettings,
                 "privacy": PrivacySettings,
                 "evaluation": EvaluationSettings,
             }

@@ -4,6 +4,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, read_classes
 from fedunseen.data.features import read_features
+from fedunseen.data.growth import GrowthSettings
 from fedunseen.data.partition import Partition, PartitionSettings, make_partition
 from fedunseen.data.scaling import Scaler, Scaling, fit_semantics
 
@@ -13,6 +14,7 @@ __all__ = [
     "BenchmarkLoader",
     "ClassSpace",
     "DataSettings",
+    "GrowthSettings",
     "Partition",
     "PartitionSettings",
     "Scaler",

@@ -40,7 +40,7 @@ class Benchmark:
         features: one of four kinds, any real numeric type, finite: ``vectors`` (samples, d), ``sequences`` (samples,
             steps, width) such as word vectors, feature ``maps`` (samples, channels, height, width), or ``images``: such
             an array of bytes together with ``image_shape``.
-        labels: shape (samples,), class ids.
+        labels: shape (samples,), class ids; -1 for samples, in no split, of classes that the space does not have yet.
         train: sorted ids of the samples that clients train on; seen classes only, and some of each.
         test_seen: sorted ids of the test samples of seen classes, none of them in ``train``. There may be none where
             nothing describes the classes.
@@ -178,7 +178,7 @@ class Benchmark:
         if self.part and not len(self.labels):
             raise DataError(f"{self.name} has no sample at all: a part of a benchmark needs one at least")
         classes = len(self.space.names)
-        outside = (self.labels < 0) | (self.labels >= classes)
+        outside = (self.labels < -self.part) | (self.labels >= classes)
         if outside.any():
             first = int(np.argmax(outside))
             raise DataError(

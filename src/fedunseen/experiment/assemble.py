@@ -97,6 +97,7 @@ def assemble(
     partition: Partition,
     selection: bool = False,
     scaler: Scaler | None = None,
+    whole: bool = True,
 ) -> Federation:
     """Build the federation that the experiment names.
 
@@ -106,6 +107,7 @@ def assemble(
         partition: who holds which of its training samples.
         selection: the benchmark is its version for selection.
         scaler: of features, where it is not to be fitted to the training samples: a party's is the coordinator's.
+        whole: the benchmark is for all rounds; a version of a growing class space is not.
 
     Raises:
         ExperimentError, DataError: something does not fit together.
@@ -116,7 +118,8 @@ def assemble(
         partition = one_place(partition)
     partition = task.able(partition, benchmark, experiment.method)
     obey(BUILDING, Built(experiment, benchmark, fits_scaling=scaler is None))
-    obey(PRESENCE, Presence(experiment, partition))
+    if whole:
+        obey(PRESENCE, Presence(experiment, partition))
     scaler, inputs = _inputs(experiment, benchmark, scaler, device)
     method = _method(experiment, benchmark, inputs)
     first = to_device(method.init(stream(seed, "initialisation")), device)

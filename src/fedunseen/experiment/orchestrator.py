@@ -33,6 +33,7 @@ from fedunseen.engines.remote.coordinator import Meeting, Member, dismiss_late
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.encoding import make_encoder
+from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.registry import carrier, find, task_of, traits
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
@@ -100,7 +101,8 @@ def run(
             with meeting() as met:
                 dismiss_late(met)
         return load_run(path)
-    federation, task = _made(experiment, benchmark, partition)
+    growth = growth_of(experiment, benchmark, partition, directory)
+    federation, task = _made(experiment, benchmark, partition) if growth is None else growth.at(0)
     selection = _selection_benchmark(experiment, benchmark, partition)
     with directory.locked(), keep_pages():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
@@ -125,7 +127,11 @@ def run(
                 rounds, stop_after = choice.round, None
                 task.rounds = rounds
             _connect(federation, met, directory)
-            result = train(federation, task, directory, rounds, choice, hear, observed=True, stop_after=stop_after)
+            result = train(
+                federation, task, directory, rounds, choice, hear, observed=True, stop_after=stop_after, growth=growth
+            )
+            if growth is not None:
+                federation, task, benchmark = growth.federation, growth.task, growth.federation.benchmark
             result |= {
                 "selection": experiment.evaluation.selection,
                 "seed": experiment.run.seed,
@@ -212,7 +218,15 @@ def _met(
 def _fingerprint(experiment: Experiment, benchmark: Benchmark) -> str:
     """Return the hash of all files that a result depends on: the benchmark's, and the one that says who holds what."""
     holders = experiment.partition.file.read_bytes() if experiment.partition.file else b""
-    return hashlib.sha256(benchmark.fingerprint().encode() + holders).hexdigest()
+    corrected = b"".join(_bytes(path) for path in experiment.growth.files().values())
+    return hashlib.sha256(benchmark.fingerprint().encode() + holders + corrected).hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExperimentError(f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file") from None
 
 
 def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:

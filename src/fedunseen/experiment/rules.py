@@ -104,7 +104,7 @@ def sums_are_no_updates(c: Chosen) -> str | None:
 
 def sums_are_sent_once(c: Chosen) -> str | None:
     """A second round has nothing to add, unless somebody comes late."""
-    moves = c.experiment.partition.join or c.experiment.partition.leave
+    moves = c.experiment.partition.join or c.experiment.partition.leave or c.experiment.growth.name != "none"
     if not c.method.trained and c.experiment.strategy.rounds > 1 and not moves:
         return (
             f"method.name = {c.name!r} is solved from sums, which clients send once: leave strategy.rounds out, or "
@@ -333,6 +333,79 @@ def only_some_settings_are_chosen(c: Chosen) -> str | None:
     return None
 
 
+def growth_needs_descriptions_as_rows(c: Chosen) -> str | None:
+    """A class can only come later where no parameter is about a class."""
+    if c.experiment.growth.name != "none" and not c.method.grows:
+        return (
+            f"growth.name = {c.experiment.growth.name!r} adds classes while the run trains, and method.name = "
+            f"{c.name!r} has parameters for each class or learns without descriptions: choose a method that scores "
+            "classes by their descriptions alone, for example gaussian or fedzsl"
+        )
+    return None
+
+
+def growth_needs_merging(c: Chosen) -> str | None:
+    """Only a merged model meets the classes of others."""
+    if c.experiment.growth.name != "none" and not c.merging:
+        return (
+            f"growth.name = {c.experiment.growth.name!r} is about classes that reach the merged model, and "
+            f"strategy.name = {c.experiment.strategy.name!r} merges nothing: choose another, for example fedavg"
+        )
+    return None
+
+
+def growth_goes_alone(c: Chosen) -> str | None:
+    """What is set up for the classes of the first round does not know those of the third."""
+    for section, name in c.named("attack", "screening", "defence", "privacy"):
+        if c.experiment.growth.name != "none":
+            return (
+                f"{section}.name = {name!r} is set up once, for classes that do not change, and growth.name = "
+                f"{c.experiment.growth.name!r} changes them: leave [{section}] or [growth] out"
+            )
+    return None
+
+
+def growth_reports_the_last_round(c: Chosen) -> str | None:
+    """Rounds with other classes cannot be compared."""
+    e = c.experiment
+    if e.growth.name != "none" and e.evaluation.selection != "last":
+        return (
+            f"growth.name = {e.growth.name!r} asks other questions in later rounds, so that no round can be chosen by "
+            f"evaluation.selection = {e.evaluation.selection!r}: set it to 'last'"
+        )
+    return None
+
+
+def growth_keeps_the_scale_of_descriptions(c: Chosen) -> str | None:
+    """A scaling that is fitted to the seen classes changes with them."""
+    e = c.experiment
+    fitted = [step for step in e.data.semantics if step in ("centre", "standard", "min-max")]
+    if e.growth.name != "none" and c.method.trained and fitted:
+        return (
+            f"data.semantics = {fitted} is fitted to the seen classes, which growth.name = {e.growth.name!r} changes "
+            f"while method.name = {c.name!r} trains: use l2 or nothing, or scale the descriptions beforehand"
+        )
+    return None
+
+
+def growth_knows_its_engine(c: Chosen) -> str | None:
+    """Worker processes are told the experiment, not the round's classes; parties bring classes, no plan does."""
+    e = c.experiment
+    if e.growth.name == "none" or not isinstance(e.engine, DistributedSettings):
+        return None
+    if e.engine.mode == "simulation":
+        return (
+            f"growth.name = {e.growth.name!r} is not there for engine.mode = 'simulation', whose worker processes know "
+            "the classes of the first round alone: set engine.name = 'in-process', or host a deployment"
+        )
+    if e.growth.arrive:
+        return (
+            "growth.arrive is for simulations: in a deployment a class arrives with the party that brings it, which "
+            "partition.join lets in later"
+        )
+    return None
+
+
 READING: Sequence[Callable[[Chosen], str | None]] = (
     sums_are_no_updates,
     sums_are_sent_once,
@@ -356,6 +429,12 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     only_some_settings_are_chosen,
     exclusive_peers_need_plain_means,
     sharing_needs_merging,
+    growth_needs_descriptions_as_rows,
+    growth_needs_merging,
+    growth_goes_alone,
+    growth_reports_the_last_round,
+    growth_keeps_the_scale_of_descriptions,
+    growth_knows_its_engine,
 )
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import NamedSettings, Settings
-from fedunseen.data import DataSettings, PartitionSettings
+from fedunseen.data import DataSettings, GrowthSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.registry import find
@@ -32,6 +32,7 @@ SECTIONS = (
     "data",
     "encoder",
     "partition",
+    "growth",
     "method",
     "strategy",
     "attack",
@@ -43,7 +44,7 @@ SECTIONS = (
     "run",
 )
 NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
-OPTIONAL = ("attack", "screening", "defence", "privacy")  # not written where they are "none"
+OPTIONAL = ("growth", "attack", "screening", "defence", "privacy")  # not written where they are "none"
 
 
 class RunSettings(Settings):
@@ -72,6 +73,7 @@ class Experiment(BaseModel):
     data: SerializeAsAny[DataSettings]
     encoder: SerializeAsAny[EncoderSettings]
     partition: PartitionSettings
+    growth: GrowthSettings
     method: SerializeAsAny[NamedSettings]
     strategy: SerializeAsAny[StrategySettings]
     attack: SerializeAsAny[NamedSettings]
@@ -148,6 +150,7 @@ class Experiment(BaseModel):
         kinds: dict[str, type[BaseModel]] = {
             **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
             "partition": PartitionSettings,
+            "growth": GrowthSettings,
             "privacy": PrivacySettings,
             "evaluation": EvaluationSettings,
             "run": RunSettings,
@@ -250,6 +253,13 @@ def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
         content = tree.get(section)
         if isinstance(content, dict) and isinstance(content.get(key), str):
             content[key] = str(folder / Path(content[key]).expanduser())
+    growth = tree.get("growth")
+    corrected = growth.get("corrected") if isinstance(growth, dict) else None
+    if isinstance(growth, dict) and isinstance(corrected, dict):
+        growth["corrected"] = {
+            key: str(folder / Path(value).expanduser()) if isinstance(value, str) else value
+            for key, value in corrected.items()
+        }
     encoder = tree.get("encoder")
     if isinstance(encoder, dict) and isinstance(weights := encoder.get("weights"), str) and (folder / weights).is_dir():
         encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub

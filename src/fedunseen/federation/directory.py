@@ -7,6 +7,7 @@
 ``model.safetensors``    the merged model of the chosen round
 ``scaling.safetensors``  what was fitted to scale features
 ``checkpoints/``         every state that a resume needs
+``spaces/``              of a class space that grows: its versions, by the round (from 0) in which each came into force
 ``result.json``          the final numbers and warnings; a run that has it is complete
 ``evaluation.safetensors``  what the report draws
 ``README.md``            the model card
@@ -73,6 +74,7 @@ class RunDirectory:
         self.result_path = path / "result.json"
         self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"
+        self.spaces = path / "spaces"
 
     def check(self, experiment: Mapping[str, Any], fingerprint: str, resume: bool) -> None:
         """Refuse a directory that holds something else, before anything is written.
@@ -229,7 +231,10 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def rewind(self, rounds: int) -> None:
-        """Forget the metrics and checkpoints after the first ``rounds`` rounds."""
+        """Forget the metrics, checkpoints and class spaces after the first ``rounds`` rounds."""
+        for path in self._space_files():
+            if int(path.stem) >= rounds:
+                path.unlink()
         for path in self._checkpoint_files():
             if int(path.stem) > rounds:
                 path.unlink()
@@ -245,6 +250,30 @@ class RunDirectory:
         write_tensors(self.checkpoints / f"{checkpoint.rounds:06d}.safetensors", tensors)
         for old in self._checkpoint_files()[:-_KEPT]:
             old.unlink()
+
+    def save_space(self, round: int, version: Mapping[str, Any]) -> None:
+        """Write the class space that is in force from ``round`` (counted from 0) on, unless it is there."""
+        path = self.spaces / f"{round:06d}.json"
+        if not path.exists():
+            self.spaces.mkdir(exist_ok=True)
+            write_json(path, version)
+
+    def space_before(self, rounds: int) -> dict[str, Any] | None:
+        """Read the class space in which the last of the first ``rounds`` rounds was trained; None if none is kept.
+
+        Raises:
+            RunDirectoryError: it is damaged.
+        """
+        found = [path for path in self._space_files() if int(path.stem) < rounds]
+        if not found:
+            return None
+        problem = f"{found[-1]} is damaged: restore it, or run the experiment again in another --out"
+        return _json(found[-1], problem, ("round", "classes"))
+
+    def _space_files(self) -> list[Path]:
+        """Return the versions of the class space, oldest first."""
+        found = [path for path in self.spaces.glob("*.json") if path.stem.isdecimal()]
+        return sorted(found, key=lambda path: int(path.stem))
 
     def _checkpoint_files(self) -> list[Path]:
         """Return the checkpoints, oldest first."""

@@ -15,7 +15,7 @@ from fedunseen.engines import Distributed, RoundResult
 from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole
 from fedunseen.federation.federation import Federation, State
 
-__all__ = ["Choice", "Judge", "Progress", "stalled", "train"]
+__all__ = ["Choice", "Growth", "Judge", "Progress", "stalled", "train"]
 
 
 class Progress(Protocol):
@@ -51,6 +51,19 @@ class Judge(Protocol):
         """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
 
 
+class Growth(Protocol):
+    """A class space that grows while a run trains: each version has a federation and a judge of its own."""
+
+    def at(self, rounds: int) -> tuple[Federation, Judge]:
+        """Return those with which the state after ``rounds`` rounds was made."""
+
+    def before(self, state: State) -> tuple[Federation, Judge, State]:
+        """Return those of the next round, and the state as one of that version."""
+
+    def line(self) -> dict[str, Any]:
+        """Return what a round's metrics say of the class space."""
+
+
 def train(
     federation: Federation,
     judge: Judge,
@@ -61,6 +74,7 @@ def train(
     stage: str = "training",
     observed: bool = False,
     stop_after: int | None = None,
+    growth: Growth | None = None,
 ) -> dict[str, Any]:
     """Run the rounds, from the newest checkpoint on, and return the final numbers.
 
@@ -74,15 +88,18 @@ def train(
         stage: what the rounds are for, in words.
         observed: let the judge write what only exists during a round, for the report.
         stop_after: end after so many rounds in a row without gain; None: run all of them.
+        growth: how the class space grows; it then says which federation and judge each round has.
 
     Raises:
         FedUnseenError: training diverged, or the checkpoint is of another model.
     """
-    state = federation.start()
-    order = list(state.params)
     checkpoint = directory.newest_checkpoint(federation.device)
     if checkpoint and (choice.round or 1) <= checkpoint.rounds and not is_whole(directory.model_path):
         checkpoint = None  # the model of the chosen round is lost: only training again makes it
+    if growth is not None:
+        federation, judge = growth.at(checkpoint.rounds if checkpoint else 0)
+    state = federation.start()
+    order = list(state.params)
     if checkpoint:
         _check_shapes(directory, checkpoint, state.params)
         params = {name: checkpoint.params[name] for name in order}
@@ -95,10 +112,14 @@ def train(
         if stalled([judge.merit(line) for line in lines], stop_after):
             break
         started = time.perf_counter()
+        if growth is not None:
+            federation, judge, state = growth.before(state)
         state, result = federation.round(state)
         models = federation.models(state)
         line = judge.measure(current, result, models, state.clients, choice)
         line |= federation.strategy.notes(state.server)
+        if growth is not None:
+            line |= growth.line()
         if result.dropped:
             line["dropped"] = {str(client): why for client, why in result.dropped.items()}
         if result.seconds:

@@ -88,6 +88,7 @@ class APN(MapMethod):
     """
 
     Settings = APNSettings
+    grows = True
 
     def __init__(self, settings: APNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

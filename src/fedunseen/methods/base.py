@@ -69,6 +69,7 @@ class Method:
         training_only: patterns of parameters that scoring does not read, so that they may stay with the clients.
         compares: its loss compares the client's model with that of all clients, or with ``settings.exclusive`` of all
             other clients. It finds that model under ``peers/`` in its context.
+        grows: classes may come while it is trained: no parameter is about a class, or :meth:`grown` adds what is.
         one_draw: a phase that runs before the round takes the same batches as the phases of the round.
         batched: its losses are pure functions, so that all clients of a round can train as one batch
             (``torch.func.vmap``). An instance has False also where its backbone is not pure.
@@ -97,6 +98,7 @@ class Method:
     private: ClassVar[tuple[str, ...]] = ()
     training_only: ClassVar[tuple[str, ...]] = ()
     compares: ClassVar[bool] = False
+    grows: ClassVar[bool] = False
     one_draw: ClassVar[bool] = False
     batched: bool = True
 
@@ -193,6 +195,13 @@ class Method:
             among: the classes to choose among.
             seed: the run's.
             real: training samples (n, ...) and their labels (n,), where one place has all of them.
+        """
+        return params
+
+    def grown(self, params: Params) -> Params:
+        """Return parameters of an earlier version of the class space as this one's; for a method that ``grows``.
+
+        The earlier version's classes are the first ones of this space, in the same order.
         """
         return params
 

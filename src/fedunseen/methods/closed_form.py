@@ -10,7 +10,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.sums import no_sums, statistics
+from fedunseen.methods.sums import no_sums, statistics, widened
 
 __all__ = ["ClosedForm"]
 
@@ -22,6 +22,7 @@ class ClosedForm(Method):
     """
 
     frozen = True
+    grows = True
 
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
@@ -34,6 +35,10 @@ class ClosedForm(Method):
     def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
         """Return the sums of a party's samples."""
         return statistics(inputs, labels, self.space)
+
+    def grown(self, params: Params) -> Params:
+        """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
+        return widened(params, self.space)
 
     def complete(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None

@@ -68,6 +68,7 @@ class FedZSL(Method):
     """Attribute regression with FedZSL's three local objectives (FedZSL Eq. 8)."""
 
     Settings = FedZSLSettings
+    grows = True
 
     def __init__(self, settings: FedZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

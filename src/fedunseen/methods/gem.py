@@ -62,6 +62,7 @@ class GEM(MapMethod):
     """
 
     Settings = GEMSettings
+    grows = True
 
     def __init__(self, settings: GEMSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

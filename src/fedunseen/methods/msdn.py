@@ -77,6 +77,7 @@ class MSDN(MapMethod):
     """
 
     Settings = MSDNSettings
+    grows = True
 
     def __init__(self, settings: MSDNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

@@ -36,7 +36,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
 
-__all__ = ["add", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked"]
+__all__ = ["add", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked", "widened"]
 
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
@@ -104,6 +104,29 @@ def no_sums(width: int, space: ClassSpace) -> Params:
         "total": torch.zeros(classes, width, dtype=torch.float64),
         "square": torch.zeros(width * (width + 1) // 2, dtype=torch.float64),
         "space": _hash(space),
+    }
+
+
+def widened(sums: Params, space: ClassSpace) -> Params:
+    """Return the sums as those of a class space that has grown: what the same samples give there, bit for bit.
+
+    Args:
+        sums: of a class space whose classes are the first ones of ``space``, whatever describes them.
+        space: the class space now.
+
+    Example:
+        >>> pets = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
+        >>> more = ClassSpace(("cat", "dog", "fox"), np.ones((3, 2)), ("fur", "bark"), [0, 2], [], [1])
+        >>> sums = statistics(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64), pets)
+        >>> widened(sums, more)["count"].tolist()
+        [5.0, 0.0, 0.0]
+    """
+    new = len(space.names) - len(sums["count"])
+    return {
+        **sums,
+        "count": torch.cat([sums["count"], sums["count"].new_zeros(new)]),
+        "total": torch.cat([sums["total"], sums["total"].new_zeros(new, sums["total"].shape[1])]),
+        "space": _hash(space).to(sums["space"].device),
     }
 
 

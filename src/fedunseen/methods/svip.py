@@ -108,6 +108,7 @@ class SVIP(MapMethod):
     """
 
     Settings = SVIPSettings
+    grows = True
 
     def __init__(self, settings: SVIPSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)

@@ -11,7 +11,7 @@ keep it and a resume can restore it. Neither side sees the other's: the server b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -189,6 +189,15 @@ class Strategy:
         weights = [step * weight for weight in self.reply_weights(replies)]
         merged = add_scaled(params, [reply.update for reply in replies], weights)
         return state, merged | self.merged_statistics(params, replies)
+
+    def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
+        """Return the server's state once the class space has grown.
+
+        Args:
+            state: of the class space before.
+            grown: makes parameters, or sums, of the class space before those of the one now.
+        """
+        return state
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Return what there is to say of the merge that made ``state``, as JSON values for ``metrics.jsonl``."""

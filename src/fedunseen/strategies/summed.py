@@ -8,7 +8,7 @@ are taken out of the state leaves a total that it was never part of, bit for bit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -61,6 +61,13 @@ class Summed(Wrapper):
     def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
         """Return a client's own sums."""
         return dict(update)
+
+    def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
+        """Give every client's sums the rows of the new classes: nobody has to send them again."""
+        found: Params = {}
+        for client, sums in kept_sums(state).items():
+            found |= under(f"client/{client}/", grown(sums))
+        return found
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Keep what clients have sent, and add up all that is kept, in client order.

@@ -17,7 +17,7 @@ What changes how updates look on their way (compression, masks that cancel in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -83,6 +83,10 @@ class Wrapper(Strategy):
         """As the inner strategy; the state returned is the inner strategy's alone."""
         inner, merged = self.inner.merge(within("inner/", state), params, replies, round)
         return under("inner/", inner), merged
+
+    def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
+        """As the inner strategy; the state returned is the inner strategy's alone."""
+        return under("inner/", self.inner.grown(within("inner/", state), grown))
 
     def notes(self, state: Params) -> dict[str, Any]:
         """As the inner strategy."""

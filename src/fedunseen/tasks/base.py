@@ -172,6 +172,7 @@ class Task(ABC):
         rounds: how many rounds are run.
 
     Attributes:
+        groups: name -> class ids, of a class space that grows: what accuracies are told apart by.
         name: what ``Method.task`` says.
         accuracies: the accuracies that a run reports, in percent; the first is the one to show where there is room for
             one. Of several seeds, mean and standard deviation are reported.
@@ -192,6 +193,7 @@ class Task(ABC):
         self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings, rounds: int
     ) -> None:
         self.federation, self.benchmark, self.evaluation, self.rounds = federation, benchmark, evaluation, rounds
+        self.groups: Mapping[str, NDArray[np.int64]] = {}
 
     # Before there is a federation.
 

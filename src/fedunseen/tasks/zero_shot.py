@@ -20,7 +20,7 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Candidates, Method
-from fedunseen.metrics import Answers, accuracies, best_factor
+from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies
 from fedunseen.tasks.base import (
     Classes,
     EvaluationSettings,
@@ -87,6 +87,8 @@ class ZeroShot(Task):
         plain = self._means(many, 0.0)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
         line["calibration_factor"] = factor
+        if self.groups:
+            line["stages"] = group_accuracies(many[0], self.groups, factor)
         line |= self.shared_lines(round, result)
         line |= threat_line(federation, round, result, models, factor)
         own_too = self.evaluation.clients
@@ -115,6 +117,10 @@ class ZeroShot(Task):
         names = (*self.accuracies, *(f"uncalibrated_{name}" for name in self.generalised), "calibration_factor")
         found = {name: lines[selected - 1][name] for name in names}
         found |= threat_result(self.federation, lines, selected)
+        if "stages" in lines[-1]:
+            found["stages"] = lines[-1]["stages"]
+            fallen = forgetting([line["stages"] for line in lines])
+            found["forgetting"] = {name: fall for name, fall in fallen.items() if name.startswith("from round ")}
         if self.federation.method.generates:
             real = "real seen and synthetic unseen features"
             found["gzsl_head"] = real if self.federation.strategy.pools else "synthetic features of all classes"

@@ -1,0 +1,377 @@
+"""A class space that grows: which classes are known, held, or held no more, from which round on.
+
+A version of the class space is in force from its round on, until the next one. The classes of a version come first in
+every later one, in the same order, so that a class keeps its id. A class is **seen** once somebody has held it, and
+stays seen when its last holder has left, because the model has learnt it. A known class that nobody has held yet is
+**unseen**.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from fedunseen.core.errors import DataError, ExperimentError, unknown
+from fedunseen.core.settings import Settings
+from fedunseen.data.benchmark import Benchmark
+from fedunseen.data.class_space import ClassSpace, check_semantics, read_classes
+from fedunseen.data.partition import NEVER, Partition
+from fedunseen.data.tables import composed
+
+__all__ = ["GrowthSettings", "Timeline", "Version", "described_as", "first_version", "next_version", "seen_through"]
+
+Ids = NDArray[np.int64]
+
+
+class GrowthSettings(Settings):
+    """The section ``[growth]``.
+
+    Example:
+        >>> GrowthSettings(name="unknown", arrive={"okapi": 3}).arrive
+        {'okapi': 3}
+    """
+
+    name: Literal["none", "described", "unknown"] = "none"
+    """`none`: every class is known from the start, and counts as seen if anybody ever holds it. `described`: every
+    class is known from the start, and is unseen until its first holder takes part. `unknown`: nobody knows a class that
+    clients hold until its first holder takes part; in a deployment, parties may bring classes of their own."""
+    arrive: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    """Class -> the first round, counted from 0, in which it is known; whoever holds it does not train on it before."""
+    corrected: dict[str, Path] = Field(default_factory=dict)
+    """Round ("3", counted from 0) -> CSV of classes that are described anew from that round on: name, attributes..."""
+
+    @model_validator(mode="after")
+    def _check(self) -> GrowthSettings:
+        for key in ("arrive", "corrected"):
+            if self.name == "none" and getattr(self, key):
+                raise ExperimentError(
+                    f"growth.{key} has no effect with growth.name = 'none': set growth.name to 'described' or 'unknown'"
+                )
+        for key in self.corrected:
+            if not key.isdecimal():
+                raise ExperimentError(f"growth.corrected: {key!r} is no round: write its number, counted from 0")
+        return self
+
+    def files(self) -> dict[int, Path]:
+        """Return round -> file of corrected descriptions, in the order of the rounds."""
+        return {round: self.corrected[str(round)].expanduser() for round in sorted(map(int, self.corrected))}
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """A class space from one round on, and how it differs from the version before.
+
+    Attributes:
+        round: the first in which it is in force, counted from 0.
+        space: the classes.
+        held: class -> the first round in which somebody held it.
+        left: the classes that nobody holds any more.
+        former: class -> what its earlier descriptions hash to (:func:`described_as`).
+        added, gained, corrected: the classes that are new, that have their first holder, and that are described anew.
+    """
+
+    round: int
+    space: ClassSpace
+    held: Mapping[str, int]
+    left: tuple[str, ...] = ()
+    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    gained: tuple[str, ...] = ()
+    corrected: tuple[str, ...] = ()
+
+    def hash(self) -> str:
+        """Return what the class space hashes to: the same for everybody who knows the same classes."""
+        return hashlib.sha256(json.dumps(self.space.hashes(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def groups(self) -> dict[str, Ids]:
+        """Return the ids of the classes by what a growing model is measured on.
+
+        ``new``: those that have their first holders since the last time that any had; ``old``: all other seen ones
+        that somebody holds; ``left``: those that nobody holds any more; ``unseen``: those that nobody has held yet;
+        ``from round R``: those whose first holder took part in round R, counted from 1.
+        """
+        place = {name: i for i, name in enumerate(self.space.names)}
+        rounds = sorted(set(self.held.values()))
+        newest = rounds[-1] if len(rounds) > 1 else None
+        found: dict[str, list[int]] = {"old": [], "new": [], "left": []}
+        for name, round in self.held.items():
+            where = "left" if name in self.left else "new" if round == newest else "old"
+            found[where].append(place[name])
+            found.setdefault(f"from round {round + 1}", []).append(place[name])
+        found["unseen"] = self.space.unseen.tolist()
+        return {name: np.sort(np.array(ids, dtype=np.int64)) for name, ids in found.items() if ids}
+
+    def line(self) -> dict[str, Any]:
+        """Return what a round's metrics say of the class space."""
+        space = self.space
+        found: dict[str, Any] = {
+            "since": self.round + 1,
+            "hash": self.hash(),
+            "known": len(space.names),
+            "seen": len(space.seen),
+            "unseen": len(space.unseen),
+        }
+        changes = {key: list(getattr(self, key)) for key in ("added", "gained", "corrected", "left")}
+        return found | {key: names for key, names in changes.items() if names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values; :meth:`from_dict` gives back the same bits."""
+        space = self.space
+        return {
+            "round": self.round,
+            "hash": self.hash(),
+            "classes": list(space.names),
+            "attributes": list(space.attribute_names),
+            "groups": {name: list(columns) for name, columns in space.attribute_groups.items()},
+            "semantics": space.semantics.tolist(),
+            "seen": space.seen.tolist(),
+            "validation": space.validation.tolist(),
+            "unseen": space.unseen.tolist(),
+            "held": dict(self.held),
+            "former": {name: list(hashes) for name, hashes in self.former.items()},
+            **{key: list(getattr(self, key)) for key in ("left", "added", "gained", "corrected")},
+        }
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Version:
+        """Read what :meth:`to_dict` gave.
+
+        Raises:
+            DataError: it is no class space, or not the one whose hash it names.
+        """
+        space = ClassSpace(
+            names=tuple(told["classes"]),
+            semantics=np.array(told["semantics"], dtype=np.float64).reshape(len(told["classes"]), -1),
+            attribute_names=tuple(told["attributes"]),
+            seen=np.array(told["seen"], dtype=np.int64),
+            validation=np.array(told["validation"], dtype=np.int64),
+            unseen=np.array(told["unseen"], dtype=np.int64),
+            attribute_groups={name: tuple(columns) for name, columns in told["groups"].items()},
+        )
+        former = {name: tuple(hashes) for name, hashes in told["former"].items()}
+        changes = {key: tuple(told[key]) for key in ("left", "added", "gained", "corrected")}
+        made = cls(int(told["round"]), space, dict(told["held"]), former=former, **changes)
+        if made.hash() != told["hash"]:
+            raise DataError("the class space is not the one whose hash it names")
+        return made
+
+
+def described_as(row: NDArray[np.float64]) -> str:
+    """Return what a description (attributes,) hashes to."""
+    return hashlib.sha256(np.ascontiguousarray(row, dtype=np.float64).tobytes()).hexdigest()[:16]
+
+
+def first_version(space: ClassSpace) -> Version:
+    """Return the class space as a file gives it, before it is known who holds what."""
+    return Version(-1, space, {})
+
+
+def next_version(
+    before: Version,
+    round: int,
+    *,
+    held: Iterable[str],
+    holders: Iterable[str],
+    added: Mapping[str, NDArray[np.float64]] | None = None,
+    corrected: Mapping[str, NDArray[np.float64]] | None = None,
+) -> Version:
+    """Return the class space from ``round`` (counted from 0) on.
+
+    Args:
+        before: the version before.
+        round: the first round of the new one.
+        held: names of the classes that somebody who takes part holds; they become seen.
+        holders: names of the classes that anybody holds who has not left.
+        added: new classes, in order: name -> description (attributes,).
+        corrected: known classes that are described anew.
+
+    Raises:
+        ExperimentError: no class would be seen, or none unseen.
+        DataError: a class has the name of a known one, or one that looks like it, or is described wrongly.
+    """
+    space, added, corrected = before.space, dict(added or {}), dict(corrected or {})
+    for name in added:
+        check_new_name(name, space.names)
+    names = (*space.names, *added)
+    place = {name: i for i, name in enumerate(names)}
+    if added:
+        check_semantics(list(added), np.stack(list(added.values())))
+    semantics = np.concatenate([space.semantics, *(row[None] for row in added.values())])
+    former = dict(before.former)
+    changed = {name: row for name, row in corrected.items() if not np.array_equal(row, semantics[place[name]])}
+    for name, row in changed.items():
+        former[name] = (*former.get(name, ()), described_as(semantics[place[name]]))
+        semantics[place[name]] = row
+    gained = [name for name in names if name in set(held) and name not in before.held]
+    first_held = {**before.held, **dict.fromkeys(gained, round)}
+    seen = np.array(sorted(place[name] for name in first_held), dtype=np.int64)
+    neither = np.setdiff1d(np.arange(len(space.names)), np.union1d(space.seen, space.unseen))
+    unseen = np.setdiff1d(np.arange(len(names)), np.union1d(seen, neither))
+    if not len(seen) or not len(unseen):
+        lacks = "is held by nobody" if not len(seen) else "has a holder, so that none is unseen"
+        raise ExperimentError(
+            f"in round {round} (counted from 0) every known class {lacks}: change [growth] or [partition], or describe "
+            "more classes"
+        )
+    space = replace(
+        space,
+        names=names,
+        semantics=semantics,
+        seen=seen,
+        validation=np.intersect1d(space.validation, seen),
+        unseen=unseen,
+    )
+    still = set(holders)
+    return Version(
+        round,
+        space,
+        first_held,
+        tuple(name for name in first_held if name not in still),
+        former,
+        tuple(added),
+        tuple(gained),
+        tuple(changed),
+    )
+
+
+def check_new_name(name: str, names: Iterable[str]) -> None:
+    """Refuse the name of a new class that looks like a known one.
+
+    Raises:
+        DataError: says both.
+    """
+    for other in names:
+        if composed(other).casefold() == composed(name).casefold():
+            raise DataError(
+                f"the new class {name!r} has the name of the known class {other!r}: leave it out if they are the same, "
+                "and otherwise give it another name"
+            )
+
+
+def seen_through(benchmark: Benchmark, space: ClassSpace) -> Benchmark:
+    """Return the samples of a benchmark as those of another class space: a version of its own, say.
+
+    Samples of classes that the space does not have get the label -1 and are in no split; those of a class that is
+    unseen there are test samples only. Sample ids and the features stay the same.
+    """
+    ids = {name: i for i, name in enumerate(space.names)}
+    place = np.array([ids.get(name, -1) for name in benchmark.space.names], dtype=np.int64)
+    labels = np.where(benchmark.labels < 0, -1, place[benchmark.labels])
+    tests = np.concatenate([benchmark.test_seen, benchmark.test_unseen])
+    return replace(
+        benchmark,
+        space=space,
+        labels=labels,
+        train=benchmark.train[np.isin(labels[benchmark.train], space.seen)],
+        test_seen=tests[np.isin(labels[tests], space.seen)],
+        test_unseen=tests[np.isin(labels[tests], space.unseen)],
+        part=True,
+    )
+
+
+class Timeline:
+    """The versions of a simulation's class space: they follow from the settings and from who holds what.
+
+    Args:
+        settings: the section ``[growth]``.
+        benchmark: all classes and samples.
+        partition: who holds which training samples, and in which rounds a client takes part.
+
+    Raises:
+        ExperimentError: a class of ``arrive`` does not exist, or nothing ever changes.
+    """
+
+    def __init__(self, settings: GrowthSettings, benchmark: Benchmark, partition: Partition) -> None:
+        self.settings, self.benchmark, self.partition = settings, benchmark, partition
+        names = benchmark.space.names
+        known = np.zeros(len(names), dtype=np.int64)
+        counts = partition.counts(benchmark.labels, len(names)) > 0  # (clients, classes)
+        first = np.where(counts, partition.first[:, None], NEVER).min(0)
+        self.last = np.where(counts, partition.last[:, None], -1).max(0)
+        if settings.name == "unknown":
+            seen = benchmark.space.seen
+            known[seen] = first[seen]
+        for name, round in settings.arrive.items():
+            if name not in names:
+                raise ExperimentError("growth.arrive: " + unknown("class", name, names))
+            known[names.index(name)] = round
+        there = np.maximum(partition.first[:, None], known[None])  # from when on a client can train on a class
+        self.held = np.where(counts & (there < partition.last[:, None]), there, NEVER).min(0)
+        self.known = np.where(known == NEVER, NEVER, known)
+        holder = np.where(counts & (there == self.held[None]), np.arange(len(counts))[:, None], len(counts)).min(0)
+        holder[self.held > self.known] = -1  # it arrives as a description alone
+        self.order = [int(c) for c in np.lexsort((np.arange(len(names)), holder, self.known))]
+        if not self.rounds()[1:]:
+            raise ExperimentError(
+                f"growth.name = {settings.name!r}, but every class has its holder in round 0 and none arrives later: "
+                "set partition.join or growth.arrive, or leave [growth] out"
+            )
+
+    def rounds(self) -> list[int]:
+        """Return the rounds (counted from 0) in which something may change, and round 0."""
+        found = {0, *self.known.tolist(), *self.held.tolist(), *self.last.tolist(), *self.settings.files()}
+        return sorted(round for round in found if 0 <= round < NEVER)
+
+    def version(self, round: int) -> Version:
+        """Return the version that is in force in ``round``, counted from 0.
+
+        Raises:
+            ExperimentError: no class would be seen, or none unseen; or a correction is of a class that nobody knows.
+        """
+        space, names = self.benchmark.space, self.benchmark.space.names
+        files = self.settings.files()
+        version: Version | None = None
+        for now in (some for some in self.rounds() if some <= round):
+            before = () if version is None else version.space.names
+            new = [c for c in self.order if self.known[c] <= now and names[c] not in before]
+            if version is None:
+                new.sort()
+                version = first_version(_only(space, new))
+                new = []
+            corrected = _corrections(files[now], version.space, now) if now in files else {}
+            version = next_version(
+                version,
+                now,
+                held=[names[c] for c in np.flatnonzero(self.held <= now)],
+                holders=[names[c] for c in np.flatnonzero(self.last > now)],
+                added={names[c]: space.semantics[c] for c in new},
+                corrected=corrected,
+            )
+        assert version is not None
+        return version
+
+
+def _only(space: ClassSpace, ids: list[int]) -> ClassSpace:
+    """Return a class space with some of the classes, in the order given."""
+    place = {c: i for i, c in enumerate(ids)}
+
+    def kept(split: Ids) -> Ids:
+        return np.array([place[c] for c in split.tolist() if c in place], dtype=np.int64)
+
+    return replace(
+        space,
+        names=tuple(space.names[c] for c in ids),
+        semantics=space.semantics[ids],
+        seen=kept(space.seen),
+        validation=kept(space.validation),
+        unseen=kept(space.unseen),
+    )
+
+
+def _corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
+    names, rows = read_classes(path, space)
+    for name in names:
+        if name not in space.names:
+            raise ExperimentError(
+                f"growth.corrected: {path} describes the class {name!r}, which nobody knows before round {round} "
+                "(counted from 0): leave it out, or correct it later"
+            )
+    return dict(zip(names, rows, strict=True))

@@ -1,0 +1,278 @@
+"""Classes that come and go while a run trains: before they come, the bits are those of a run without them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import run
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.data import Partition
+from fedunseen.data.growth import GrowthSettings, Timeline, Version, first_version, next_version, seen_through
+from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.federation.directory import RunDirectory
+
+QUIET = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}
+GROWS = {**QUIET, "growth.name": "unknown", "partition.join": {"2": 2}, "data.features": ["l2"]}
+CLOSED = {**GROWS, "method.name": "gaussian", "method.shrinkage": 0.1, "strategy.rounds": 4}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def grown(make, tmp_path_factory):
+    """A run of the closed form in which client 2 brings its classes in round 3."""
+    return run(make(CLOSED), tmp_path_factory.mktemp("grown") / "run")
+
+
+@pytest.fixture(scope="module")
+def trained(make, tmp_path_factory):
+    return run(make(GROWS), tmp_path_factory.mktemp("trained") / "run")
+
+
+def everything(experiment):
+    benchmark = load_data(experiment, 0)
+    return benchmark, partition_of(experiment, benchmark, 0)
+
+
+def test_the_model_of_classes_that_came_late_is_that_of_all_from_the_start(grown):
+    """The slow way: one round in which everybody takes part and every class is known, in the order of their coming."""
+    benchmark, partition = everything(grown.experiment)
+    through = seen_through(benchmark, grown.space)
+    always = Partition.of(partition.clients).restricted_to(through.train)
+    federation = assemble(grown.experiment, through, always, scaler=grown.scaler, whole=False)
+    state, _ = federation.round(federation.start())
+    assert same(federation.models(state)[0], dict(grown.params))
+    assert len(grown.space.names) == 12 > grown.metrics[0]["space"]["known"]
+
+
+def test_before_a_class_comes_nothing_knows_of_it(trained, make, folder, tmp_path):
+    """Two rounds of the run are those of a benchmark that never had the later classes."""
+    first = Version.from_dict(json.loads((trained.path / "spaces" / "000000.json").read_text()))
+    later = set(trained.space.names) - set(first.space.names)
+    assert later
+    assert trained.space.names[: len(first.space.names)] == first.space.names
+    poor = tmp_path / "poor"
+    shutil.copytree(folder, poor)
+    arrays = dict(np.load(folder / "features.npz"))
+    every = [line.split(",")[0] for line in (folder / "classes.csv").read_text("utf-8").splitlines()[1:]]
+    kept = ~np.isin(np.array(every)[arrays["labels"]], list(later))
+    ids = np.array([list(first.space.names).index(name) if name not in later else -1 for name in every])
+    arrays = {**{key: arrays[key][kept] for key in ("features", "split")}, "labels": ids[arrays["labels"][kept]]}
+    np.savez(poor / "features.npz", **arrays)
+    lines = (poor / "classes.csv").read_text("utf-8").splitlines()
+    (poor / "classes.csv").write_text("".join(f"{x}\n" for x in lines if x.split(",")[0] not in later), "utf-8")
+    benchmark, partition = everything(trained.experiment)
+    holders = tmp_path / "holders.csv"
+    rows = [
+        f"{name},{k}\n"
+        for k, own in enumerate(partition.clients)
+        for name in sorted({benchmark.space.names[c] for c in benchmark.labels[own]} - later)
+    ]
+    holders.write_text("class,client\n" + "".join(rows), "utf-8")
+    deal = {"partition.kind": "file", "partition.file": str(holders), "partition.clients": 2}
+    alone = run(
+        make({**QUIET, **deal, "data.features": ["l2"], "data.root": str(poor), "strategy.rounds": 2}), tmp_path / "run"
+    )
+    for one, other in zip(alone.metrics, trained.metrics, strict=False):
+        for key in ("losses", "zsl", "gzsl_harmonic", "bytes_up"):
+            assert one[key] == other[key], key
+
+
+def test_the_merged_model_stays_when_classes_come(trained, make, tmp_path):
+    """A round of the later federation, from the parameters of the earlier one, is the run's third round."""
+    short = run(make({**GROWS, "strategy.rounds": 3}), tmp_path / "three")
+    before = RunDirectory(short.path)
+    (tmp_path / "three" / "checkpoints" / "000003.safetensors").unlink()
+    checkpoint = before.newest_checkpoint(torch.device("cpu"))
+    assert checkpoint.rounds == 2
+    benchmark, partition = everything(short.experiment)
+    through = seen_through(benchmark, short.space)
+    federation = assemble(
+        short.experiment, through, partition.restricted_to(through.train), scaler=short.scaler, whole=False
+    )
+    told = federation.engine.round(2, checkpoint.state, checkpoint.params, checkpoint.client_states, [0, 1, 2])
+    assert same(told.params, dict(short.params))
+
+
+@pytest.mark.parametrize("settings", [CLOSED, {**GROWS, "strategy.name": "scaffold"}], ids=["closed form", "scaffold"])
+@pytest.mark.parametrize("last", [2, 3])
+def test_a_run_that_ends_in_any_round_goes_on_to_the_same_bits(make, tmp_path, settings, last, grown):
+    class Ended(Exception):
+        """The run ends here."""
+
+    def end(stage, round, rounds, line):
+        if round == last:  # before or after the class space has grown
+            raise Ended
+
+    whole = grown if settings is CLOSED else run(make(settings), tmp_path / "whole")
+    with pytest.raises(Ended):
+        run(make(settings), tmp_path / "run", progress=end)
+    again = run(make(settings), tmp_path / "run", resume=True)
+    assert same(dict(again.params), dict(whole.params))
+    strip = [{key: value for key, value in line.items() if key != "seconds"} for line in again.metrics]
+    assert strip == [{key: value for key, value in line.items() if key != "seconds"} for line in whole.metrics]
+
+
+def test_accuracies_are_told_apart_by_when_classes_came(grown):
+    before, after = grown.metrics[1], grown.metrics[2]
+    assert before["stages"].keys() == {"old", "from round 1", "unseen"}
+    assert after["stages"].keys() == {"old", "new", "from round 1", "from round 3", "unseen"}
+    assert after["space"]["since"] == 3
+    assert after["space"]["known"] == 12
+    assert len(after["space"]["added"]) == 12 - before["space"]["known"] > 0
+    assert after["space"]["added"] == after["space"]["gained"]
+    assert after["stages"]["from round 1"] == after["stages"]["old"]
+    # All seen classes count the same: their accuracy is the mean over the groups.
+    seen = after["space"]["seen"]
+    new = len(after["space"]["gained"])
+    mean = (after["stages"]["old"] * (seen - new) + after["stages"]["new"] * new) / seen
+    assert mean == pytest.approx(after["gzsl_seen"])
+    fallen = before["stages"]["from round 1"] - grown.metrics[-1]["stages"]["from round 1"]
+    assert grown.result["forgetting"]["from round 1"] == pytest.approx(max(fallen, 0.0))
+
+
+def test_a_described_class_is_unseen_until_somebody_holds_it(make, tmp_path):
+    done = run(make({**CLOSED, "growth.name": "described", "partition.leave": {"0": 3}}), tmp_path / "run")
+    spaces = [line["space"] for line in done.metrics]
+    assert [space["known"] for space in spaces] == [12] * 4
+    assert spaces[0]["unseen"] == 4 + len(spaces[2]["gained"])
+    assert spaces[2]["unseen"] == 4
+    assert "added" not in spaces[2]
+    assert spaces[3]["left"]
+    assert set(spaces[3]["left"]).isdisjoint(spaces[2]["gained"])
+    assert spaces[3]["seen"] == spaces[2]["seen"]  # the model has learnt them
+    assert "left" in done.metrics[3]["stages"]
+
+
+def test_a_class_arrives_at_a_client_that_has_long_been_there(make, tmp_path):
+    """And a class that nobody holds becomes known later, as a description alone."""
+    settings = {**CLOSED, "partition.join": {}, "growth.arrive": {"d": 1, "k": 2}}
+    done = run(make(settings), tmp_path / "run")
+    spaces = [line["space"] for line in done.metrics]
+    assert [space["known"] for space in spaces] == [10, 11, 12, 12]
+    assert (spaces[1]["added"], spaces[1]["gained"]) == (["d"], ["d"])
+    assert spaces[2]["added"] == ["k"]
+    assert "gained" not in spaces[2]
+    assert done.space.names[-2:] == ("d", "k")
+    assert bool(done.params["count"][10] > 0)
+    assert not bool(done.params["count"][11] > 0)
+
+
+def test_a_corrected_description_holds_from_its_round_on(make, folder, tmp_path):
+    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
+    header = lines[0].replace("split,", "")
+    (tmp_path / "better.csv").write_text(f"{header}\nd,0.9,0.1,0.9,0.1,0.9,0.1\n", "utf-8")
+    settings = {**CLOSED, "partition.join": {}, "growth.name": "described", "strategy.rounds": 2}
+    done = run(make({**settings, "growth.corrected": {"1": str(tmp_path / "better.csv")}}), tmp_path / "run")
+    assert done.space.semantics[3].tolist() == [0.9, 0.1, 0.9, 0.1, 0.9, 0.1]
+    assert done.metrics[1]["space"]["corrected"] == ["d"]
+    # The slow way: a folder that has described the class so all along.
+    lines[4] = "d,seen,0.9,0.1,0.9,0.1,0.9,0.1"
+    shutil.copytree(folder, tmp_path / "data")
+    (tmp_path / "data" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    plain = {
+        **QUIET,
+        "method.name": "gaussian",
+        "method.shrinkage": 0.1,
+        "data.features": ["l2"],
+        "data.root": str(tmp_path / "data"),
+    }
+    assert same(dict(run(make({**plain, "strategy.rounds": 1}), tmp_path / "plain").params), dict(done.params))
+
+
+def test_the_stored_class_space_is_the_one_in_force(grown):
+    stored = sorted((grown.path / "spaces").iterdir())
+    assert [path.name for path in stored] == ["000000.json", "000002.json"]
+    last = Version.from_dict(json.loads(stored[-1].read_text()))
+    assert last.hash() == grown.metrics[-1]["space"]["hash"]
+    assert last.space.hashes() == grown.space.hashes()
+
+
+def test_a_damaged_class_space_is_refused(grown, make, tmp_path):
+    def end(stage, round, rounds, line):
+        if round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(make(CLOSED), tmp_path / "run", progress=end)
+    path = tmp_path / "run" / "spaces" / "000002.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "semantics": [[2 * x for x in row] for row in told["semantics"]]}))
+    with pytest.raises(RunDirectoryError) as error:
+        run(make(CLOSED), tmp_path / "run", resume=True)
+    assert str(error.value) == (
+        f"{tmp_path / 'run' / 'spaces'} holds a damaged class space: restore it, or run the experiment again in "
+        "another --out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"partition.join": {}},
+            "growth.name = 'unknown', but every class has its holder in round 0 and none arrives later: set "
+            "partition.join or growth.arrive, or leave [growth] out",
+        ),
+        ({"growth.arrive": {"dd": 1}}, "growth.arrive: unknown class 'dd'"),
+        (
+            {"growth.arrive": {"i": 1, "j": 1, "k": 1, "l": 1}},
+            "in round 0 (counted from 0) every known class has a holder, so that none is unseen: change [growth] or "
+            "[partition], or describe more classes",
+        ),
+        (
+            {"growth.corrected": {"1": "missing.csv"}},
+            "growth.corrected: missing.csv cannot be read (No such file or directory): name a CSV file",
+        ),
+    ],
+)
+def test_what_cannot_grow_is_refused_before_anything_is_written(make, tmp_path, settings, sentence):
+    with pytest.raises(ExperimentError) as error:
+        run(make({**CLOSED, **settings}), tmp_path / "run")
+    assert str(error.value).startswith(sentence)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_correction_of_a_class_that_nobody_knows_is_refused(make, folder, tmp_path):
+    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
+    last = run_names(make)[-1]
+    (tmp_path / "c.csv").write_text(f"{lines[0].replace('split,', '')}\n{last},1,0,0,0,0,0\n", "utf-8")
+    with pytest.raises(ExperimentError) as error:
+        run(make({**CLOSED, "growth.corrected": {"1": str(tmp_path / "c.csv")}}), tmp_path / "run")
+    assert str(error.value) == (
+        f"growth.corrected: {tmp_path / 'c.csv'} describes the class {last!r}, which nobody knows before round 1 "
+        "(counted from 0): leave it out, or correct it later"
+    )
+
+
+def run_names(make):
+    experiment = make(CLOSED)
+    benchmark, partition = everything(experiment)
+    return Timeline(experiment.growth, benchmark, partition).version(9).space.names
+
+
+def test_settings_that_have_no_effect_are_refused(make):
+    with pytest.raises(ExperimentError) as error:
+        make({"growth.arrive": {"d": 1}})
+    assert str(error.value) == (
+        "growth.arrive has no effect with growth.name = 'none': set growth.name to 'described' or 'unknown'"
+    )
+    with pytest.raises(ExperimentError) as error:
+        GrowthSettings(name="unknown", corrected={"soon": "x.csv"})
+    assert str(error.value) == "growth.corrected: 'soon' is no round: write its number, counted from 0"
+
+
+def test_a_new_class_with_the_name_of_an_old_one_is_refused(make):
+    space = load_data(make(CLOSED), 0).space
+    held = list(space.names[:3])
+    with pytest.raises(DataError) as error:
+        next_version(first_version(space), 0, held=held, holders=held, added={"Two words": np.ones(6)})
+    assert str(error.value) == (
+        "the new class 'Two words' has the name of the known class 'two words': leave it out if they are the same, and "
+        "otherwise give it another name"
+    )
