@@ -1,4 +1,8 @@
-"""What the tests of the service share: finished runs, and a client that speaks to the service in this process."""
+"""What the tests of the service share: finished runs, a client in this process, and a real browser."""
+
+import shutil
+import socket
+import threading
 
 import pytest
 from fastapi.testclient import TestClient
@@ -6,6 +10,12 @@ from fastapi.testclient import TestClient
 from fedunseen import Experiment, load_run, run
 from fedunseen.serve import Recogniser
 from fedunseen.serve.app import create_app
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +76,69 @@ def client():
         return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def served_app():
+    """Serve an application in a thread; return where."""
+    import uvicorn
+
+    running = []
+
+    def start(app):
+        listening = socket.socket()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        running.append((server, thread, listening))
+        return f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+    yield start
+    for server, thread, listening in running:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+@pytest.fixture
+def served(served_app):
+    """Serve a run in a thread; return where."""
+    return lambda path, **options: served_app(create_app(Recogniser(load_run(path)), **options))
+
+
+@pytest.fixture
+def opened(browser):
+    """Open a page; nothing may go wrong on it, and nothing may be asked of another place."""
+    contexts, wrong = [], []
+
+    def visit(url, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on(
+            "request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
+        )
+        page.goto(url)
+        page.wait_for_selector("#work:not([hidden]), #login:not([hidden])")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []

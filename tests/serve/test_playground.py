@@ -1,82 +1,10 @@
 """The page of the service in a real browser: drawing, adding a class, undo, keyboard, telephone."""
 
 import os
-import shutil
-import socket
-import threading
 
 import pytest
 
 from fedunseen import load_run
-from fedunseen.serve import Recogniser
-from fedunseen.serve.app import create_app
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def served():
-    """Serve a run in a thread; return where."""
-    import uvicorn
-
-    running = []
-
-    def start(path, **options):
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        app = create_app(Recogniser(load_run(path)), **options)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
-        thread = threading.Thread(target=server.run, args=([listening],))
-        thread.start()
-        running.append((server, thread, listening))
-        return f"http://127.0.0.1:{listening.getsockname()[1]}/"
-
-    yield start
-    for server, thread, listening in running:
-        server.should_exit = True
-        thread.join()
-        listening.close()
-
-
-@pytest.fixture
-def opened(browser):
-    """Open a page; nothing may go wrong on it, and nothing may be asked of another place."""
-    contexts, wrong = [], []
-
-    def visit(url, **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
-        )
-        page.goto(url)
-        page.wait_for_selector("#work:not([hidden]), #login:not([hidden])")
-        return page
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert wrong == []
 
 
 def best(page, name):

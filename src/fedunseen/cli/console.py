@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedunseen.cli.completion import presets, settings
+from fedunseen.cli.logs import tell
+
 __all__ = ["ExperimentName", "Json", "Out", "Overrides", "Resume", "RunPath", "Track", "overrides_of", "say"]
 
-ExperimentName = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name, or a TOML file.")]
+ExperimentName = Annotated[
+    str, typer.Argument(metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets)
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting, for example strategy.rounds=10; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace a setting, for example strategy.rounds=10; repeatable.",
+        autocompletion=settings,
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
@@ -25,7 +34,7 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")
 def say(*lines: str) -> None:
     """Print for people: to standard error, so that standard output carries results alone."""
     for line in lines:
-        print(line, file=sys.stderr, flush=True)
+        tell(line)
 
 
 def overrides_of(texts: list[str] | None) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import fcntl
 import json
 import logging
 import signal
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from fedunseen.cli.completion import settings
+from fedunseen.cli.console import ExperimentName, say
+from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
+from fedunseen.cli.health import Status
+from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 
@@ -44,13 +47,14 @@ def certs(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} is not an empty folder: choose another --out")
     carrier(_engine(engine)).certificates(out, _address(address)[0], names, days)
-    _say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
+    say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
 
 
 def host(
-    experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A preset's name or a TOML file.")],
+    experiment: ExperimentName,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: engine.quorum=2")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: engine.quorum=2", autocompletion=settings),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
@@ -63,6 +67,12 @@ def host(
         list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")
     ] = None,
     parties: Annotated[str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")] = None,
+    dashboard: Dashboard = False,
+    dashboard_at: DashboardAt = None,
+    dashboard_token_file: TokenFile = None,
+    dashboard_certificate: Certificate = None,
+    dashboard_key: Key = None,
+    log_format: LogFormat = Format.text,
     as_json: Json = False,
 ) -> None:
     """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
@@ -76,13 +86,15 @@ def host(
     from fedunseen.experiment.schema import parse_override
     from fedunseen.experiment.tracking import tracked
 
+    speak(log_format)
+    door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     told: dict[str, Any] = dict(parse_override(text) for text in overrides or [])
     name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
     at, port = _address(address)
     chosen = Experiment.load(experiment, {"engine.name": name, **told, "partition.clients": len(names)})
     deployed = {"engine.mode": "deployment"}
     if chosen.evaluation.selection == "validation" and "evaluation.selection" not in told:
-        _say(
+        say(
             "note: a deployment chooses nothing unless it is told to: evaluation.selection is 'last'; --set "
             "evaluation.selection=validation takes samples of validation classes at the coordinator, and a second run"
         )
@@ -96,16 +108,17 @@ def host(
 
     @contextmanager
     def meet() -> Iterator[Meeting]:
-        with _logged(place.folder), carrier(name).host(place) as link:
+        with logged(place.folder), carrier(name).host(place) as link:
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
             yield Meeting(link, members)
 
-    with _terminable(), roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
-        done = run_experiment(chosen, out, resume, hear, meet)
-    from fedunseen.report import write_report
+    with _terminable(), watched(door, chosen, out) as watch:
+        with roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
+            done = run_experiment(chosen, out, resume, both(watch, hear), meet, watch.meet if watch else None)
+        from fedunseen.report import write_report
 
-    report = write_report(done)
-    _say(f"run:    {done.path}", f"report: {report}")
+        report = write_report(done)
+    say(f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 
@@ -124,6 +137,7 @@ def join(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
     ] = None,
+    log_format: LogFormat = Format.text,
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
@@ -133,6 +147,7 @@ def join(
     from fedunseen.experiment.registry import carrier
     from fedunseen.experiment.schema import parse_override
 
+    speak(log_format)
     at, port = _address(address)
     own = dict(parse_override(text) for text in overrides or [])
     if stray := [key for key in own if key.split(".")[0] not in ("data", "run", "encoder", "engine", "method")]:
@@ -149,12 +164,12 @@ def join(
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
     state = state or Path(f"fedunseen-{who}")
-    with _terminable(), _alone(state):
+    with _terminable(), _alone(state), logged(None, Status(state)):
         held = PartyData(data, own)
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
-        _say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
-        party = Party(held.prepare, state, lambda line: _say(f"{time.strftime('%H:%M:%S')} {line}"), {"DATA": data})
+        say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
+        party = Party(held.prepare, state, _log.info, {"DATA": data})
         carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
     if party.error is not None:
         raise party.error
@@ -220,10 +235,10 @@ def _terminable() -> Iterator[None]:
     try:
         yield
     except Terminated:
-        _say("ended by SIGTERM")
+        say("ended by SIGTERM")
         raise SystemExit(128 + signal.SIGTERM) from None
     except KeyboardInterrupt:
-        _say("interrupted")
+        say("interrupted")
         raise SystemExit(128 + signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -242,27 +257,3 @@ def _alone(state: Path) -> Iterator[None]:
                 f"{state} is in use by another process: this party has joined already, or give another --state"
             ) from None
         yield
-
-
-@contextmanager
-def _logged(folder: Path) -> Iterator[None]:
-    """Say what happens on standard error, and write it to ``federation.log``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.StreamHandler(sys.stderr),
-        logging.FileHandler(folder / "federation.log", encoding="utf-8"),
-    ]
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        _log.addHandler(handler)
-    _log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            _log.removeHandler(handler)
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        print(line, file=sys.stderr, flush=True)

@@ -16,10 +16,13 @@ import typer.core
 from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
 from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, RunPath, Track, overrides_of, say
+from fedunseen.cli.dashboard import Dashboard, DashboardAt, both, door_of, watched
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
+from fedunseen.cli.health import health
 from fedunseen.cli.init import init
 from fedunseen.cli.learn import forget, learn, sums
+from fedunseen.cli.logs import Format, LogFormat, speak
 from fedunseen.cli.new import new
 from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
@@ -36,7 +39,6 @@ app = typer.Typer(
     name="fedunseen",
     help="Federated learning that recognises classes which nobody holds.",
     invoke_without_command=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -86,6 +88,9 @@ def run(
     out: Out = None,
     resume: Resume = False,
     track: Track = None,
+    dashboard: Dashboard = False,
+    dashboard_at: DashboardAt = None,
+    log_format: LogFormat = Format.text,
     as_json: Json = False,
 ) -> None:
     """Run an experiment."""
@@ -95,21 +100,26 @@ def run(
     from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.tracking import tracked
 
+    speak(log_format)
+    door = door_of(dashboard, dashboard_at)
     chosen = Experiment.load(experiment, overrides_of(overrides))
     if out is None and not resume:
         out = free_directory(chosen)
     if resume and out is not None and not (out / "manifest.json").exists():
         say(f"note: {out} holds no run yet: starting a new one")
     try:
-        with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as hear:
-            done = run_experiment(chosen, out, resume, hear)
+        with watched(door, chosen, out or Path()) as watch:
+            with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as hear:
+                done = run_experiment(chosen, out, resume, both(watch, hear), present=watch.meet if watch else None)
+            # Figures take a second to import: not before they are needed.
+            from fedunseen.report import write_card, write_report
+
+            report = write_report(done)
+            write_card(done)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         _fail(f"interrupted: go on with the same command and --out {out} --resume", 130)
-    from fedunseen.report import write_card, write_report  # figures take a second to import: not before they are needed
     from fedunseen.report.parts import stopped
 
-    report = write_report(done)
-    write_card(done)
     ended = [text.strip()] if (text := stopped(done.result)) else []
     say(done.headline(), *ended, *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
     if as_json:
@@ -239,6 +249,7 @@ app.command()(sweeps)
 app.command()(certs)
 app.command()(host)
 app.command()(join)
+app.command()(health)
 
 
 @app.command()
@@ -339,6 +350,7 @@ def _fail(message: str, code: int) -> NoReturn:
 def main() -> None:
     """Run the command; what the user can mend is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
+    speak(Format.text)
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
         # cores have other work too, long spinning makes a run of many small operations several times slower.

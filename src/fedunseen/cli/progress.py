@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,9 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bars
 
 from fedunseen.cli.console import say
+from fedunseen.cli.logs import is_json, logged
 from fedunseen.experiment import Progress
+from fedunseen.experiment.tracking import scalars
 
-__all__ = ["live_progress", "state"]
+__all__ = ["live_progress", "numbers", "state"]
 
 EVERY = 20.0  # seconds between two lines
 
@@ -24,12 +27,23 @@ EVERY = 20.0  # seconds between two lines
 def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
     """Yield what hears of every round and shows it on standard error.
 
-    On a terminal that is a bar for each stage. Elsewhere (a file, a pipe, a batch system) it is a line, at most one
-    every 20 seconds: a short run says nothing there.
+    On a terminal that is a bar for each stage. With ``--log-format json`` it is a line a round. Elsewhere (a file, a
+    pipe, a batch system) it is a line, at most one every 20 seconds: a short run says nothing there.
 
     Args:
         clock: returns seconds.
     """
+    if is_json():
+        log = logging.getLogger("fedunseen.federation")
+
+        def write(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+            if line is not None:
+                words = f"{stage}: round {round} of {rounds}  {state(line)}"
+                log.info(words, extra={"fields": numbers(stage, line)})
+
+        with logged():
+            yield write
+        return
     if not sys.stderr.isatty():
         last = clock()
 
@@ -54,6 +68,16 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
             bars.update(tasks[stage], completed=round, state=state(line))
 
         yield hear
+
+
+def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a round's numbers for a log that machines read.
+
+    Example:
+        >>> numbers("training", {"round": 2, "zsl": 33.3, "losses": {"loss": 1.25}})
+        {'stage': 'training', 'round': 2, 'numbers': {'zsl': 33.3, 'losses/loss': 1.25}}
+    """
+    return {"stage": stage, "round": line["round"], "numbers": scalars(line)}
 
 
 def state(line: Mapping[str, Any] | None) -> str:

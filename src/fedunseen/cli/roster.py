@@ -12,7 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.table import Table
 
-from fedunseen.cli.progress import state
+from fedunseen.cli.logs import is_json
+from fedunseen.cli.progress import numbers, state
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.experiment import Progress
 
@@ -42,7 +43,7 @@ class Roster:
 @contextmanager
 def roster(parties: Sequence[Member]) -> Iterator[Progress]:
     """Yield what hears of every round: a live table on a terminal, a line a round elsewhere."""
-    if not sys.stderr.isatty():
+    if is_json() or not sys.stderr.isatty():
         yield _say_round
         return
     shown = Roster(parties)
@@ -56,4 +57,4 @@ def roster(parties: Sequence[Member]) -> Iterator[Progress]:
 
 def _say_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
     if line is not None:
-        _log.info("round %d of %d: %s", round, rounds, state(line).strip())
+        _log.info("round %d of %d: %s", round, rounds, state(line).strip(), extra={"fields": numbers(stage, line)})

@@ -52,6 +52,9 @@ SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head"
 Meet = Callable[[], AbstractContextManager[Meeting]]
 """Opens the link to the parties of a deployment."""
 
+Present = Callable[[Sequence[Member]], None]
+"""Hears who the clients are, once they are known."""
+
 
 def run(
     experiment: Experiment,
@@ -59,6 +62,7 @@ def run(
     resume: bool = False,
     progress: Progress | None = None,
     meeting: Meet | None = None,
+    present: Present | None = None,
 ) -> Run:
     """Run an experiment and return it, as :func:`load_run` would.
 
@@ -68,6 +72,8 @@ def run(
         resume: go on with the run that ``out`` holds.
         progress: called after every round.
         meeting: opens the link to the parties of a deployment, once everything else has been checked.
+        present: called before the first round with who the clients are and how much each holds. Those of a deployment
+            change while it runs: who is connected, say.
 
     Raises:
         FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
@@ -86,7 +92,7 @@ def run(
     hear = progress or (lambda stage, round, rounds, line: None)
     _check_engine(experiment, meeting)
     if experiment.run.seeds > 1:
-        return _run_seeds(experiment, path, resume, hear)
+        return _run_seeds(experiment, path, resume, hear, present)
     started = time.perf_counter()
     benchmark = load_data(experiment, experiment.run.seed)
     if meeting is None:
@@ -110,6 +116,8 @@ def run(
         if directory.complete():
             return load_run(path)
         with _met(experiment, directory, len(federation.partition.clients), meeting) as met:
+            if present is not None:
+                present(met.parties if meeting is not None and met is not None else _clients(federation))
             rounds, stop_after = experiment.strategy.rounds, experiment.strategy.stop_after
             chosen: dict[str, Any] = {}
             if selection is None:
@@ -168,6 +176,15 @@ def _made(
     kind = task_of(experiment)
     federation = assemble(experiment, kind.held(benchmark), partition, selection)
     return federation, kind(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
+
+
+def _clients(federation: Federation) -> list[Member]:
+    """Return the clients of a simulation, and how much each holds."""
+    labels = federation.labels.cpu().numpy()
+    return [
+        Member(f"client {client}", True, len(np.unique(labels[ids])), len(ids))
+        for client, ids in enumerate(federation.partition.clients)
+    ]
 
 
 def _connect(federation: Federation, met: Meeting | None, directory: RunDirectory) -> None:
@@ -395,7 +412,7 @@ def free_directory(experiment: Experiment, kind: str = "") -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress) -> Run:
+def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress, present: Present | None) -> Run:
     """Run several seeds, each in a run directory of its own within this one, and write mean and deviation."""
     directory = RunDirectory(path)
     first = experiment.run.seed
@@ -419,7 +436,8 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress)
                 hear(f"seed {seed}: {stage}", round, rounds, line)
 
             one = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
-            done = run(one, path / f"seed-{seed}", resume=(path / f"seed-{seed}").exists(), progress=hear_seed)
+            own = path / f"seed-{seed}"
+            done = run(one, own, resume=own.exists(), progress=hear_seed, present=present)
             results.append(done.result)
         summary: dict[str, Any] = {}
         averaged = [

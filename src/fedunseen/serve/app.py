@@ -24,7 +24,7 @@ from starlette.datastructures import FormData, UploadFile
 from fedunseen import __version__
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
-from fedunseen.serve.guard import Guard, Limits, Measured
+from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.model import Added, Among, Recogniser
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
@@ -171,7 +171,7 @@ def create_app(
         limits: of a request.
     """
     limits = limits or Limits()
-    measured = Measured()
+    measured = MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured)
     turn = anyio.CapacityLimiter(1)

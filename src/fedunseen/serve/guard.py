@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard", "Limits", "Measured", "is_loopback"]
+__all__ = ["Guard", "Limits", "Measured", "MeasuredModel", "is_loopback"]
 
 OPEN = ("/", "/health")  # need no token: the page holds no secret, and who watches the service has none
 _DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender hears why
@@ -43,7 +43,7 @@ class Limits:
 
 
 class Measured:
-    """What ``/metrics`` tells; a service has its own."""
+    """What ``/metrics`` tells of requests; a service has its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -54,6 +54,13 @@ class Measured:
             "fedunseen_request_seconds", "From a request's first byte to its answer.", ["path"], registry=self.registry,
             buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
         )  # fmt: skip
+
+
+class MeasuredModel(Measured):
+    """What ``/metrics`` of a served model tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.samples = Counter("fedunseen_samples", "Samples for which classes were ranked.", registry=self.registry)
         self.added = Gauge("fedunseen_added_classes", "Classes added to those of the run.", registry=self.registry)
         self.waiting = Gauge("fedunseen_waiting", "Questions that wait for the model.", registry=self.registry)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Answer", "Factory", "Host", "Join", "Link", "Simulate", "address", "found"]
+__all__ = ["LOOKING", "Answer", "Factory", "Host", "Join", "Link", "Simulate", "address", "found"]
 
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
@@ -32,6 +32,10 @@ def found(address: str) -> Factory:
     module, _, name = address.partition(":")
     factory: Factory = getattr(importlib.import_module(module), name)
     return factory
+
+
+LOOKING: Mapping[str, bool] = {"looking": True}
+"""Marks a line of the log that says that a party cannot reach its coordinator just now."""
 
 
 class Link(Protocol):

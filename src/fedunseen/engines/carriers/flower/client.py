@@ -12,7 +12,6 @@ import logging
 import re
 import secrets
 import ssl
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,11 +56,12 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers.flower import kit
 from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, unpacked
-from fedunseen.engines.remote.link import Answer, Join
+from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
 __all__ = ["answer_messages"]
 
 log = logging.getLogger("fedunseen.engines.carriers.flower")
+_said = logging.getLogger("fedunseen.federation")  # what the party's people read
 
 BEAT = 1.0  # seconds between signs of life, at least
 KEPT = 10.0  # seconds for which Flower believes one; it takes no less
@@ -134,8 +134,8 @@ class Connection:
                 raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
             if time.monotonic() - said >= WORD:
                 said = time.monotonic()
-                clock, more = time.strftime("%H:%M:%S"), f"trying for {patience - passed:.0f} s more"
-                print(f"{clock} no coordinator at {self.where} ({reason}): {more}", file=sys.stderr)
+                more = f"trying for {patience - passed:.0f} s more"
+                _said.warning("no coordinator at %s (%s): %s", self.where, reason, more, extra=LOOKING)
             time.sleep(min(0.5, patience - passed))
 
     def _register(self) -> None:

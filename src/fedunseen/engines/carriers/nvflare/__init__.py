@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import re
@@ -31,7 +32,7 @@ from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.remote.keeper import Child, Progress
-from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate, address
+from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 
 __all__ = ["certificates", "host", "join", "simulate"]
@@ -40,6 +41,7 @@ PROJECT = "fedunseen"
 COMPONENTS = f"{__name__}.components"  # the module of ours that NVFlare's processes load
 SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
 START = 60.0  # s in which NVFlare's processes have to make progress while they start
+_log = logging.getLogger("fedunseen.federation")  # what the party's people read
 TELL = 5.0  # s between two lines that say what join waits for
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 TAKEN = frozenset({"server", "client", "coordinator", "relay", "admin", "all", SERVER})  # names with another meaning
@@ -392,8 +394,8 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                     ) from None
                 if first or now - told >= TELL:
                     first, told = False, now
-                    clock, where = time.strftime("%H:%M:%S"), f"{place.address}:{place.port}"
-                    print(f"{clock} waiting for the coordinator at {where}: {why}", file=sys.stderr)
+                    where = f"{place.address}:{place.port}"
+                    _log.warning("waiting for the coordinator at %s: %s", where, why, extra=LOOKING)
                 time.sleep(min(0.5, place.patience))
                 continue
             _workspace(folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component)

@@ -1,0 +1,118 @@
+"""``--dashboard`` of ``run`` and ``host``: the live page of a run, beside the training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedunseen.cli.console import say
+from fedunseen.cli.door import Door
+from fedunseen.cli.logs import heard
+from fedunseen.core.errors import ExperimentError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from fedunseen.experiment import Experiment, Progress
+    from fedunseen.serve.watch import Watch
+
+__all__ = ["PORT", "Certificate", "Dashboard", "DashboardAt", "Key", "TokenFile", "both", "door_of", "watched"]
+
+PORT = 8322
+_OPTION = "--dashboard-at"
+
+Dashboard = Annotated[
+    bool, typer.Option("--dashboard", help=f"Show the run live on a page, at http://127.0.0.1:{PORT}/.")
+]
+DashboardAt = Annotated[
+    str | None, typer.Option(_OPTION, metavar="HOST:PORT", help="Where the live page listens; port 0 takes a free one.")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--dashboard-token-file", metavar="FILE", help="A file with the token that readers must send."),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option("--dashboard-certificate", metavar="FILE", help="TLS of the live page: the certificate chain (PEM)."),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option("--dashboard-key", metavar="FILE", help="TLS of the live page: the certificate's private key (PEM)."),
+]
+
+
+def door_of(
+    wanted: bool,
+    at: str | None,
+    token_file: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> Door | None:
+    """Return where the live page listens, or None if nobody asked for one.
+
+    Raises:
+        ExperimentError: the address is none.
+    """
+    if not wanted and at is None:
+        return None
+    host, colon, port = (at or f"127.0.0.1:{PORT}").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) >= 2**16:
+        raise ExperimentError(f"{_OPTION} {at} is no address: write HOST:PORT, for example 127.0.0.1:{PORT}")
+    return Door(host, int(port), token_file, certificate, key, None, _OPTION, "--dashboard-")
+
+
+@contextmanager
+def watched(door: Door | None, experiment: Experiment, out: Path) -> Iterator[Watch | None]:
+    """Show a run live while the block lasts, and yield what has to hear of it.
+
+    Args:
+        door: where the page listens; None: there is no page.
+        experiment: the run's.
+        out: the run directory.
+
+    Raises:
+        FedUnseenError: the page cannot be there as it is asked for; before the block begins.
+    """
+    if door is None:
+        yield None
+        return
+    try:
+        from fedunseen.serve.dashboard import shown
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"--dashboard needs a library that is not installed ({error.name}): pip install 'fedunseen[serve]'"
+        ) from None
+    from fedunseen.serve.watch import Watch
+
+    token = door.token()
+    watch = Watch(experiment, out)
+    log = logging.getLogger("fedunseen.federation")
+    with door.listen() as listening:
+        try:
+            page = shown(watch, listening, token, door.local, door.certificate, door.key)
+        except OSError as error:
+            raise door.no_certificate(error) from None
+        with page, heard(watch.note):
+            say(f"live page: {door.url(listening)}")
+            log.addHandler(watch)
+            try:
+                yield watch
+            finally:
+                log.removeHandler(watch)
+
+
+def both(watch: Watch | None, hear: Progress | None) -> Progress | None:
+    """Return what hears of every round for the live page, if there is one, and for whoever else listens."""
+    if watch is None:
+        return hear
+
+    def tell(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        watch.hear(stage, round, rounds, line)
+        if hear is not None:
+            hear(stage, round, rounds, line)
+
+    return tell

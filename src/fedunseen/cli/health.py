@@ -1,0 +1,108 @@
+"""``fedunseen health``: is a coordinator or a party at work? For health checks, so that nothing heavy is imported."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedunseen.cli.console import Json
+from fedunseen.core.errors import DataError
+
+__all__ = ["Status", "health"]
+
+_STATUS = "status.json"
+
+
+class Status(logging.Handler):
+    """Writes into a party's folder what it has logged last, and whether it reaches its coordinator."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(logging.INFO)
+        self.path = state / _STATUS
+        self.write("started", False)
+
+    def write(self, message: str, connected: bool) -> None:
+        """Write it, whole or not at all."""
+        from fedunseen.core.files import write_json
+
+        write_json(self.path, {"connected": connected, "message": message})
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take note of a line of the log."""
+        try:
+            self.write(record.getMessage(), not getattr(record, "looking", False))
+        except OSError:  # a full disk, of which the party says enough itself
+            self.handleError(record)
+
+
+def health(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A coordinator's run directory, or a party's --state folder.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Say whether a coordinator or a party is at work in a folder; exit code 1 if it is not, or if it is cut off."""
+    told = examined(folder)
+    print(json.dumps(told) if as_json else f"{folder}: {told['what']}", flush=True)
+    if not told["healthy"]:
+        raise typer.Exit(1)
+
+
+def examined(folder: Path) -> dict[str, Any]:
+    """Return whether all is well in a folder, and what is going on there.
+
+    Raises:
+        DataError: it is no folder of a coordinator or a party.
+    """
+    status, manifest = folder / _STATUS, folder / "manifest.json"
+    if status.exists():
+        known = _read(status)
+        what, last = str(known.get("message", "")), status.stat().st_mtime
+        if not _held(folder):
+            return _found(False, f"no process is at work; last: {what}", last)
+        if not known.get("connected"):
+            return _found(False, f"no coordinator is reached; last: {what}", last)
+        return _found(True, f"connected; last: {what}", last)
+    if manifest.exists():
+        if (folder / "result.json").exists():
+            return _found(True, "the run is complete", (folder / "result.json").stat().st_mtime)
+        rounds = _read(manifest).get("experiment", {}).get("strategy", {}).get("rounds", "?")
+        metrics = folder / "metrics.jsonl"
+        done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        last = (metrics if metrics.exists() else manifest).stat().st_mtime
+        what = f"round {done} of {rounds} is done"
+        return _found(True, what, last) if _held(folder) else _found(False, f"no process is at work; {what}", last)
+    raise DataError(f"{folder} is neither a run directory nor a party's --state folder: name one of those")
+
+
+def _found(healthy: bool, what: str, last: float) -> dict[str, Any]:
+    ago = max(0, round(time.time() - last))
+    return {"healthy": healthy, "what": f"{what} ({ago} s ago)", "seconds": ago}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_bytes())
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise DataError(f"{path} is damaged: restore it, or start again in another folder")
+    return told
+
+
+def _held(folder: Path) -> bool:
+    """Say whether a process holds a folder."""
+    try:
+        with open(folder / ".lock") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False

@@ -1,0 +1,115 @@
+"""What is said to people and to machines: one door for every line on standard error, as text or as JSON.
+
+With ``--log-format json`` a line is one object: ``time`` (ISO 8601 with date and zone), ``level`` (info, warning or
+error), ``message``, and of a round its numbers. Files of logs have date, zone and level either way.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["Format", "LogFormat", "heard", "is_json", "logged", "speak", "tell"]
+
+Hearer = Callable[[str, str], None]
+"""Hears of a line: its level and what it says."""
+
+
+class Format(StrEnum):
+    """How lines on standard error are written."""
+
+    text = "text"
+    json = "json"
+
+
+LogFormat = Annotated[
+    Format, typer.Option(help="How lines on standard error are written: json has date, zone and level in each.")
+]
+
+_LEVELS = ("error", "warning")  # what a line of that level begins with; all others are info
+_format = Format.text
+_hearers: list[Hearer] = []
+
+
+def speak(format: Format) -> None:
+    """Set how all further lines are written."""
+    global _format
+    _format = format
+
+
+def is_json() -> bool:
+    """Say whether lines are written for machines."""
+    return _format is Format.json
+
+
+def tell(line: str) -> None:
+    """Write a line to standard error, at the level that its first word names."""
+    level, colon, rest = line.partition(": ")
+    level, message = (level, rest) if colon and level in _LEVELS else ("info", line)
+    for hear in _hearers:
+        hear(level, message)
+    print(_line(datetime.now(), level, message) if is_json() else line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def heard(hear: Hearer) -> Iterator[None]:
+    """Let ``hear`` hear of every line that :func:`tell` writes."""
+    _hearers.append(hear)
+    try:
+        yield
+    finally:
+        _hearers.remove(hear)
+
+
+@contextmanager
+def logged(folder: Path | None = None, *more: logging.Handler) -> Iterator[None]:
+    """Write what the federation logs to standard error, to ``federation.log`` in a folder, and where more is heard."""
+    log = logging.getLogger("fedunseen.federation")
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handlers: list[logging.Handler] = [shown, *more]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = logging.FileHandler(folder / "federation.log", encoding="utf-8")
+        kept.setFormatter(_Machines() if is_json() else _Dated())
+        handlers.append(kept)
+    before, log.level = log.level, logging.INFO
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
+            handler.close()
+        log.level = before
+
+
+class _Machines(logging.Formatter):
+    """A line of JSON; a record may bring further ``fields``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created)
+        return _line(moment, record.levelname.lower(), record.getMessage(), getattr(record, "fields", {}))
+
+
+class _Dated(logging.Formatter):
+    """A line of text that still says when it was written once it is a week old."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="seconds")
+        return f"{when} {record.levelname:<7} {record.getMessage()}"
+
+
+def _line(moment: datetime, level: str, message: str, fields: Mapping[str, Any] | None = None) -> str:
+    when = moment.astimezone().isoformat(timespec="milliseconds")
+    return json.dumps({"time": when, "level": level, "message": message, **(fields or {})}, ensure_ascii=False)

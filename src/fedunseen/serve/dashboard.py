@@ -1,0 +1,136 @@
+"""The live page of a run: read-only, asked by a browser, by monitoring and by health checks.
+
+It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.watch.Watch` alone. Whatever goes
+wrong here ends the page, never the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from fedunseen import __version__
+from fedunseen.serve.guard import Guard, Limits, Measured
+from fedunseen.serve.watch import Watch
+
+__all__ = ["create_app", "shown"]
+
+_PAGE = "dashboard.html"
+_RECENT = 10.0  # seconds: who has asked since then is looking at the page
+_LAST_LOOK = 3.0  # seconds that the page of a run that is over waits for those who look to hear that it is
+_log = logging.getLogger("fedunseen.federation")
+
+
+def create_app(watch: Watch, token: str | None = None, local: bool = True) -> Starlette:
+    """Return the page's service as an ASGI application.
+
+    Args:
+        watch: what it tells.
+        token: what readers must send as ``Authorization: Bearer TOKEN``; None asks for none.
+        local: only this machine can reach it.
+    """
+    page = files("fedunseen.serve").joinpath(_PAGE).read_text("utf-8")
+    measured = Measured()
+    _gauges(watch, measured)
+
+    async def read(request: Request) -> Response:
+        return HTMLResponse(page)
+
+    async def state(request: Request) -> Response:
+        since = request.query_params.get("since", "0")
+        if not (since.isascii() and since.isdecimal() and len(since) < 18):
+            return JSONResponse({"detail": "since is the number of an event: 0 or more"}, 422)
+        return JSONResponse(watch.state(int(since)))
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__, "phase": watch.phase()})
+
+    async def metrics(request: Request) -> Response:
+        return Response(generate_latest(measured.registry), media_type=CONTENT_TYPE_LATEST)
+
+    routes = [Route("/", read), Route("/state", state), Route("/health", health), Route("/metrics", metrics)]
+    guard = Middleware(Guard, token=token, local=local, limits=Limits(body=0), measured=measured)
+    return Starlette(routes=routes, middleware=[guard])
+
+
+def _gauges(watch: Watch, measured: Measured) -> None:
+    """Add the run's own numbers to what monitoring reads."""
+
+    def reader(key: str) -> Callable[[], float]:
+        return lambda: watch.numbers()[key]
+
+    for name, key, words in (
+        ("fedunseen_round", "round", "Rounds done in this stage."),
+        ("fedunseen_rounds", "rounds", "Rounds of this stage."),
+        ("fedunseen_parties_connected", "connected", "Parties that are there."),
+        ("fedunseen_parties", "clients", "Parties that may take part."),
+        ("fedunseen_replies_left_out", "left_out", "Replies of this stage that were refused or did not come."),
+    ):
+        Gauge(name, words, registry=measured.registry).set_function(reader(key))
+
+
+def shown(
+    watch: Watch,
+    listening: socket.socket,
+    token: str | None = None,
+    local: bool = True,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> AbstractContextManager[None]:
+    """Return a block in which the page is served at a socket that listens; who is looking hears how it ended.
+
+    Raises:
+        OSError: certificate and key are none.
+    """
+    config = uvicorn.Config(
+        create_app(watch, token, local),
+        lifespan="off",
+        ws="none",
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=64,
+        timeout_graceful_shutdown=1,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    config.load()
+    return _beside(watch, uvicorn.Server(config), listening)
+
+
+@contextmanager
+def _beside(watch: Watch, server: uvicorn.Server, listening: socket.socket) -> Iterator[None]:
+    def serve() -> None:
+        try:
+            server.run([listening])
+        except Exception as error:  # the page is gone, and the run goes on
+            _log.warning("the live page has ended (%s: %s); the run goes on", type(error).__name__, error)
+
+    thread = threading.Thread(target=serve, name="live page", daemon=True)
+    thread.start()
+    try:
+        try:
+            yield
+        except BaseException as error:
+            watch.end(error)
+            raise
+        watch.end(None)
+    finally:
+        if time.monotonic() - watch.asked < _RECENT and thread.is_alive():
+            watch.told_end.wait(_LAST_LOOK)
+        server.should_exit = True
+        thread.join(_LAST_LOOK)

@@ -1,0 +1,227 @@
+"""What a run shows of itself while it trains: an observer that hears of rounds and log lines, and touches nothing.
+
+The run calls :meth:`Watch.hear` after every round, as it calls any other
+:class:`~fedunseen.federation.rounds.Progress`. Another thread may ask :meth:`Watch.state` at any time. Nothing here
+knows HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from fedunseen.core.errors import QuorumError
+from fedunseen.engines import DistributedSettings
+from fedunseen.engines.remote.coordinator import Member, needed
+from fedunseen.evaluation.measures import SHORT
+from fedunseen.experiment import Experiment
+from fedunseen.experiment.registry import task_of
+from fedunseen.federation.directory import RunDirectory
+
+__all__ = ["Phase", "Watch"]
+
+Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
+
+_EVENTS = 100_000  # rounds that are remembered
+_LINES = 500  # of the log
+_NAMED = 20  # clients of a round whose replies were left out, of which the reason is told
+_SHOWN = 200  # parties that are told; the numbers of all others are in the sums
+
+
+class Watch(logging.Handler):
+    """Hears what a run does, and tells it to whoever asks. As a logging handler it hears the federation's log too.
+
+    Args:
+        experiment: the run's.
+        path: its directory, from which the rounds before a resume are read.
+    """
+
+    def __init__(self, experiment: Experiment, path: Path) -> None:
+        super().__init__(logging.INFO)
+        self.experiment, self.path = experiment, path
+        self.id = uuid.uuid4().hex
+        self.started = _now()
+        self.asked = -math.inf  # monotonic seconds: when somebody asked last
+        self.told_end = threading.Event()
+        self._guard = threading.Lock()
+        self._phase: Phase = "preparing"
+        self._why = ""
+        self._stage, self._round, self._rounds = "", 0, 0
+        self._parties: Sequence[Member] = ()
+        self._merged: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+        self._refused: dict[int, tuple[int, str]] = {}  # client -> the last round without its reply, and why
+        self._left_out = 0
+        self._count = 0
+        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
+        self._log: deque[dict[str, Any]] = deque(maxlen=_LINES)
+        self._accuracies = list(task_of(experiment).accuracies)
+        settings = experiment.engine
+        self.deployed = isinstance(settings, DistributedSettings) and settings.mode == "deployment"
+
+    def meet(self, parties: Sequence[Member]) -> None:
+        """Take note of the parties, in the order of the clients. Members of a deployment change while it runs."""
+        with self._guard:
+            self._parties = parties
+
+    def hear(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        """Take note of a round, counted from 1; its signature is that of ``Progress``."""
+        with self._guard:
+            first = stage != self._stage
+            if first:
+                self._merged, self._seconds, self._refused, self._left_out = {}, {}, {}, 0
+            self._stage, self._round, self._rounds = stage, round, rounds
+            self._phase = "finishing" if stage == "training" and round == rounds else "training"
+            if line is None:
+                return
+            if first and stage == "training":  # after a resume, earlier rounds are in the run directory alone
+                for earlier in RunDirectory(self.path).metrics()[: round - 1]:
+                    self._add(stage, rounds, earlier, None)
+            self._add(stage, rounds, line, _now())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take note of a line of the log."""
+        self.note(record.levelname.lower(), record.getMessage(), _now(record.created))
+
+    def note(self, level: str, text: str, when: str | None = None) -> None:
+        """Take note of something that is said to the user."""
+        with self._guard:
+            self._count += 1
+            self._log.append({"seq": self._count, "time": when or _now(), "level": level, "message": text})
+
+    def end(self, error: BaseException | None) -> None:
+        """Take note that the run is over, and why if it was not finished."""
+        with self._guard:
+            if error is None:
+                self._phase = "complete"
+            elif isinstance(error, QuorumError):
+                self._phase = "paused"
+            else:
+                self._phase = "failed" if isinstance(error, Exception) else "interrupted"
+            self._why = str(error) if isinstance(error, Exception) else ""
+
+    def state(self, since: int = 0) -> dict[str, Any]:
+        """Return how the run is, and what has happened after the event of number ``since``, as plain JSON."""
+        with self._guard:
+            self.asked = time.monotonic()
+            over = self._phase in ("complete", "paused", "interrupted", "failed")
+            parties = [self._party(client, one) for client, one in enumerate(self._parties[:_SHOWN])]
+            budget = getattr(self.experiment.privacy, "epsilon", None)
+            told = {
+                "id": self.id,
+                "seq": self._count,
+                "time": _now(),
+                "started": self.started,
+                "experiment": self.experiment.name,
+                "choices": self._choices(),
+                "run": str(self.path),
+                "phase": self._now_phase(),
+                "why": self._why,
+                "stage": self._stage,
+                **self._numbers(),
+                "deployed": self.deployed,
+                "parties": parties,
+                "budget": budget,
+                "events": [one for one in self._events if one["seq"] > since],
+                "log": [one for one in self._log if one["seq"] > since],
+            }
+        if over:
+            self.told_end.set()
+        return told
+
+    def phase(self) -> Phase:
+        """Return what the run is doing."""
+        with self._guard:
+            return self._now_phase()
+
+    def numbers(self) -> dict[str, int]:
+        """Return what monitoring reads: rounds, parties, and replies that were left out."""
+        with self._guard:
+            return self._numbers()
+
+    def _numbers(self) -> dict[str, int]:
+        return {
+            "round": self._round,
+            "rounds": self._rounds,
+            "connected": sum(one.connected for one in self._parties),
+            "clients": len(self._parties),
+            "left_out": self._left_out,
+        }
+
+    def _now_phase(self) -> Phase:
+        settings = self.experiment.engine
+        if self.deployed and self._phase in ("preparing", "training") and isinstance(settings, DistributedSettings):
+            there = sum(one.connected for one in self._parties)
+            if there < needed(settings.quorum, len(self._parties) or 1):
+                return "waiting"
+        return self._phase
+
+    def _choices(self) -> dict[str, str]:
+        """Return what was chosen, in the words of the experiment file."""
+        chosen = self.experiment
+        told = {"data": chosen.data.name, "method": chosen.method.name, "strategy": chosen.strategy.name}
+        told |= {"partition": chosen.partition.kind, "engine": chosen.engine.name, "seed": str(chosen.run.seed)}
+        for section in ("defence", "privacy", "attack"):
+            name = getattr(getattr(chosen, section), "name", "none")
+            told |= {} if name == "none" else {section: name}
+        return told
+
+    def _party(self, client: int, one: Member) -> dict[str, Any]:
+        missed = self._refused.get(client)
+        return {
+            "name": one.name,
+            "connected": one.connected,
+            "classes": one.classes,
+            "samples": one.samples,
+            "rounds": self._merged.get(client, 0),
+            "seconds": self._seconds.get(client),
+            "refused": one.refused,
+            "missed": None if missed is None else {"round": missed[0], "why": missed[1]},
+        }
+
+    def _add(self, stage: str, rounds: int, line: Mapping[str, Any], when: str | None) -> None:
+        """Remember a round's line of metrics; call it with the lock held."""
+        self._count += 1
+        out = {**line.get("dropped", {}), **line.get("defence", {}).get("dropped", {})}
+        for client in line.get("participants", ()):
+            if str(client) not in out:
+                self._merged[client] = self._merged.get(client, 0) + 1
+        self._seconds |= {int(client): seconds for client, seconds in line.get("client_seconds", {}).items()}
+        self._refused |= {int(client): (line["round"], why) for client, why in out.items()}
+        self._left_out += len(out)
+        self._events.append(
+            {
+                "seq": self._count,
+                "time": when,
+                "stage": stage,
+                "round": line["round"],
+                "rounds": rounds,
+                "seconds": line.get("seconds"),
+                "losses": {name: _finite(value) for name, value in line.get("losses", {}).items()},
+                "accuracies": {SHORT.get(name, name): line[name] for name in self._accuracies if name in line},
+                "merged": len(line.get("participants", ())),
+                "out": [{"client": int(client), "why": why} for client, why in islice(out.items(), _NAMED)],
+                "out_count": len(out),
+                "epsilon": line.get("privacy", {}).get("epsilon"),
+            }
+        )
+
+
+def _now(seconds: float | None = None) -> str:
+    """Return a time with date and zone, in ISO 8601."""
+    moment = datetime.now() if seconds is None else datetime.fromtimestamp(seconds)
+    return moment.astimezone().isoformat(timespec="milliseconds")
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON knows it: what is not finite is null."""
+    return value if math.isfinite(value) else None

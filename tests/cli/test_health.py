@@ -1,0 +1,69 @@
+"""What ``fedunseen health`` says of folders in which somebody works, and in which nobody does."""
+
+import fcntl
+import json
+import logging
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+from fedunseen.cli.health import Status
+
+
+@contextmanager
+def held(folder):
+    """Hold a folder as the process does that works in it."""
+    with open(folder / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def record(text, **more):
+    return logging.makeLogRecord({"msg": text, "levelno": logging.INFO, **more})
+
+
+def asked(command, folder):
+    done = command("health", folder, "--json")
+    told = json.loads(done.out)
+    assert done.code == (0 if told["healthy"] else 1)
+    return told["healthy"], told["what"].rpartition(" (")[0]
+
+
+def test_a_party_is_well_while_it_is_connected(command, tmp_path):
+    status = Status(tmp_path)
+    assert asked(command, tmp_path) == (False, "no process is at work; last: started")
+    with held(tmp_path):
+        assert asked(command, tmp_path) == (False, "no coordinator is reached; last: started")
+        status.emit(record("joined with 1620 samples of 27 classes"))
+        assert asked(command, tmp_path) == (True, "connected; last: joined with 1620 samples of 27 classes")
+        status.emit(record("waiting for the coordinator at 127.0.0.1:1: refused", looking=True))
+        healthy, what = asked(command, tmp_path)
+        assert (healthy, what.startswith("no coordinator is reached")) == (False, True)
+        status.emit(record("round 3: 0.5 s, loss 1.2"))
+        assert asked(command, tmp_path)[0]
+
+
+def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digits, tmp_path):
+    run = shutil.copytree(digits, tmp_path / "run")
+    assert asked(command, run) == (True, "the run is complete")
+    (run / "result.json").unlink()
+    assert asked(command, run) == (False, "no process is at work; round 3 of 3 is done")
+    (run / "metrics.jsonl").write_bytes(b"".join((digits / "metrics.jsonl").read_bytes().splitlines(True)[:2]))
+    with held(run):
+        assert asked(command, run) == (True, "round 2 of 3 is done")
+
+
+def test_what_is_no_folder_of_a_federation_is_refused(refused, tmp_path):
+    assert refused("health", tmp_path) == (
+        f"{tmp_path} is neither a run directory nor a party's --state folder: name one of those"
+    )
+    (tmp_path / "status.json").write_text("[")
+    assert refused("health", tmp_path) == (
+        f"{tmp_path / 'status.json'} is damaged: restore it, or start again in another folder"
+    )
+
+
+@pytest.mark.parametrize("command_line", ["run", "host", "join", "serve"])
+def test_who_writes_logs_knows_the_format(command, command_line):
+    assert "--log-format [text|json]" in command(command_line, "--help").out

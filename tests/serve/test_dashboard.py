@@ -1,0 +1,337 @@
+"""The live page of a run: what the observer tells, what the page asks for, and that the run does not depend on it."""
+
+import json
+import logging
+import os
+import threading
+import urllib.request
+
+import pytest
+from starlette.testclient import TestClient
+
+from fedunseen import Experiment, run
+from fedunseen.cli.dashboard import both, door_of, watched
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, QuorumError
+from fedunseen.engines.remote.coordinator import Member
+from fedunseen.serve.dashboard import create_app
+from fedunseen.serve.watch import Watch
+
+TOKEN = "a-token-of-the-tests"
+SMALL = {
+    "strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4, "evaluation.selection": "last",
+    "evaluation.clients": False, "evaluation.embedding": False, "evaluation.theory": False, "method.hidden": [16],
+}  # fmt: skip
+DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.quorum": 2, "partition.clients": 3}
+
+
+def line(round, zsl, **more):
+    return {"round": round, "zsl": zsl, "losses": {"loss": 1 / round}, "participants": [0, 1], "seconds": 0.5, **more}
+
+
+@pytest.fixture
+def watch(tmp_path):
+    return Watch(Experiment.load("digit-pairs", SMALL), tmp_path / "run")
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """A watched deployment of three parties, of which two are needed."""
+    parties = [Member(name, False, 0, 0) for name in ("north", "south", "west")]
+    seen = Watch(Experiment.load("digit-pairs", {**SMALL, **DEPLOYED}), tmp_path / "run")
+    seen.meet(parties)
+    return seen, parties
+
+
+def test_rounds_are_told_once_and_in_order(watch):
+    watch.hear("training", 0, 2, None)
+    assert watch.state()["events"] == []
+    watch.hear("training", 1, 2, line(1, 40.0, dropped={"2": "it has not answered"}))
+    told = watch.state()
+    (one,) = told["events"]
+    assert (told["round"], told["rounds"], told["phase"], told["left_out"]) == (1, 2, "training", 1)
+    assert (one["accuracies"], one["losses"], one["merged"]) == ({"ZSL": 40.0}, {"loss": 1.0}, 2)
+    assert one["out"] == [{"client": 2, "why": "it has not answered"}]
+    watch.hear("training", 2, 2, line(2, 45.0, privacy={"epsilon": 1.5}))
+    later = watch.state(told["seq"])
+    assert [(one["round"], one["epsilon"]) for one in later["events"]] == [(2, 1.5)]
+    assert later["phase"] == "finishing"
+    assert watch.state(later["seq"])["events"] == []
+
+
+def test_a_loss_that_is_not_finite_is_json_all_the_same(watch):
+    watch.hear("training", 1, 2, {**line(1, 40.0), "losses": {"loss": float("nan")}})
+    told = json.loads(json.dumps(watch.state(), allow_nan=False))
+    assert told["events"][0]["losses"] == {"loss": None}
+
+
+def test_a_deployment_waits_until_enough_parties_are_there(federation):
+    watch, parties = federation
+    watch.hear("training", 0, 3, None)
+    assert (watch.phase(), watch.numbers()["connected"]) == ("waiting", 0)
+    for party in parties[:2]:
+        party.connected, party.classes, party.samples = True, 27, 1620
+    assert (watch.phase(), watch.numbers()["connected"]) == ("training", 2)
+    parties[2].refused = "they differ in the attributes of the classes"
+    merged = {"participants": [0], "client_seconds": {"0": 1.25}, "dropped": {"1": "its update is not finite"}}
+    watch.hear("training", 1, 3, {**line(1, 40.0), **merged})
+    north, south, west = watch.state()["parties"]
+    assert (north["rounds"], north["seconds"], north["classes"], north["missed"]) == (1, 1.25, 27, None)
+    assert (south["rounds"], south["missed"]) == (0, {"round": 1, "why": "its update is not finite"})
+    assert (west["connected"], west["refused"]) == (False, "they differ in the attributes of the classes")
+
+
+def test_a_reply_that_a_defence_leaves_out_was_not_merged(watch):
+    watch.meet([Member("client 0", True, 8, 80), Member("client 1", True, 8, 80)])
+    watch.hear("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
+    first, second = watch.state()["parties"]
+    assert (first["rounds"], second["rounds"], second["missed"]["why"]) == (1, 0, "too far away")
+
+
+def test_another_stage_begins_anew(watch):
+    watch.meet([Member("client 0", True, 8, 80)])
+    watch.hear("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
+    assert watch.phase() == "training"  # the run proper is still to come
+    watch.hear("training", 0, 1, None)
+    told = watch.state()
+    assert (told["left_out"], told["parties"][0]["rounds"], told["stage"]) == (0, 0, "training")
+
+
+@pytest.mark.parametrize(
+    ("error", "phase", "why"),
+    [
+        (None, "complete", ""),
+        (QuorumError("round 2 has 1 of the 2 replies"), "paused", "round 2 has 1 of the 2 replies"),
+        (DataError("the data are gone"), "failed", "the data are gone"),
+        (KeyboardInterrupt(), "interrupted", ""),
+    ],
+)
+def test_the_end_is_told_with_its_reason(watch, error, phase, why):
+    watch.end(error)
+    assert not watch.told_end.is_set()
+    told = watch.state()
+    assert (told["phase"], told["why"], watch.told_end.is_set()) == (phase, why, True)
+
+
+def test_the_log_has_date_zone_and_level(watch):
+    log = logging.getLogger("fedunseen.federation")
+    log.addHandler(watch)
+    try:
+        log.warning("%s is gone", "south")
+    finally:
+        log.removeHandler(watch)
+    watch.note("info", "live page")
+    first, second = watch.state()["log"]
+    assert (first["level"], first["message"], second["level"]) == ("warning", "south is gone", "info")
+    assert first["time"][10] == "T"
+    assert first["time"][-6] in "+-"
+
+
+def test_the_service_is_read_only_and_guarded(watch):
+    watch.hear("training", 1, 3, line(1, 40.0))
+    asked = TestClient(create_app(watch), base_url="http://127.0.0.1")
+    assert asked.get("/health").json() == {"status": "ok", "version": asked.get("/health").json()["version"],
+                                           "phase": "training"}  # fmt: skip
+    assert asked.get("/state").json()["events"][0]["round"] == 1
+    assert asked.get(f"/state?since={asked.get('/state').json()['seq']}").json()["events"] == []
+    for since in ("-1", "x", "1" * 30, "²"):
+        assert asked.get("/state", params={"since": since}).status_code == 422
+    for path in ("/", "/state", "/health", "/metrics"):
+        assert asked.post(path).status_code == asked.delete(path).status_code == 405
+    assert asked.post("/state", content=b"something").status_code == 413
+    assert asked.get("/state", headers={"Host": "evil.example"}).status_code == 421
+    assert asked.get("/state", headers={"Origin": "http://evil.example"}).status_code == 403
+    page = asked.get("/")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "https://" not in page.text
+    assert "http://" not in page.text.replace("http://www.w3.org", "")
+    assert "fedunseen_round 1.0" in asked.get("/metrics").text.splitlines()
+
+
+def test_with_a_token_only_page_and_health_are_open(watch):
+    asked = TestClient(create_app(watch, TOKEN, False), base_url="http://fed.example.org")
+    assert asked.get("/").status_code == asked.get("/health").status_code == 200
+    assert asked.get("/state").status_code == asked.get("/metrics").status_code == 401
+    assert asked.get("/state", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def refused(kind, *options):
+    with pytest.raises(kind) as error:
+        door_of(*options).token()
+    return str(error.value)
+
+
+def test_other_machines_are_let_in_as_the_service_lets_them_in(tmp_path):
+    (tmp_path / "token").write_text(TOKEN)
+    token = tmp_path / "token"
+    assert door_of(False, None) is None
+    assert (door_of(True, None).host, door_of(True, None).port) == ("127.0.0.1", 8322)
+    assert (door_of(False, "[::1]:0").host, door_of(False, "[::1]:0").local) == ("::1", True)
+    assert refused(ArgumentError, True, "0.0.0.0:8322") == (
+        "--dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them"
+    )
+    assert refused(ArgumentError, True, "0.0.0.0:8322", token) == (
+        "--dashboard-at 0.0.0.0 would send the token in plain text: give --dashboard-certificate and --dashboard-key"
+    )
+    assert refused(ArgumentError, True, None, None, token) == (
+        "--dashboard-certificate and --dashboard-key go together: give both"
+    )
+    for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
+        with pytest.raises(ExperimentError) as error:
+            door_of(True, at)
+        assert str(error.value) == (
+            f"--dashboard-at {at} is no address: write HOST:PORT, for example 127.0.0.1:8322"
+        )  # fmt: skip
+
+
+def asking(url, answers, done):
+    """Ask for the state again and again, as many pages would."""
+    while not done.is_set():
+        with urllib.request.urlopen(f"{url}state", timeout=60) as reply:
+            answers.append(json.loads(reply.read()))
+
+
+def test_a_watched_run_has_the_same_bits(tmp_path, capsys):
+    experiment = Experiment.load("digit-pairs", SMALL)
+    plain = run(experiment, tmp_path / "plain")
+    door, done, answers = door_of(True, "127.0.0.1:0"), threading.Event(), []
+    with watched(door, experiment, tmp_path / "seen") as watch:
+        url = capsys.readouterr().err.rpartition("live page: ")[2].strip()
+        reader = threading.Thread(target=asking, args=(url, answers, done))
+        reader.start()
+        hear = both(watch, lambda *given: None)
+        run(experiment, tmp_path / "seen", progress=hear, present=watch.meet)
+        with urllib.request.urlopen(f"{url}state", timeout=60) as reply:
+            last = json.loads(reply.read())
+        done.set()
+        reader.join()
+    assert answers
+    assert [one["round"] for one in last["events"]] == [1, 2, 3]
+    assert last["events"][-1]["accuracies"]["ZSL"] == plain.metrics[-1]["zsl"]
+    assert [(one["classes"], one["samples"], one["rounds"]) for one in last["parties"]] == [(8, 80, 3)] * 10
+    for name in ("model.safetensors", "evaluation.safetensors"):
+        assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
+def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
+    experiment = Experiment.load("digit-pairs", SMALL)
+
+    def stop(stage, round, rounds, line):
+        if round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path / "run", progress=stop)
+    watch = Watch(experiment, tmp_path / "run")
+    run(experiment, tmp_path / "run", resume=True, progress=watch.hear)
+    assert [one["round"] for one in watch.state()["events"]] == [1, 2, 3]
+
+
+def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypatch, caplog):
+    import uvicorn
+
+    def broken(self, sockets=None):
+        raise RuntimeError("no more file handles")
+
+    monkeypatch.setattr(uvicorn.Server, "run", broken)
+    experiment = Experiment.load("digit-pairs", SMALL)
+    with watched(door_of(True, "127.0.0.1:0"), experiment, tmp_path / "run") as watch:
+        done = run(experiment, tmp_path / "run", progress=both(watch, lambda *given: None))
+    assert done.result["rounds"] == 3
+    assert "the live page has ended (RuntimeError: no more file handles); the run goes on" in caplog.messages
+
+
+def test_a_port_that_is_taken_is_refused_before_the_run(tmp_path):
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with (
+            pytest.raises(ArgumentError) as error,
+            watched(door_of(True, f"127.0.0.1:{port}"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"),
+        ):
+            pytest.fail("it began")
+    assert str(error.value) == (
+        f"127.0.0.1:{port} cannot be listened at (Address already in use): choose another --dashboard-at"
+    )
+
+
+@pytest.fixture
+def shown(served_app, opened):
+    """Show a watch in the browser."""
+
+    def show(watch, token=None, **options):
+        return opened(served_app(create_app(watch, token)), **options)
+
+    return show
+
+
+def test_the_page_follows_a_federation(shown, federation):
+    from playwright.sync_api import expect
+
+    watch, parties = federation
+    watch.hear("training", 0, 3, None)
+    page = shown(watch)
+    expect(page.locator("#phase")).to_have_text("Waiting for parties")
+    assert page.locator("#parties tr").count() == 3
+    for party in parties[:2]:
+        party.connected, party.classes, party.samples = True, 27, 1620
+    parties[2].refused = "<b>they differ</b>"  # a party's own words are text, never markup
+    out = {"dropped": {"2": "it has not answered"}, "client_seconds": {"0": 0.25, "1": 75.0}}
+    watch.hear("training", 1, 3, line(1, 40.0, **out))
+    watch.hear("training", 2, 3, line(2, 52.5, **out, privacy={"epsilon": 1.25}))
+    watch.note("warning", "west is refused")
+    expect(page.locator("#round")).to_have_text("round 2 of 3")
+    expect(page.locator("#phase")).to_have_text("Training")
+    assert page.locator("#parties tr").nth(0).inner_text().split() == [
+        "north",
+        "connected",
+        "27",
+        "1,620",
+        "2",
+        "250",
+        "ms",
+    ]
+    assert "<b>they differ</b>" in page.locator("#parties tr").nth(2).inner_text()
+    assert page.locator("#refused tr").all_inner_texts() == ["1 to 2\twest\tit has not answered"]
+    cards = dict(
+        zip(page.locator("#cards dt").all_inner_texts(), page.locator("#cards dd").all_inner_texts(), strict=True)
+    )
+    assert (cards["ZSL"], cards["connected"], cards["privacy: epsilon spent"]) == ("52.5 %", "2 of 3", "1.25")
+    assert page.get_by_role("img", name="Last: ZSL 52.5").count() == 1
+    assert page.locator("#log li.warning").inner_text().endswith("west is refused")
+    watch.hear("training", 3, 3, line(3, 60.0))
+    watch.end(None)
+    expect(page.locator("#phase")).to_have_text("Complete")
+
+
+def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, watch):
+    from playwright.sync_api import expect
+
+    watch.hear("training", 1, 3, line(1, 40.0))
+    page = shown(watch, TOKEN)
+    page.fill("#token", "wrong")
+    page.keyboard.press("Enter")
+    expect(page.locator("#login-error")).to_have_text("This token is not the page's.")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.locator("#round")).to_have_text("round 1 of 3")
+    watch.end(QuorumError("round 2 has 1 of the 2 replies that it needs"))
+    expect(page.locator("#why")).to_have_text("round 2 has 1 of the 2 replies that it needs")
+    expect(page.locator("#phase")).to_have_text("Paused")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
+def test_nothing_of_the_page_is_wider_than_the_window(shown, federation, width, scheme):
+    watch, parties = federation
+    for party in parties:
+        party.connected, party.classes, party.samples = True, 27, 1620
+    watch.note("info", "listening at " + "x" * 200)
+    for round in range(1, 40):
+        watch.hear("training", round, 50, line(round, 2.0 * round, dropped={"2": "y" * 150}))
+    page = shown(watch, viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page.wait_for_selector("#log li")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    if folder := os.environ.get("FEDUNSEEN_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/live-{width}-{scheme}.png", full_page=True)
