@@ -84,6 +84,7 @@ def browser():
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium on this machine")
+    api.expect.set_options(timeout=120_000)  # of a busy machine
     with api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield opened

@@ -16,7 +16,7 @@ def says(page, place, text):
     """Wait until a text stands somewhere; the page's policy forbids what Playwright would do to wait for a function."""
     from playwright.sync_api import expect
 
-    expect(page.locator(place)).to_have_text([text], timeout=120_000)  # and nowhere else
+    expect(page.locator(place)).to_have_text([text])  # and nowhere else
 
 
 def draw(page, *strokes):

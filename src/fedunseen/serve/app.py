@@ -11,7 +11,6 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
-import anyio
 import numpy as np
 from fastapi import FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,6 +25,7 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.model import Added, Among, Recogniser
+from fedunseen.serve.turn import CrowdedError, Turn
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
 __all__ = ["create_app"]
@@ -174,7 +174,7 @@ def create_app(
     measured = MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured)
-    turn = anyio.CapacityLimiter(1)
+    turn = Turn(limits.waiting)
     page = files("fedunseen.serve").joinpath(_PAGE).read_text("utf-8")
     card = model_card(model.whole)
     told: dict[str, Any] = {
@@ -199,11 +199,11 @@ def create_app(
 
     async def in_turn(ask: Callable[[], _T]) -> _T:
         """Ask the model in its thread when it is our turn."""
-        if turn.statistics().tasks_waiting >= limits.waiting:
-            raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"})
         try:
-            with measured.waiting.track_inprogress(), anyio.fail_after(limits.answer):
-                return await anyio.to_thread.run_sync(ask, limiter=turn, abandon_on_cancel=True)
+            with measured.waiting.track_inprogress():
+                return await turn.ask(ask, limits.answer)
+        except CrowdedError:
+            raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(504, "the answer takes too long: send less at a time") from None
 

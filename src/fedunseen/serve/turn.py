@@ -1,0 +1,57 @@
+"""The one thread that asks a served model, a question after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+__all__ = ["CrowdedError", "Turn"]
+
+_T = TypeVar("_T")
+
+
+class CrowdedError(Exception):
+    """Too many questions wait already."""
+
+
+class Turn:
+    """Answers questions in the order in which they come, never two at a time.
+
+    A question whose asker has given up is left out if its turn has not come; one that is being answered is answered to
+    its end, and nobody else's turn comes before that.
+
+    Args:
+        waiting: how many questions may wait.
+    """
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        self._line: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="model", daemon=True).start()
+
+    async def ask(self, question: Callable[[], _T], seconds: float) -> _T:
+        """Return the answer to a question.
+
+        Raises:
+            CrowdedError: too many wait.
+            TimeoutError: no answer came in ``seconds``.
+        """
+        if self._line.qsize() >= self.waiting:
+            raise CrowdedError
+        answer: Future[_T] = Future()
+        self._line.put((answer, question))
+        return await asyncio.wait_for(asyncio.wrap_future(answer), seconds)
+
+    def _work(self) -> None:
+        while True:
+            answer, question = self._line.get()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(question())
+                except BaseException as error:  # whoever asked hears of it
+                    answer.set_exception(error)
+            del answer, question  # they would keep a model alive that nobody serves any more

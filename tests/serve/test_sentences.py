@@ -1,0 +1,128 @@
+"""Classes added by a few words, which a text encoder describes that the run's own classes were described by."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.encoders.text import embed_classes
+
+COLOURS, THINGS = ("red", "green", "blue", "black"), ("cat", "dog", "fish", "horse")
+NAMES = [f"{colour} {thing}" for colour, thing in itertools.product(COLOURS, THINGS)]
+KEPT_APART = ("blue fish", "red horse", "green dog")
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory):
+    """A small text encoder in the format of model hubs."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    folder = tmp_path_factory.mktemp("bert")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", *COLOURS, *THINGS]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(words), hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        initializer_range=0.5,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photo(encoder):
+    """Take samples of a class: what the encoder makes of its name, seen through a fixed camera, with noise."""
+    camera = np.random.default_rng(0).normal(size=(24, 30)).astype(np.float32)
+    vectors = dict(zip(NAMES, embed_classes(NAMES, str(encoder)), strict=True))
+
+    def take(name, count, seed=1):
+        noise = np.random.default_rng(seed).normal(scale=0.02, size=(count, 30))
+        return (vectors[name] @ camera + noise).astype(np.float32)
+
+    return take
+
+
+@pytest.fixture(scope="session")
+def named(encoder, photo, tmp_path_factory):
+    """A run whose classes have names alone: ten of them seen, three unseen, and three that nobody has heard of."""
+    folder = tmp_path_factory.mktemp("named")
+    known = [name for name in NAMES if not name.startswith("black")] + ["black cat"]
+    (folder / "data").mkdir()
+    rows = [f"{name},{'unseen' if name in KEPT_APART else 'seen'}" for name in known]
+    (folder / "data" / "classes.csv").write_text("\n".join(["name,split", *rows]) + "\n", "utf-8")
+    features, labels, split = [], [], []
+    for label, name in enumerate(known):
+        for part, count in (("train", 0 if name in KEPT_APART else 12), ("test", 4)):
+            features.append(photo(name, count, seed=label))
+            labels += [label] * count
+            split += [part] * count
+    arrays = {"features": np.concatenate(features), "labels": np.array(labels), "split": np.array(split)}
+    np.savez(folder / "data" / "features.npz", **arrays)
+    tree = {
+        "name": "named",
+        "data": {"name": "folder", "root": str(folder / "data"), "text_encoder": str(encoder)},
+        "partition": {"kind": "pccd", "clients": 2},
+        "method": {"name": "eszsl"},
+        "strategy": {"name": "fedavg", "rounds": 1},
+        "evaluation": {"selection": "last"},
+    }
+    return run(Experiment.from_dict(tree), folder / "run").path
+
+
+def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client, photo):
+    asked = client(named)
+    assert asked.get("/model").json()["learns"] == {"attributes": False, "sentence": True, "examples": False}
+    sample = {"features": photo("black dog", 1).tolist()}
+    before = asked.post("/predict", json=sample).json()
+    added = asked.post("/classes", json={"name": "black dog"})
+    assert (added.status_code, added.json()) == (201, {"name": "black dog", "kind": "added", "lasting": False})
+    answer = asked.post("/predict?top=20", json=sample).json()["answers"][0]["classes"]
+    assert (answer[0]["name"], answer[0]["kind"]) == ("black dog", "added")
+    (ranking,) = load_run(named).predict(photo("black dog", 1), ["black dog"], top=20)
+    assert {one["name"]: one["score"] for one in answer} == pytest.approx(
+        {one.name: one.score for one in ranking}, abs=1e-4
+    )
+    assert asked.delete("/classes/black dog").status_code == 204
+    assert asked.post("/predict", json=sample).json() == before
+
+
+def test_the_words_count_and_not_what_the_class_is_called(named, client, photo):
+    asked = client(named)
+    for name, sentence in (("rex", "black dog"), ("wanda", "black fish")):
+        assert asked.post("/classes", json={"name": name, "sentence": sentence}).status_code == 201
+    for sentence, name in (("black dog", "rex"), ("black fish", "wanda")):
+        sample = {"features": photo(sentence, 1, seed=7).tolist()}
+        given = asked.post("/predict?among=given", json=sample).json()["answers"][0]["classes"]
+        assert given[0]["name"] == name
+
+
+def test_what_is_no_description_is_refused(named, client):
+    asked = client(named)
+    for told in ({"name": "x", "sentence": "  "}, {"name": "x", "sentence": "?!"}):
+        reply = asked.post("/classes", json=told)
+        assert reply.status_code == 422
+        assert reply.json()["detail"].count("\n") == 0
+    assert asked.post("/classes", json={"name": "x", "sentence": 7}).json() == {
+        "detail": "nothing describes the class: give attributes, or examples"
+    }
+    assert len(asked.get("/classes").json()["classes"]) == 13
+
+
+def test_the_page_takes_a_name_and_a_few_words(named, served, opened, photo):
+    from playwright.sync_api import expect
+
+    page = opened(served(named))
+    assert page.locator("#sentence").is_visible()
+    assert page.locator("#groups input").count() == 0
+    file = io.BytesIO()
+    np.save(file, photo("black dog", 1))
+    page.set_input_files("#file", {"name": "a.npy", "mimeType": "application/octet-stream", "buffer": file.getvalue()})
+    page.wait_for_selector("#best b")
+    page.fill("#name", "rex")
+    page.fill("#sentence", "black dog")
+    page.get_by_role("button", name="Add the class").click()
+    expect(page.locator("#best b")).to_have_text("rex")

@@ -1,0 +1,154 @@
+"""Slow clients and a slow model: each is told so in time, and the service goes on."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from fedunseen import load_run
+from fedunseen.serve import Recogniser
+from fedunseen.serve.app import create_app
+from fedunseen.serve.guard import Limits
+
+ROWS = json.dumps({"features": [[0.0] * 9]}).encode()
+HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+
+
+@pytest.fixture
+def slow(features, served_app):
+    """Serve a run whose model answers once it is let; return the port, what lets it, and how many have asked it."""
+
+    def start(**limits):
+        model, gate, begun = Recogniser(load_run(features)), threading.Event(), threading.Semaphore(0)
+        gate.set()
+        rank = model.rank
+
+        def wait(*given):
+            begun.release()
+            assert gate.wait(300)
+            return rank(*given)
+
+        model.rank = wait
+        url = served_app(create_app(model, limits=Limits(**limits)))
+        gates.append(gate)
+        return int(url.rstrip("/").rpartition(":")[2]), gate, begun
+
+    gates = []
+    yield start
+    for gate in gates:
+        gate.set()  # whatever a test has left waiting
+
+
+def answer(connection):
+    """Read an answer to its end: its status, its sentence, its head."""
+    found = b""
+    while part := connection.recv(65536):
+        found += part
+    head, _, body = found.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body), head.decode().lower()
+
+
+def asked(port, rows=ROWS):
+    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(rows) + rows)
+        return answer(connection)
+
+
+def test_a_client_that_sends_slowly_hears_408(slow):
+    port, *_ = slow(upload=0.3)
+    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+        connection.sendall(
+            HEAD + b"Content-Length: %d\r\n\r\n" % len(ROWS) + ROWS[:-1]
+        )  # and the last byte never comes
+        status, told, _ = answer(connection)
+    assert (status, told) == (408, {"detail": "the request took too long to arrive: send it again"})
+    assert asked(port)[0] == 200
+
+
+def test_a_client_that_sends_a_byte_now_and_then_hears_408_too(slow):
+    """The limit is on the whole request: who keeps the connection alive gains nothing by it."""
+    port, *_ = slow(upload=0.5)
+    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+        connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        status = []
+        reader = threading.Thread(target=lambda: status.append(answer(connection)[0]))
+        reader.start()
+        while reader.is_alive():
+            try:
+                connection.sendall(b"1\r\n \r\n")
+            except OSError:  # it has been cut off
+                break
+            time.sleep(0.05)
+        reader.join()
+    assert status == [408]
+
+
+def test_a_client_that_leaves_in_the_middle_does_no_harm(slow):
+    port, *_ = slow()
+    for part in (HEAD, HEAD + b"Content-Length: 1000\r\n\r\n", HEAD + b"Content-Length: 1000\r\n\r\n" + ROWS):
+        with socket.create_connection(("127.0.0.1", port), 300) as connection:
+            connection.sendall(part)
+    assert asked(port)[0] == 200
+
+
+def test_a_model_that_takes_too_long_is_504_and_the_next_question_waits_its_turn(slow):
+    port, gate, begun = slow(answer=0.3)
+    gate.clear()
+    status, told, _ = asked(port)
+    assert (status, told) == (504, {"detail": "the answer takes too long: send less at a time"})
+    assert begun.acquire(timeout=300)
+    status, told, _ = asked(port)  # the model still works at the first: this one waits, and gives up too
+    assert status == 504
+    assert not begun.acquire(blocking=False)
+    gate.set()
+    until = time.monotonic() + 300
+    while asked(port)[0] != 200:
+        assert time.monotonic() < until
+
+
+def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
+    port, gate, begun = slow(waiting=2)
+    gate.clear()
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(asked(port)[0]))]
+    threads[0].start()
+    assert begun.acquire(timeout=300)  # one is at the model
+    threads += [threading.Thread(target=lambda: answers.append(asked(port)[0])) for _ in range(2)]
+    for thread in threads[1:]:
+        thread.start()
+    until, told = time.monotonic() + 300, {}
+    while waiting(port) < 3:
+        assert time.monotonic() < until
+    status, told, head = asked(port)
+    assert (status, told) == (503, {"detail": "too many questions wait already: ask again later"})
+    assert "retry-after: 1" in head
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert answers == [200] * 3
+
+
+def waiting(port):
+    """How many questions the service says are waiting, or with the model."""
+    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+    (line,) = [line for line in found.splitlines() if line.startswith(b"fedunseen_waiting ")]
+    return float(line.split()[1])
+
+
+def test_health_answers_while_the_model_works(slow):
+    port, gate, begun = slow()
+    gate.clear()
+    thread = threading.Thread(target=asked, args=(port,))
+    thread.start()
+    assert begun.acquire(timeout=300)
+    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert answer(connection)[:2][0] == 200
+    gate.set()
+    thread.join()
