@@ -277,7 +277,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.seen_ = np.isin(np.arange(len(classes)), seen)
         self._params = {n[6:]: torch.from_numpy(v) for n, v in tensors.items() if n.startswith("model/")}
         statistics = {n[8:]: v for n, v in tensors.items() if n.startswith("scaling/")}
-        self._scaler = Scaler(self._experiment.data.features, statistics)
+        self._scaler = Scaler(self._experiment.data.features or (), statistics)
         self.calibration = self.calibration_ = float(about["calibration"])
         self.curve_ = {str(name): [float(value) for value in values] for name, values in about["curve"].items()}
         self.n_features_in_ = int(about["features"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,18 @@ import typer
 from fedunseen.cli.completion import presets, settings
 from fedunseen.cli.logs import tell
 
-__all__ = ["ExperimentName", "Json", "Out", "Overrides", "Resume", "RunPath", "Track", "overrides_of", "say"]
+__all__ = [
+    "ExperimentName",
+    "Json",
+    "Out",
+    "Overrides",
+    "Resume",
+    "RunPath",
+    "Track",
+    "overrides_of",
+    "say",
+    "warning_lines",
+]
 
 ExperimentName = Annotated[
     str, typer.Argument(metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets)
@@ -46,3 +58,8 @@ def overrides_of(texts: list[str] | None) -> dict[str, Any]:
     from fedunseen.experiment.schema import parse_override
 
     return dict(parse_override(text) for text in texts or [])
+
+
+def warning_lines(result: Mapping[str, Any]) -> list[str]:
+    """Say what seems to be wrong with a run, a line each, with what to do."""
+    return [f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli.completion import settings
-from fedunseen.cli.console import ExperimentName, say
+from fedunseen.cli.console import ExperimentName, say, warning_lines
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
@@ -118,7 +118,7 @@ def host(
         from fedunseen.report import write_report
 
         report = write_report(done)
-    say(f"run:    {done.path}", f"report: {report}")
+    say(done.headline(), *warning_lines(done.result), f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -15,7 +14,18 @@ import typer.core
 
 from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
-from fedunseen.cli.console import ExperimentName, Json, Out, Overrides, Resume, RunPath, Track, overrides_of, say
+from fedunseen.cli.console import (
+    ExperimentName,
+    Json,
+    Out,
+    Overrides,
+    Resume,
+    RunPath,
+    Track,
+    overrides_of,
+    say,
+    warning_lines,
+)
 from fedunseen.cli.dashboard import Dashboard, DashboardAt, both, door_of, watched
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
@@ -121,7 +131,7 @@ def run(
     from fedunseen.report.parts import stopped
 
     ended = [text.strip()] if (text := stopped(done.result)) else []
-    say(done.headline(), *ended, *_warnings(done.result), f"run:    {done.path}", f"report: {report}")
+    say(done.headline(), *ended, *warning_lines(done.result), f"run:    {done.path}", f"report: {report}")
     if as_json:
         print(json.dumps(done.result), flush=True)
 
@@ -325,11 +335,6 @@ def doctor(as_json: Json = False) -> None:
         print(json.dumps(findings), flush=True)
     else:
         print(render(findings))
-
-
-def _warnings(result: Mapping[str, Any]) -> list[str]:
-    """Say what seems to be wrong with a run, a line each, with what to do."""
-    return [f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])]
 
 
 _WARNED: set[str] = set()

@@ -23,9 +23,10 @@ __all__ = ["Benchmark", "DataSettings", "empty_split"]
 class DataSettings(NamedSettings):
     """What every ``[data]`` section may say; a benchmark's own ``Settings`` add to it."""
 
-    features: tuple[Scaling, ...] = ()
+    features: tuple[Scaling, ...] | None = None
     """Scalings of the features, in order, fitted on training samples only: `l2` (unit length), `centre`, `standard`
-    (zero mean, unit deviation), `min-max`, `x10` (ten times as long)."""
+    (zero mean, unit deviation), `min-max`, `x10` (ten times as long). Unset: what keeps the method stable whatever the
+    features' length, `["centre", "l2"]` for most trained methods; grey values in [0, 1] stay. None at all: `[]`."""
     semantics: tuple[Scaling, ...] = ()
     """The same scalings for the semantics, in order, fitted on seen classes only."""
 

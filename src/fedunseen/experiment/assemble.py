@@ -13,7 +13,7 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
-from fedunseen.data import Benchmark, Partition, Scaler, fit_semantics, make_partition
+from fedunseen.data import Benchmark, Partition, Scaler, Scaling, fit_semantics, make_partition
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment.encoding import encode, make_backbone
@@ -30,9 +30,19 @@ from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
 from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 
-__all__ = ["assemble", "find_device", "in_process", "load_data", "partition_of", "party_sections", "prepared"]
+__all__ = [
+    "assemble",
+    "find_device",
+    "in_process",
+    "load_data",
+    "partition_of",
+    "party_sections",
+    "prepared",
+    "settled",
+]
 
-_SCALE = 1000  # samples from which a defence's random inputs have their scale
+_SCALE = 1000  # samples from which a defence's random inputs, or a learning rate, have their scale
+_FEW = 64  # images, of which a network makes features first
 
 
 def load_data(experiment: Experiment, seed: int) -> Benchmark:
@@ -78,6 +88,43 @@ def in_process(experiment: Experiment) -> Experiment:
     return experiment.with_overrides({"engine.mode": "one-at-a-time"})
 
 
+def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
+    """Return the experiment with what it leaves to the data: how features are scaled, and the learning rate.
+
+    Under ``[privacy]``, which hides what samples are like, and without training samples, which a coordinator may lack,
+    nothing is asked of samples: features are brought to unit length at most.
+
+    Args:
+        experiment: the choices; what they say stays.
+        benchmark: the whole one, encoded.
+    """
+    chosen = find("method", experiment.method.name)
+    asked = len(benchmark.train) > 0 and experiment.privacy.name == "none"
+    if experiment.data.features is None:
+        steps: tuple[Scaling, ...] = ()
+        if benchmark.kind == "vectors" and benchmark.image_shape is None:  # others are in [0, 1], or stay what they are
+            steps = tuple(step for step in chosen.scaling if asked or step in ("l2", "x10"))
+        data = experiment.data.model_copy(update={"features": steps})
+        experiment = experiment.model_copy(update={"data": data})
+    if getattr(experiment.method, "lr", 0.0) is None:
+        inputs = _some_inputs(benchmark, experiment.data.features or (), asked)
+        method = _method(experiment, benchmark, inputs)
+        method.settle(method.init(stream(experiment.run.seed, "initialisation")), inputs)
+        experiment = experiment.model_copy(update={"method": method.settings})
+    return experiment
+
+
+def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) -> Tensor:
+    """Return some of the training samples as a method takes them; unasked, one as long as the scaling makes them."""
+    vectors, train = benchmark.kind == "vectors", benchmark.train
+    if not asked:
+        known = vectors and steps[-1:] == ("l2",)
+        return torch.eye(int(known), int(np.prod(benchmark.features.shape[1:]))).view(-1, *benchmark.features.shape[1:])
+    most = _SCALE if vectors else _FEW
+    rows = benchmark.features[train[np.unique(np.linspace(0, len(train) - 1, most).astype(np.int64))]]
+    return torch.from_numpy(Scaler.fit(benchmark.features[train], steps)(rows) if vectors else np.array(rows))
+
+
 def find_device(choice: str) -> torch.device:
     """Return the device that ``run.device`` names.
 
@@ -112,6 +159,7 @@ def assemble(
     Raises:
         ExperimentError, DataError: something does not fit together.
     """
+    experiment = settled(experiment, benchmark)
     device, task, seed = find_device(experiment.run.device), task_of(experiment), experiment.run.seed
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
     if strategy.pools:
@@ -171,7 +219,7 @@ def _inputs(
     if benchmark.kind != "vectors":
         # Bytes or half precision stay what they are, on disk where they are a memory map: batches are widened.
         return Scaler((), {}), torch.from_numpy(benchmark.features).to(device)
-    scaler = scaler or Scaler.fit(benchmark.features[benchmark.train], experiment.data.features)
+    scaler = scaler or Scaler.fit(benchmark.features[benchmark.train], experiment.data.features or ())
     return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
 
 

@@ -31,7 +31,7 @@ from fedunseen.encoders import Encoder
 from fedunseen.engines import Distributed, DistributedSettings
 from fedunseen.engines.remote.coordinator import Meeting, Member, dismiss_late
 from fedunseen.engines.remote.link import Simulate
-from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.party import simulated
@@ -95,6 +95,7 @@ def run(
         return _run_seeds(experiment, path, resume, hear, present)
     started = time.perf_counter()
     benchmark = load_data(experiment, experiment.run.seed)
+    given, experiment = experiment, settled(experiment, benchmark)
     if meeting is None:
         partition = partition_of(experiment, benchmark, experiment.run.seed)
     else:
@@ -123,11 +124,12 @@ def run(
             if selection is None:
                 choice = task.choice(experiment.evaluation, type(federation.method), rounds)
             else:
-                choice, chosen = _select(experiment, selection, partition, directory, hear, met)
+                choice, chosen = _select(given, benchmark, selection, partition, directory, hear, met)
                 if rivals := getattr(experiment.method, "rivals", ()):
                     chosen["rivals"] = _rivals(rivals, experiment, selection, partition, directory, hear)
             if chosen.get("settings"):
-                experiment = experiment.with_overrides(chosen["settings"])
+                before, experiment = experiment, settled(given.with_overrides(chosen["settings"]), benchmark)
+                chosen["settings"] |= _followed(before, experiment)
                 rounds, stop_after = experiment.strategy.rounds, experiment.strategy.stop_after
                 federation, task = _made(experiment, benchmark, partition)
             if stop_after is not None and choice.round is not None:
@@ -266,15 +268,35 @@ def _selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition
     return selection
 
 
+def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
+    """Return what follows from the data otherwise than before, since settings have been chosen."""
+    pairs = {
+        "data.features": (before.data.features, now.data.features),
+        "method.lr": tuple(getattr(one.method, "lr", None) for one in (before, now)),
+    }
+    return {key: new for key, (old, new) in pairs.items() if new != old and new is not None}
+
+
 def _select(
     experiment: Experiment,
+    whole: Benchmark,
     benchmark: Benchmark,
     partition: Partition,
     parent: RunDirectory,
     hear: Progress,
     met: Meeting | None,
 ) -> tuple[Choice, dict[str, Any]]:
-    """Choose round, calibration factor and settings by runs on validation classes."""
+    """Choose round, calibration factor and settings by runs on validation classes.
+
+    Args:
+        experiment: as it was given; what it leaves to the data follows from the ``whole`` benchmark, as in the run.
+        whole: the benchmark of the run.
+        benchmark: its version for selection.
+        partition: who holds what of the whole one.
+        parent: the run's directory.
+        hear: hears of every round.
+        met: the parties of a deployment.
+    """
     partition = partition.restricted_to(benchmark.train)
     grid = experiment.evaluation.choose
     candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
@@ -282,6 +304,7 @@ def _select(
     judge = find("method", experiment.method.name)  # by whose order candidates are compared
     for i, settings in enumerate(candidates):
         candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
+        candidate = settled(candidate, whole)
         method = find("method", candidate.method.name)
         judge = method if method.zero_shot else judge  # one that knows unseen classes, if there is one
         several = len(candidates) > 1
@@ -337,7 +360,7 @@ def _rivals(
         hear: hears of every round.
     """
     found = {}
-    scaled = list(experiment.data.features) or (["centre", "l2"] if benchmark.kind == "vectors" else [])
+    scaled = list(experiment.data.features or ()) or (["centre", "l2"] if benchmark.kind == "vectors" else [])
     for name in names:
         directory = RunDirectory(parent.path / "selection" / f"rival-{name}")
         result = directory.result()

@@ -96,7 +96,7 @@ class PartyData:
         nobody = np.zeros(0, dtype=np.int64)
         held = tuple(benchmark.train if k == client else nobody for k in range(clients))
         partition = Partition(held, np.zeros(clients, dtype=np.int64), np.full(clients, NEVER))
-        scaler = Scaler(experiment.data.features, {name: value.numpy() for name, value in statistics.items()})
+        scaler = Scaler(experiment.data.features or (), {name: value.numpy() for name, value in statistics.items()})
         federation = assemble(experiment, benchmark, partition, scaler=scaler)
         samples = federation.partition.clients[client]
         return Ready(_in_process(federation), len(np.unique(benchmark.labels[samples])), len(samples))

@@ -584,7 +584,7 @@ def scaling_is_of_vectors(b: Built) -> str | None:
 
 def scaling_has_samples_to_fit(b: Built) -> str | None:
     """A coordinator has no training samples."""
-    steps = b.experiment.data.features
+    steps = b.experiment.data.features or ()
     if b.fits_scaling and not len(b.benchmark.train) and {"min-max", "centre", "standard"} & set(steps):
         return (
             f"data.features = {list(steps)} is fitted to training samples, and {b.benchmark.name} has none: use l2 or "

@@ -237,7 +237,7 @@ class Run:
     @cached_property
     def scaler(self) -> Scaler:
         """How vectors are scaled."""
-        steps = self.experiment.data.features
+        steps = self.experiment.data.features or ()
         stored = load_params(self.path / "scaling.safetensors")
         statistics = {name: value.numpy() for name, value in stored.items() if name != "none"}
         return Scaler(steps, statistics)

@@ -26,6 +26,7 @@ from fedunseen.threats.attacks import Attack
 
 __all__ = ["Federation", "State", "drawn_clients", "mean_terms", "one_place", "suited"]
 
+_SCALE = 1000  # training samples whose length a learning rate may follow from
 _NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
 
 
@@ -107,6 +108,8 @@ class Federation:
         self.inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
         self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
+        train = torch.from_numpy(benchmark.train[:_SCALE]).to(self.device)
+        method.settle(self.first, self.inputs[train])
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
         self.scaler = scaler or Scaler((), {})
         if engine is None:

@@ -15,10 +15,15 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, epochs_plan
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import Benchmark, ClassSpace
+from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
 
-__all__ = ["Candidates", "Method", "MethodSettings", "class_mask"]
+__all__ = ["Candidates", "Method", "MethodSettings", "class_mask", "unset"]
+
+
+def unset(value: object) -> object:
+    """Read the word ``auto`` as a setting that is left to the data (:meth:`Method.settle`)."""
+    return None if value == "auto" else value
 
 
 class MethodSettings(NamedSettings):
@@ -64,6 +69,10 @@ class Method:
             ``few-shot`` (by a handful of examples).
         takes: the features that it works on: ``vectors`` (n, d) or ``maps`` (n, channels, height, width).
         zero_shot: it can score a class that nobody trained on, from the class's semantics alone.
+        scaling: what is done to feature vectors where the experiment does not say (``data.features``), so that their
+            length does not matter.
+        trained_rate: the learning rate where the settings name none and nothing is known of the inputs, and the largest
+            that follows from inputs where the encoder is trained too.
         frozen: it needs features that training does not change, so that no encoder can be trained with it.
         private: patterns (``fnmatch``) of parameters that never leave a client.
         training_only: patterns of parameters that scoring does not read, so that they may stay with the clients.
@@ -94,6 +103,8 @@ class Method:
     task: ClassVar[str] = "zero-shot"
     takes: ClassVar[Output] = "vectors"
     zero_shot: ClassVar[bool] = True
+    scaling: ClassVar[tuple[Scaling, ...]] = ("centre", "l2")
+    trained_rate: ClassVar[float] = 0.01
     frozen: ClassVar[bool] = False
     private: ClassVar[tuple[str, ...]] = ()
     training_only: ClassVar[tuple[str, ...]] = ()
@@ -248,10 +259,26 @@ class Method:
         features = sum(value.numel() for name, value in params.items() if name.startswith("f."))
         return heads + (self.backbone.multiply_adds() or features)
 
+    def rate(self, params: Params, inputs: Tensor) -> float:
+        """Return the learning rate that suits the scale of training inputs (n, ...), where the settings name none.
+
+        Only for a method whose ``Settings.lr`` may be unset. Without inputs (n = 0) the scale is not known.
+
+        Args:
+            params: before round 0.
+            inputs: some of the training samples.
+        """
+        raise TypeError(f"{type(self).__name__} has no learning rate that follows from its inputs")
+
+    def settle(self, params: Params, inputs: Tensor) -> None:
+        """Put in place what the settings leave to the data: the learning rate (:meth:`rate`)."""
+        if getattr(self.settings, "lr", 0.0) is None:
+            self.settings = self.settings.model_copy(update={"lr": self.rate(params, inputs)})
+
     def optimiser(self) -> Optimiser:
         """Return the optimiser that the settings name."""
         s = self.settings
-        return SGD(s.lr, s.momentum, s.weight_decay)
+        return SGD(self.trained_rate if s.lr is None else s.lr, s.momentum, s.weight_decay)
 
 
 def class_mask(choice: str, space: ClassSpace, local: NDArray[np.int64]) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
@@ -18,8 +18,8 @@ from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.base import Method, MethodSettings
-from fedunseen.methods.networks import linear, mlp, mlp_init
+from fedunseen.methods.base import Method, MethodSettings, unset
+from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
 
 __all__ = ["Classifier", "ClassifierSettings"]
 
@@ -28,8 +28,13 @@ class ClassifierSettings(MethodSettings):
     """Settings of the attribute-free classifier."""
 
     name: Literal["classifier"] = "classifier"
+    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
+    features; for a trained encoder 0.01 at most."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the layers between the inputs and the class outputs."""
+
+    _auto = field_validator("lr", mode="before")(unset)
 
 
 class Classifier(Method):
@@ -51,6 +56,20 @@ class Classifier(Method):
     def phases(self) -> Sequence[Phase]:
         """One phase: all parameters."""
         return (Phase("local", self.loss, self.optimiser()),)
+
+    def rate(self, params: Params, inputs: Tensor) -> float:
+        """Return half of the learning rate from which on training diverges, as :meth:`FedZSL.rate` does.
+
+        The classes' semantics are here rows of the identity: 1 / C is their variance, and 2 the square of the distance
+        between two.
+        """
+        if not len(inputs):
+            return self.trained_rate
+        with torch.no_grad():
+            incoming = self.backbone(params, inputs)
+        steepness = 1 / len(self.space.names) if self.trains_features else 0.5
+        rate = stable_rate(params, incoming, len(self.hidden), steepness, self.settings.momentum)
+        return min(rate, self.trained_rate) if self.backbone.trained else rate
 
     def context(self) -> Context:
         """Every class competes in the softmax."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
+from fedunseen.data import ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.sums import no_sums, statistics, widened
@@ -21,6 +23,7 @@ class ClosedForm(Method):
     What a run merges are the sums. They become a model in :meth:`complete`.
     """
 
+    scaling: ClassVar[tuple[Scaling, ...]] = ()
     frozen = True
     grows = True
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -20,7 +20,7 @@ from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import consistency, decorrelation, relation_distillation, semantic_cross_entropy
-from fedunseen.methods.base import MethodSettings
+from fedunseen.methods.base import MethodSettings, unset
 from fedunseen.methods.fedzsl import Classes, FedZSL, FedZSLSettings
 from fedunseen.methods.maps import group_matrix, weighted_sum
 from fedunseen.methods.networks import linear, mlp
@@ -32,8 +32,10 @@ class DistZSLSettings(MethodSettings):
     """Settings of DistZSL; the weights of the losses are the paper's for CUB. A weight of 0 switches a loss off."""
 
     name: Literal["distzsl"] = "distzsl"
-    lr: float = Field(0.003, gt=0)
-    """Learning rate of the clients' SGD; with a trained backbone, the divergence's weight of 10 bears little more."""
+    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
+    features and semantics and the weights of the losses; for a trained encoder 0.003 at most: the divergence's weight
+    of 10 bears little more."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of trained layers on top of the backbone; empty: none."""
     sce: float = Field(1.0, ge=0)
@@ -56,6 +58,8 @@ class DistZSLSettings(MethodSettings):
     kl_classes: Classes = "seen"
     """Classes in the softmaxes of DistZSL Eq. 6; as printed, it is "all", over which a run's theory measures it too."""
 
+    _auto = field_validator("lr", mode="before")(unset)
+
     @model_validator(mode="after")
     def _check_losses(self) -> DistZSLSettings:
         if not (self.sce or self.kl or self.bilateral):
@@ -71,6 +75,7 @@ class DistZSL(FedZSL):
     """
 
     Settings = DistZSLSettings  # type: ignore[assignment]  # a class of its own: it has no consistency loss
+    trained_rate = 0.003
 
     def __init__(self, settings: DistZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         same = settings.model_dump(exclude={"name", "bilateral", "decorrelation"})

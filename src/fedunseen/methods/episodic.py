@@ -19,7 +19,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import SGD, Adam, Batch, Context, Optimiser, Plan, Terms
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
+from fedunseen.data import ClassSpace, Scaling
 from fedunseen.data.episodes import Episodes, Tasks, draw_episodes, split, turned
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Method
@@ -65,6 +65,7 @@ class Episodic(Method):
 
     Settings: ClassVar[type[NamedSettings]] = EpisodicSettings
     task = "few-shot"
+    scaling: ClassVar[tuple[Scaling, ...]] = ()
     limited: ClassVar[bool] = False
     zero_shot = False
 

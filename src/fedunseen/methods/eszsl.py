@@ -37,6 +37,7 @@ class ESZSL(ClosedForm):
     """
 
     Settings = ESZSLSettings
+    scaling = ("centre", "l2")  # its regulariser is in the features' own units
 
     def solve(self, sums: Params) -> Params:
         """Return V (d, attributes)."""

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
@@ -25,8 +25,8 @@ from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
-from fedunseen.methods.base import Method, MethodSettings, class_mask
-from fedunseen.methods.networks import linear, mlp, mlp_init
+from fedunseen.methods.base import Method, MethodSettings, class_mask, unset
+from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
 
 __all__ = ["FedZSL", "FedZSLSettings"]
 
@@ -37,6 +37,9 @@ class FedZSLSettings(MethodSettings):
     """Settings of FedZSL; the defaults of the losses are the paper's."""
 
     name: Literal["fedzsl"] = "fedzsl"
+    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
+    features and semantics and the weights of the losses; for a trained encoder 0.01 at most."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the trained network f on top of the inputs; empty: frozen features."""
     sce: float = Field(1.0, ge=0)
@@ -56,6 +59,8 @@ class FedZSLSettings(MethodSettings):
     """Classes in the denominator of FedZSL Eq. 3."""
     kl_classes: Classes = "seen"
     """Classes in the softmaxes of FedZSL Eq. 5."""
+
+    _auto = field_validator("lr", mode="before")(unset)
 
     @model_validator(mode="after")
     def _check_losses(self) -> FedZSLSettings:
@@ -88,6 +93,26 @@ class FedZSL(Method):
     def phases(self) -> Sequence[Phase]:
         """One phase: all parameters, FedZSL Eq. 8."""
         return (Phase("local", self.loss, self.optimiser()),)
+
+    def rate(self, params: Params, inputs: Tensor) -> float:
+        r"""Return half of the learning rate from which on training diverges (:func:`stable_rate`).
+
+        The curvature of FedZSL Eq. 6 is at most lambda, the largest variance of the classes' semantics in any
+        direction, since the temperature keeps its softmax even. That of FedZSL Eq. 3 is at most :math:`r^2 / 4`, r
+        being the largest distance between two classes' semantics: so steep it is between classes that a linear model
+        cannot tell apart. A network can, and there lambda counts for it as well. The gradients of the other losses,
+        which are distances, do not grow.
+        """
+        if not len(inputs):
+            return self.trained_rate
+        with torch.no_grad():
+            incoming = self.backbone(params, inputs)
+        s, c = self.semantics[torch.from_numpy(self.space.seen)].double().cpu(), self.config
+        variance = float(torch.linalg.matrix_norm(s - s.mean(0), 2).square()) / len(s)
+        apart = variance if self.trains_features else float(torch.cdist(s, s).max().square()) / 4
+        steepness = c.scale**2 * (c.sce * apart + c.kl * variance)
+        rate = stable_rate(params, incoming, len(c.hidden), steepness, c.momentum)
+        return min(rate, self.trained_rate) if self.backbone.trained or rate == float("inf") else rate
 
     def context(self) -> Context:
         """Semantics (C, attributes), the masks that all clients share and, where CARD is on, Gamma (C, C)."""

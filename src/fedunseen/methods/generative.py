@@ -103,6 +103,7 @@ class Generative(Method):
     """
 
     Settings: ClassVar[type[NamedSettings]] = GenerativeSettings
+    scaling = ("min-max",)  # what a ReLU and a sigmoid can make
     frozen = True
 
     def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:

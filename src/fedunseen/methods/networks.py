@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 
-__all__ = ["linear", "mlp", "mlp_init"]
+__all__ = ["linear", "mlp", "mlp_init", "stable_rate"]
 
 
 def mlp_init(name: str, widths: Sequence[int], rng: np.random.Generator) -> Params:
@@ -35,3 +35,24 @@ def mlp(params: Params, name: str, inputs: Tensor) -> Tensor:
 def linear(params: Params, name: str, inputs: Tensor) -> Tensor:
     """Apply the linear layer ``name``."""
     return F.linear(inputs, params[f"{name}.weight"], params[f"{name}.bias"])
+
+
+def stable_rate(params: Params, incoming: Tensor, layers: int, steepness: float, momentum: float) -> float:
+    """Return half of the learning rate from which on gradient descent diverges; infinity on a flat loss.
+
+    With momentum rho it diverges where the largest curvature exceeds 2 (1 + rho) / lr. By the weights of the last
+    layer, that is the loss's own curvature by the layer's outputs, ``steepness``, times the mean of |f|^2 + 1.
+
+    Args:
+        params: with ``layers`` hidden layers under the name ``f``, which share what is stable.
+        incoming: (n, d) what the layers are given.
+        layers: their number.
+        steepness: largest curvature of the loss by what the last layer puts out.
+        momentum: rho.
+    """
+    with torch.no_grad():
+        features = mlp(params, "f", incoming.float())
+        # drawn layers make short features, which training lengthens up to those that come in
+        squared = max(float(some.double().square().sum(1).mean()) for some in (incoming, features))
+    curvature = steepness * (squared + 1) * (1 + layers)
+    return (1 + momentum) / curvature if curvature > 0 else float("inf")

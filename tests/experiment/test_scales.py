@@ -1,0 +1,244 @@
+"""Features of any length: what an experiment leaves to the data keeps training stable, what it says stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.phases import SGD
+from fedunseen.data import Benchmark, ClassSpace, Partition
+from fedunseen.experiment.assemble import load_data, settled
+from fedunseen.experiment.sweep.schema import read_sweep
+from fedunseen.federation import Federation
+from fedunseen.methods import FedZSL
+from fedunseen.strategies import FedAvg
+
+SEEN, UNSEEN = 8, 3
+STABLE = 3.8  # 2 (1 + rho) with a momentum rho of 0.9
+
+
+def attributes():
+    """Unit rows whose largest variance in any direction is that of SUN's published attributes, 0.2."""
+    rows = np.random.default_rng(1).random((SEEN + UNSEEN, 12)) ** 3
+    rows[::2, :6] *= 0.2
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def samples(norm, seed=0):
+    """Rows, not below zero as behind a ReLU, of a mean length; and their classes."""
+    rng, s = np.random.default_rng(seed), attributes()
+    labels = np.repeat(np.arange(SEEN + UNSEEN), 24)
+    rows = np.maximum(0.3 + s[labels] @ rng.normal(size=(12, 64)) + 0.3 * rng.normal(size=(len(labels), 64)), 0)
+    return (rows * norm / np.linalg.norm(rows, axis=1).mean()).astype(np.float32), labels
+
+
+def write_folder(place, factor):
+    place.mkdir()
+    rows, labels = samples(1.0)
+    split = np.where((np.arange(len(labels)) % 4 > 0) & (labels < SEEN), "train", "test")
+    np.savez(place / "features.npz", features=rows * np.float32(factor), labels=labels, split=split)
+    names, columns = tuple(f"class {c}" for c in range(SEEN + UNSEEN)), tuple(f"attribute {a}" for a in range(12))
+    unseen = np.arange(SEEN, SEEN + UNSEEN)
+    ClassSpace(names, attributes(), columns, np.arange(SEEN), np.array([], dtype=np.int64), unseen).save(
+        place / "classes.csv"
+    )
+    return {
+        "data": {"name": "folder", "root": str(place)},
+        "partition": {"kind": "pccd", "clients": 3},
+        "method": {"name": "fedzsl"},
+        "strategy": {"name": "fedavg", "rounds": 2},
+        "evaluation": {"selection": "last", "embedding": False, "theory": False},
+    }
+
+
+@pytest.fixture
+def sun(tmp_path):
+    """A folder in the layout of xlsa17 whose features are as long as SUN's, 27."""
+    rows, labels = samples(27.0)
+    place = tmp_path / "SUN"
+    place.mkdir()
+    scipy.io.savemat(place / "res101.mat", {"features": rows.T, "labels": labels[:, None] + 1})
+    known, last = labels < SEEN, np.arange(len(labels)) % 4 == 3
+    scipy.io.savemat(
+        place / "att_splits.mat",
+        {
+            "allclasses_names": np.array([[f"scene_{c}"] for c in range(SEEN + UNSEEN)], dtype=object),
+            "att": attributes().T,
+            "original_att": 100 * attributes().T,
+            "trainval_loc": np.flatnonzero(known & ~last)[:, None] + 1,
+            "test_seen_loc": np.flatnonzero(known & last)[:, None] + 1,
+            "test_unseen_loc": np.flatnonzero(~known)[:, None] + 1,
+        },
+    )
+    return tmp_path
+
+
+def test_the_attributes_of_this_file_vary_as_those_of_sun_do():
+    s = attributes()[:SEEN]
+    assert np.linalg.eigvalsh(np.cov(s.T, ddof=0))[-1] == pytest.approx(0.2, abs=0.05)
+
+
+def test_distzsl_on_sun_converges_where_its_older_learning_rate_diverged(sun, tmp_path):
+    quick = {"data.root": str(sun), "method.decorrelation": 0.0, "strategy.rounds": 7, "evaluation.selection": "last"}
+    quick |= {"evaluation.embedding": False, "evaluation.theory": False, "evaluation.clients": False}
+    quick |= {"partition.clients": 2}
+    with_older = run(Experiment.load("sun-distzsl", {**quick, "method.lr": 1e-2}), tmp_path / "older")
+    assert with_older.metrics[-1]["losses"]["loss"] > 1.5 * with_older.metrics[0]["losses"]["loss"]
+    now = run(Experiment.load("sun-distzsl", quick), tmp_path / "now")
+    losses = [line["losses"]["loss"] for line in now.metrics]
+    assert losses[-1] < losses[0]
+    assert now.result["zsl"] > 100 / UNSEEN + 20
+
+
+@pytest.mark.parametrize("sweep", ["distzsl-table1", "distzsl-fig11"])
+def test_cells_of_distzsl_on_features_like_suns_are_stable(sweep, sun):
+    cells = [
+        cell.experiment
+        for cell in read_sweep(sweep, ["SUN"], {"data.root": str(sun)}).cells
+        if cell.experiment.method.name == "distzsl" and cell.experiment.encoder.name == "resnet"
+    ]
+    assert len(cells) > 4
+    variance = float(np.linalg.eigvalsh(np.cov(attributes()[:SEEN].T, ddof=0))[-1])
+    for cell in cells:
+        data = {"name": "xlsa17", "root": str(sun), "dataset": "SUN", "features": []}
+        changed = {"encoder.name": "none", "method.decorrelation": 0.0}
+        frozen = Experiment.from_dict({**cell.to_dict(), "data": data}, changed)
+        lr = settled(frozen, load_data(frozen, 0)).method.lr
+        assert lr * cell.method.kl * variance * 27**2 < STABLE
+
+
+def test_training_is_stable_below_twice_the_rate_and_not_above():
+    """One input, one class pair of losses: the limit is known exactly."""
+    space = ClassSpace(("a", "b"), np.array([[2.0], [-2.0]]), ("x",), [0, 1], [], [])
+    benchmark = Benchmark(
+        "line", space, np.full((4, 3), 5.0, dtype=np.float32), np.array([0, 0, 1, 1]), np.array([0, 2]),
+        np.array([1, 3]), np.array([], dtype=np.int64), part=True,
+    )  # fmt: skip
+    given = {"sce": 0.0, "consistency": 0.0, "kl": 2.0, "temperature": 100.0, "weight_decay": 0.0, "batch_size": 2}
+
+    def grown(times):
+        method = FedZSL.on(benchmark, **given)
+        params = {name: torch.zeros_like(v).double() for name, v in method.init(np.random.default_rng(0)).items()}
+        inputs = torch.full((2, 3), 5.0, dtype=torch.float64)
+        lr = times * method.rate(params, inputs)
+        params["g.bias"] += 1e-3  # a little off the solution, where a steep step leads away from it
+        semantics, mask = method.semantics.double(), torch.ones(2, dtype=torch.bool)
+        context = {"gamma": torch.zeros(2, 2).double(), "semantics": semantics, "kl_mask": mask}
+        batch = {"inputs": inputs, "labels": torch.tensor([0, 1]), "weights": torch.ones(2).double()}
+        sgd = SGD(lr, 0.9)
+        values, state = list(params.values()), sgd.init(params)
+        for step in range(1, 301):
+            leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+            loss, _ = method.loss(leaves, batch, context)
+            sgd.update(values, list(torch.autograd.grad(loss, list(leaves.values()))), state, step)
+        return float(method.attributes(params, inputs).abs().max()) / 1e-3
+
+    assert grown(1.9) < 1e-2
+    assert grown(2.1) > 1e2
+
+
+def test_features_a_thousand_times_as_long_give_the_same_model(tmp_path):
+    small, large = (
+        run(Experiment.from_dict(write_folder(tmp_path / f"{factor}", factor)), tmp_path / f"run {factor}")
+        for factor in (1.0, 1024.0)
+    )
+    assert small.experiment.method.lr == large.experiment.method.lr
+    for name, value in small.params.items():
+        assert torch.equal(value, large.params[name]), name
+
+
+def test_what_the_data_have_said_is_in_the_run_directory(tmp_path):
+    done = run(Experiment.from_dict(write_folder(tmp_path / "data", 30.0)), tmp_path / "run")
+    data, method = (done.manifest["experiment"][section] for section in ("data", "method"))
+    assert data["features"] == ["centre", "l2"]
+    assert method["lr"] == done.experiment.method.lr > 0.1
+    again = load_run(tmp_path / "run")
+    assert again.scaler.steps == ("centre", "l2")
+    same = Experiment.from_dict(write_folder(tmp_path / "same", 30.0) | {"data": done.manifest["experiment"]["data"]})
+    assert run(same, tmp_path / "run", resume=True).result == done.result
+
+
+def test_a_rate_follows_the_weights_of_losses_that_are_chosen(tmp_path):
+    tree = write_folder(tmp_path / "data", 1.0)
+    tree["evaluation"] = {"choose": {"method.kl": [3.0]}, "embedding": False, "theory": False}
+    tree["method"] |= {"kl": 30.0}
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    assert done.result["chosen_on_validation"]["settings"]["method.lr"] == done.experiment.method.lr
+    plain = Experiment.from_dict(tree, {"method.kl": 3.0, "evaluation.choose": {}})
+    assert done.experiment.method.lr == settled(plain, load_data(plain, 0)).method.lr
+    assert done.experiment.method.lr > 4 * done.manifest["experiment"]["method"]["lr"]
+
+
+def test_what_an_experiment_says_stays(tmp_path):
+    tree = write_folder(tmp_path / "data", 1.0)
+    tree["data"]["features"], tree["method"]["lr"] = [], 0.3
+    experiment = Experiment.from_dict(tree)
+    now = settled(experiment, load_data(experiment, 0))
+    assert (now.data.features, now.method.lr) == ((), 0.3)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [
+        ("gaussian", ()),
+        ("ridge", ()),
+        ("eszsl", ("centre", "l2")),
+        ("fedzsl", ("centre", "l2")),
+        ("classifier", ("centre", "l2")),
+        ("clswgan", ("min-max",)),
+        ("free", ("min-max",)),
+    ],
+)
+def test_each_method_has_a_scaling(method, steps, tmp_path):
+    tree = write_folder(tmp_path / "data", 1.0)
+    tree |= {"method": {"name": method}, "strategy": {"name": "fedavg", "rounds": 1}}
+    experiment = Experiment.from_dict(tree)
+    assert settled(experiment, load_data(experiment, 0)).data.features == steps
+
+
+def test_grey_values_are_not_scaled():
+    experiment = Experiment.load("digit-pairs", {"method.lr": "auto", "data.train_per_class": 5})
+    now = settled(experiment, load_data(experiment, 0))
+    assert now.data.features == ()
+    assert 0.05 < now.method.lr < 0.3  # 0.1 was chosen by hand
+
+
+def test_a_coordinator_without_samples_scales_to_unit_length(tmp_path):
+    tree = write_folder(tmp_path / "data", 1.0)
+    experiment = Experiment.from_dict(tree)
+    whole = load_data(experiment, 0)
+    nothing = np.array([], dtype=np.int64)
+    empty = Benchmark(
+        "part", whole.space, whole.features[whole.test_unseen], whole.labels[whole.test_unseen], nothing, nothing,
+        np.arange(len(whole.test_unseen)), part=True,
+    )  # fmt: skip
+    now = settled(experiment, empty)
+    assert now.data.features == ("l2",)
+    unit = settled(experiment.with_overrides({"data.features": ["l2"]}), whole)
+    assert now.method.lr == pytest.approx(unit.method.lr, rel=1e-5)
+
+
+def test_under_privacy_no_sample_is_asked(tmp_path):
+    tree = write_folder(tmp_path / "data", 1.0)
+    private = Experiment.from_dict(tree, {"privacy.name": "client-level", "privacy.noise": 1.0, "privacy.clip": 1.0})
+    benchmark = load_data(private, 0)
+    other = replace(benchmark, features=benchmark.features[:, ::-1] * 5 + 1)
+    one, two = settled(private, benchmark), settled(private, other)
+    assert one.data.features == two.data.features == ("l2",)
+    assert one.method.lr == two.method.lr > 0.01
+
+
+def test_a_plain_federation_settles_its_method_too():
+    animals = {"horse": [1, 0, 0], "tiger": [1, 1, 0], "cow": [1, 0.1, 0.3], "zebra": [1, 0.9, 0.2]}
+    seen = ["horse", "tiger", "cow"]
+    benchmark = Benchmark.from_arrays(
+        [animals[n] for n in seen], seen, animals, test=(list(animals.values()), list(animals))
+    )
+    method = FedZSL.on(benchmark, kl=0.0, consistency=0.0)
+    Federation(benchmark, Partition.of([[0], [1, 2]]), method, FedAvg())
+    assert method.settings.lr > 0.1  # features and attributes are about 1 long
