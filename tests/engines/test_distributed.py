@@ -82,7 +82,11 @@ def model(path: Path):
         {"strategy__name": "centralised"},
         {"strategy__fraction": 0.4, "defence__name": "median"},
         {"evaluation__selection": "validation"},
+        {"compression__name": "top-k", "compression__keep": 0.1, "strategy__name": "fednova"},
+        {"compression__name": "8-bit", "defence__name": "median"},
+        {"compression__name": "1-bit", "strategy__name": "moon", "strategy__fraction": 0.7},
         {
+            "compression__name": "low-rank",
             "method__name": "clswgan",
             "method__hidden": 32,
             "method__synthetic": 10,
@@ -154,6 +158,28 @@ def test_a_refused_reply_is_left_out_and_named(adapter, tmp_path, caplog):
     why = "'g.weight' of its update has the shape (20, 15), not (20, 16)"
     assert done.metrics[1]["dropped"] == {"1": why}
     assert f"round 2: the reply of 1 is refused: {why}" in caplog.messages
+
+
+def test_a_short_form_that_stands_for_no_update_is_refused_and_named(adapter, tmp_path, caplog):
+    sizes = []
+
+    def lie(name, header, answer):
+        told, tensors = unpack(answer)
+        sizes.append(len(answer))
+        if (name, header["round"]) != ("1", 1):
+            return answer
+        return pack(told, {**tensors, "update/g.weight:index": tensors["update/g.weight:index"].flip(0)})
+
+    adapter.link = Inline(3, lie)
+    short = {"compression__name": "top-k", "compression__keep": 0.05, "method__hidden": [200]}
+    done = run(experiment(engine__name="nvflare", **short), tmp_path / "run")
+    why = "'g.weight' of its update cannot be read: its places are not in ascending order within the tensor"
+    assert done.metrics[1]["dropped"] == {"1": why}
+    sent = done.metrics[0]["bytes_up"] / 3
+    plain = sum(value.numel() * 4 for value in model(tmp_path / "run").values())
+    assert sent < 0.11 * plain  # the update
+    state = plain + 3000  # a worker process sends the state along: what is left, one number for each of the update's
+    assert max(sizes) < sent + state
 
 
 def diverge(name, header, answer):

@@ -99,6 +99,8 @@ SETTINGS = [
     },
     {"data__features": ["centre", "l2"]},
     {"defence__name": "median"},
+    {"compression__name": "1-bit"},
+    {"compression__name": "low-rank"},
 ]
 
 
@@ -190,6 +192,16 @@ def test_parties_of_a_run_that_is_over_are_told_so(folders, tmp_path):
     parties = members(folders, tmp_path)
     hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
     assert all(party.done.is_set() and party.error is None for party in parties.values())
+
+
+def test_a_compressed_update_takes_few_bytes_on_the_wire(folders, tmp_path):
+    sizes = {}
+    for name, settings in (("plain", {}), ("1-bit", {"compression__name": "1-bit"})):
+        link = Inline(members(folders, tmp_path / name))
+        hosted(experiment(strategy__rounds=1, method__hidden=[200], **settings), link, tmp_path / name / "run")
+        replies = [answer for _, answer in link.heard if "round" in unpack(answer)[0]]
+        sizes[name] = max(map(len, replies))
+    assert sizes["1-bit"] < sizes["plain"] / 25
 
 
 def test_nothing_but_updates_counts_and_losses_leaves_a_party(folders, tmp_path):

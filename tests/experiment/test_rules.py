@@ -164,6 +164,18 @@ READ = {
         {"evaluation.choose": {"data.name": ["digits"]}},
         "evaluation.choose: 'data.name' cannot be chosen",
     ),
+    "compression_changes_what_arrives": (
+        "digit-pairs",
+        {"compression.name": "top-k", "strategy.name": "scaffold"},
+        "compression.name = 'top-k' changes updates on their way, but under strategy.name = 'scaffold' client and "
+        "server each work out the same numbers from them: choose another strategy, for example fedavg",
+    ),
+    "attacks_forge_whole_updates": (
+        "digit-pairs",
+        {**LAST, "compression.name": "8-bit", "attack.name": "sign-flip"},
+        "attack.name = 'sign-flip' forges updates as clients make them, and compression.name = '8-bit' changes them on "
+        "their way: leave one of them out",
+    ),
     "exclusive_peers_need_plain_means": (
         "digits-maml",
         {"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},
@@ -303,6 +315,11 @@ LATER = {
         built(made=method(), defence__name="median", **PRIVATE),
         built(made=method(), defence__name="norm-clip", defence__bound=1.0, **PRIVATE),
         "privacy.name = 'client-level' needs a defence that judges every update by itself",
+    ),
+    "compression_makes_something_smaller": lambda: (
+        built(made=method(), first={"f.weight": torch.zeros(4, 3)}, compression__name="low-rank", compression__rank=2),
+        built(made=method(), first={"f.weight": torch.zeros(9, 9)}, compression__name="low-rank", compression__rank=2),
+        "compression.name = 'low-rank' and compression.rank = 2 makes no parameter of method.name = 'fedzsl' smaller",
     ),
     "privacy_has_no_statistics": lambda: (
         built(first={"f.norm.running_mean": WEIGHT}, **PRIVATE), built(first={"f.weight": WEIGHT}, **PRIVATE),

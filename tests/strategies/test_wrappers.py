@@ -8,6 +8,7 @@ import torch
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies import FedAvg, FedNova, Instruction, Local, Reply, Scaffold, Strategy, Wrapper
 from fedunseen.strategies.base import StrategySettings
+from fedunseen.strategies.compression import Compressed, CompressionSettings
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import Selective
 from fedunseen.threats import privacy
@@ -45,6 +46,7 @@ WRAPPERS = {
     "exclusive peers": lambda inner: Peers(inner, exclusive=True),
     "private": private,
     "robust": lambda inner: Robust(inner, Defence(NoDefenceSettings())),
+    "compressed": lambda inner: Compressed(inner, CompressionSettings(name="8-bit")),
     "all": lambda inner: clipping(private(Selective(Peers(inner, exclusive=False), {"own": torch.zeros(1)}))),
 }
 
@@ -56,6 +58,7 @@ class Talkative(Strategy):
     merges_by_mean = True
     merges = False
     pools = True
+    mirrors = True
 
     def init(self, params, clients):
         return {"counted": torch.tensor(0.0), "clients": torch.tensor(float(clients))}
@@ -77,6 +80,9 @@ class Talkative(Strategy):
 
     def local_model(self, start, update):
         return {"w": start["w"] + 3 * update["w"]}
+
+    def decode(self, update, told):
+        return {"w": update["w"] + 7}
 
     def expects(self, told):
         return {"w": told.params["w"].half()}
@@ -113,7 +119,7 @@ def test_every_hook_and_flag_of_a_strategy_is_delegated():
     """A new one has to be: in ``Wrapper`` itself, and in what this file checks."""
     assert set(HOOKS) <= set(vars(Wrapper)), "wrappers.py does not hand these on"
     assert set(HOOKS) <= set(vars(Talkative)), "this file does not check these"
-    assert {"merges", "pools", "lengths", "merges_by_mean", "settings"} == set(SAYS)
+    assert {"merges", "pools", "mirrors", "lengths", "merges_by_mean", "settings"} == set(SAYS)
 
 
 def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_comes_back():
@@ -160,6 +166,7 @@ def test_what_a_strategy_says_is_not_lost(name):
     assert wrapper.server_step(2) == 2.125
     assert wrapper.local_model({"w": torch.ones(1)}, {"w": torch.ones(1)})["w"] == 4
     assert wrapper.expects(Instruction({"w": torch.ones(1)}))["w"].dtype == torch.float16
+    assert wrapper.decode({"w": torch.ones(1)}, Instruction({"w": torch.ones(1)}))["w"] == 8
     assert wrapper.merged_statistics({}, replies(1.0, 2.0))["statistic"] == 2
     assert wrapper.objective(lambda x: x, lambda x: -x)(7) == ("objective", 7, -7)
     gradient = wrapper.correct(lambda params, step: ({name: torch.ones(1) for name in params}, {}))

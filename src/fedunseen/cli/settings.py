@@ -13,6 +13,7 @@ from fedunseen.core.settings import Settings
 from fedunseen.data import GrowthSettings, PartitionSettings
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import NAMED, SECTIONS, EvaluationSettings, RunSettings
+from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.threats.privacy import PrivacySettings
 
 __all__ = ["reference"]
@@ -30,6 +31,7 @@ def reference() -> str:
                 "partition": PartitionSettings,
                 "growth": GrowthSettings,
                 "privacy": PrivacySettings,
+                "compression": CompressionSettings,
                 "evaluation": EvaluationSettings,
             }
             only = single.get(section, RunSettings)

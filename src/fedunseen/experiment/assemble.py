@@ -25,6 +25,7 @@ from fedunseen.federation import Federation
 from fedunseen.federation.federation import one_place, suited
 from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
+from fedunseen.strategies.compression import Compressed
 from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
@@ -176,6 +177,8 @@ def assemble(
     strategy, first = suited(strategy, method, first)
     strategy = _private(experiment, strategy, benchmark, partition)
     strategy = _robust(experiment, strategy, method, benchmark, partition, inputs)
+    if experiment.compression.name != "none":
+        strategy = Compressed(strategy, experiment.compression, seed)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
     forgiving = experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
     engine: InProcess | Distributed

@@ -25,6 +25,7 @@ from fedunseen.experiment.registry import find, task_of
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
+from fedunseen.strategies.compression import Compressed
 from fedunseen.strategies.peers import averages
 from fedunseen.strategies.selective import matches, travelling
 from fedunseen.tasks import Task
@@ -93,7 +94,7 @@ class Chosen:
 
 def sums_are_no_updates(c: Chosen) -> str | None:
     """What judges or changes updates does not know what to do with sums."""
-    for section, name in c.named("attack", "screening", "defence", "privacy"):
+    for section, name in c.named("attack", "screening", "defence", "privacy", "compression"):
         if not c.method.trained:
             return (
                 f"{section}.name = {name!r} is about clients that train, but method.name = {c.name!r} is solved "
@@ -114,8 +115,8 @@ def sums_are_sent_once(c: Chosen) -> str | None:
 
 
 def defence_and_privacy_need_merging(c: Chosen) -> str | None:
-    """A defence and private merging work on what is merged."""
-    for section, choice in c.named("defence", "privacy"):
+    """A defence, private merging and compression work on what is merged."""
+    for section, choice in c.named("defence", "privacy", "compression"):
         if not c.merging:
             return (
                 f"{section}.name = {choice!r} has no effect with strategy.name = {c.experiment.strategy.name!r}, which "
@@ -192,17 +193,40 @@ def attack_and_screening_need_labels(c: Chosen) -> str | None:
     return None
 
 
+def compression_changes_what_arrives(c: Chosen) -> str | None:
+    """What client and server both work out from an update would differ."""
+    for _, name in c.named("compression"):
+        if c.strategy.mirrors:
+            return (
+                f"compression.name = {name!r} changes updates on their way, but under strategy.name = "
+                f"{c.experiment.strategy.name!r} client and server each work out the same numbers from them: choose "
+                "another strategy, for example fedavg"
+            )
+    return None
+
+
+def attacks_forge_whole_updates(c: Chosen) -> str | None:
+    """An attack changes an update as its client has made it, not its short form."""
+    for _, name in c.named("attack"):
+        if c.experiment.compression.name != "none":
+            return (
+                f"attack.name = {name!r} forges updates as clients make them, and compression.name = "
+                f"{c.experiment.compression.name!r} changes them on their way: leave one of them out"
+            )
+    return None
+
+
 def exclusive_peers_need_plain_means(c: Chosen) -> str | None:
     """A client finds the model of all others from the merged one only if that is a plain mean."""
     if not getattr(c.experiment.method, "exclusive", False):
         return None
-    guarded = list(c.named("defence", "privacy"))
+    guarded = list(c.named("defence", "privacy", "compression"))
     if not guarded and averages(c.strategy(c.experiment.strategy)):
         return None
     return (
         "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
         "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1, "
-        "without [defence] and [privacy]"
+        "without [defence], [privacy] and [compression]"
     )
 
 
@@ -427,6 +451,8 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     factor_needs_unseen_classes,
     choosing_needs_a_run_of_its_own,
     only_some_settings_are_chosen,
+    compression_changes_what_arrives,
+    attacks_forge_whole_updates,
     exclusive_peers_need_plain_means,
     sharing_needs_merging,
     growth_needs_descriptions_as_rows,
@@ -707,6 +733,24 @@ def privacy_has_no_statistics(b: Built) -> str | None:
     )
 
 
+def compression_makes_something_smaller(b: Built) -> str | None:
+    """A form that every parameter is too small for, or that keeps too much, saves nothing."""
+    settings = b.experiment.compression
+    if b.made is None or b.first is None or settings.name == "none":
+        return None
+    wrapper = Compressed(b.strategy(b.experiment.strategy), settings)
+    if any(wrapper.parts(name, value) is not None for name, value in b.first.items()):
+        return None
+    cause = {
+        "top-k": f" and compression.keep = {settings.keep:g}",
+        "low-rank": f" and compression.rank = {settings.rank}",
+    }
+    return (
+        f"compression.name = {settings.name!r}{cause.get(settings.name, '')} makes no parameter of method.name = "
+        f"{b.name!r} smaller: lower the setting, choose another form, or leave [compression] out"
+    )
+
+
 BUILDING: Sequence[Callable[[Built], str | None]] = (
     descriptions_are_there,
     scaling_has_samples_to_fit,
@@ -720,6 +764,7 @@ BUILDING: Sequence[Callable[[Built], str | None]] = (
     probes_have_scores,
     privacy_judges_each_alone,
     privacy_has_no_statistics,
+    compression_makes_something_smaller,
 )
 
 

@@ -22,6 +22,7 @@ from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.rules import READING, Chosen, obey
 from fedunseen.strategies import StrategySettings
+from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.tasks import EvaluationSettings
 from fedunseen.threats.defences import DefenceSettings
 from fedunseen.threats.privacy import PrivacySettings
@@ -39,12 +40,13 @@ SECTIONS = (
     "screening",
     "defence",
     "privacy",
+    "compression",
     "engine",
     "evaluation",
     "run",
 )
 NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
-OPTIONAL = ("growth", "attack", "screening", "defence", "privacy")  # not written where they are "none"
+OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression")  # not written where they are "none"
 
 
 class RunSettings(Settings):
@@ -80,6 +82,7 @@ class Experiment(BaseModel):
     screening: SerializeAsAny[NamedSettings]
     defence: SerializeAsAny[DefenceSettings]
     privacy: PrivacySettings
+    compression: CompressionSettings
     engine: SerializeAsAny[EngineSettings | DistributedSettings]
     evaluation: EvaluationSettings
     run: RunSettings
@@ -152,6 +155,7 @@ class Experiment(BaseModel):
             "partition": PartitionSettings,
             "growth": GrowthSettings,
             "privacy": PrivacySettings,
+            "compression": CompressionSettings,
             "evaluation": EvaluationSettings,
             "run": RunSettings,
         }

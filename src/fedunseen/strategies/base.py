@@ -103,6 +103,8 @@ class Strategy:
     Attributes:
         merges: replies become one model; otherwise every client keeps its own.
         pools: all data are put together at one client before the run (no federation at all).
+        mirrors: client and server each work out the same number from an update (a control variate, say), so that it
+            has to arrive as it was made.
         lengths: what the server divides by the step lengths that replies claim. ``nothing``; ``memory``: updates, to
             remember mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
             merges (FedNova), so that no defence can bound them.
@@ -123,6 +125,7 @@ class Strategy:
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
     merges: bool = True
     pools: bool = False
+    mirrors: bool = False
     lengths: Literal["nothing", "memory", "model"] = "nothing"
     merges_by_mean: bool = True
 
@@ -177,6 +180,17 @@ class Strategy:
     def expects(self, told: Instruction) -> Params:
         """Return tensors of the names, shapes and types that the answers to an instruction must have."""
         return told.params if self.merges else {}
+
+    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
+        """Return an update that has arrived as :meth:`finish` of the strategies inside made it.
+
+        An engine calls this once for each reply, before anything else looks at it. ``update`` has the names, shapes and
+        types of :meth:`expects`. Only a wrapper that changes how updates look on their way overrides this.
+
+        Raises:
+            ValueError: what has arrived stands for no update.
+        """
+        return update
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters.

@@ -9,10 +9,9 @@ the inside out, in this order:
 2. :class:`~fedunseen.strategies.peers.Peers`: clients know a peer model;
 3. :class:`~fedunseen.strategies.selective.Selective`: some parameters stay with their client;
 4. :class:`~fedunseen.threats.privacy.Private`: one noisy mean takes the place of all replies;
-5. :class:`~fedunseen.threats.defences.Robust`: a defence leaves out or shortens replies, while they still are single.
-
-What changes how updates look on their way (compression, masks that cancel in the sum) belongs outside of all these: its
-``finish`` encodes what the others have made, its ``merge`` decodes it before the others look at it.
+5. :class:`~fedunseen.threats.defences.Robust`: a defence leaves out or shortens replies, while they still are single;
+6. :class:`~fedunseen.strategies.compression.Compressed`: updates take fewer bytes on their way: its ``finish`` writes
+   what all others have made in a short form, its ``decode`` reads that before any of them looks at a reply.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Wrapper(Strategy):
     def __init__(self, inner: Strategy) -> None:
         super().__init__(inner.settings)
         self.inner = inner
-        self.merges, self.pools = inner.merges, inner.pools
+        self.merges, self.pools, self.mirrors = inner.merges, inner.pools, inner.mirrors
         self.lengths, self.merges_by_mean = inner.lengths, inner.merges_by_mean
 
     def init(self, params: Params, clients: int) -> Params:
@@ -78,6 +77,10 @@ class Wrapper(Strategy):
     def expects(self, told: Instruction) -> Params:
         """As the inner strategy."""
         return self.inner.expects(told)
+
+    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
+        """As the inner strategy."""
+        return self.inner.decode(update, told)
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """As the inner strategy; the state returned is the inner strategy's alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import Field
@@ -94,7 +94,7 @@ class InProcess:
                 raise FedUnseenError(diverged(what, client, round))
         up = sum(size_in_bytes(reply.update) for reply, _ in done)
         kept = [i for i, (reply, _) in enumerate(done) if reply.client not in wrong]
-        replies = [done[i][0] for i in kept]
+        replies = [replace(done[i][0], update=self.strategy.decode(done[i][0].update, told)) for i in kept]
         state, params = self.strategy.merge(state, params, replies, round)
         states = {done[i][0].client: done[i][1] for i in kept if done[i][1]}
         dropped = {client: f"{what} is not finite" for client, what in wrong.items()}

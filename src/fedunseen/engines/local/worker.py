@@ -154,7 +154,7 @@ class Worker:
             result = replace(result, params=params, step_lengths=lengths)
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
-        lengths = {name: length for name, length in result.step_lengths.items() if name in update}
+        lengths = {name: length for name, length in result.step_lengths.items() if name in work.instruction.params}
         return Reply(work.client, update, classes, samples, result.terms, lengths, result.notes), client_state
 
 

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -286,6 +286,7 @@ class Distributed:
         replies: dict[int, Reply] = {}
         states: dict[int, Params] = {}
         seconds: dict[int, float] = {}
+        came: dict[int, int] = {}  # bytes of updates, as they came
         refused: dict[int, str] = {}
         need = needed(self.settings.quorum, len(clients))
         simulated = isinstance(self.job, Simulation)
@@ -317,6 +318,8 @@ class Distributed:
                     continue
                 try:
                     reply, own, party.seconds, forgot = read_reply(answer, expected[client])
+                    came[client] = size_in_bytes(reply.update)
+                    reply = self._decoded(_on(device, reply), told)
                 except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
                     _log.warning("round %d: %s could not answer: %s", round + 1, name, error)
                     self._meet().greeted.pop(name, None)
@@ -332,7 +335,7 @@ class Distributed:
                 if forgot:
                     _log.warning("round %d: %s has lost what it remembered, and begins anew", round + 1, name)
                 party.refused = ""
-                replies[client] = _on(device, reply)
+                replies[client] = reply
                 seconds[client] = party.seconds
                 states[client] = self._kept(round, to_device(own, device))
         if clients and (len(replies) + len(refused) < need or not replies):
@@ -344,7 +347,7 @@ class Distributed:
         self._check_merged(state, params, merged, round)
         gone = {client: "it has not answered" for client in clients if client not in replies}
         down = asked * bytes_sent(self.strategy, told)
-        up = 0 if self.strategy.pools else sum(size_in_bytes(reply.update) for reply in merged)
+        up = 0 if self.strategy.pools else sum(came[client] for client in replies)
 
         def model(place: int) -> Params:
             return self.strategy.local_model(told.params, merged[place].update)
@@ -375,8 +378,22 @@ class Distributed:
         update = self.strategy.expects(told)
         counts = None if simulated else (party.classes, party.samples)
         used = self.strategy.lengths != "nothing"
-        lengths = [name for name in update if used and not is_statistic(name)]
+        lengths = [name for name in told.params if used and not is_statistic(name)]
         return Expected(client, round, update, frozenset(lengths), self.classes, self.notes, counts, simulated)
+
+    def _decoded(self, reply: Reply, told: Instruction) -> Reply:
+        """Return a reply with its update as the client made it.
+
+        Raises:
+            WireError: what has come stands for no update, or for one that is not finite.
+        """
+        try:
+            update = self.strategy.decode(reply.update, told)
+        except ValueError as error:
+            raise WireError(str(error)) from None
+        if not finite(dict(update)):
+            raise NotFiniteError("the update is not finite")
+        return replace(reply, update=update)
 
     def _wait(self, clients: Sequence[int], need: int, patience: float) -> list[int]:
         """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is over."""

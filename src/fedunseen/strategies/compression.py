@@ -1,0 +1,286 @@
+r"""Updates that take fewer bytes: a wrapper of any strategy that shortens what a client sends.
+
+A client sends a shortened form of its update and remembers what that form leaves out; it adds the rest to its next
+update, so that nothing is lost for good, only late ("error feedback", Seide et al. 2014, Karimireddy et al. 2019):
+
+.. math:: p_k = \Delta_k + e_k, \qquad \text{send } C(p_k), \qquad e_k \leftarrow p_k - C(p_k)
+
+Forms C of a matrix or vector with d numbers:
+
+- ``top-k``: the k numbers of largest magnitude, with their places (Aji and Heafield 2017; Stich et al. 2018).
+- ``8-bit``: every number rounded to one of 255 steps between -max and max.
+- ``1-bit``: the signs, and the mean magnitude (EF-SignSGD, Karimireddy et al. 2019).
+- ``low-rank``: two narrow matrices whose product is near, by one step of subspace iteration that goes on from the last
+  round's (PowerSGD, Vogels et al. 2019; there workers share the factors, here every client has its own).
+
+Running statistics, and whatever a form would not make smaller, travel as they are.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, is_statistic, size_in_bytes, under, within
+from fedunseen.core.random import stream
+from fedunseen.core.settings import Settings
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import Instruction, Strategy
+from fedunseen.strategies.wrappers import Wrapper
+
+__all__ = ["FORMS", "Compressed", "CompressionSettings", "Form"]
+
+_OF = {"keep": "top-k", "rank": "low-rank"}  # setting -> the form that it is of
+
+
+class CompressionSettings(Settings):
+    """Settings of compression."""
+
+    name: Literal["none", "top-k", "8-bit", "1-bit", "low-rank"] = "none"
+    """What clients send of their updates; they remember the rest and add it to their next one. `top-k`: the largest
+    numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`: two narrow matrices."""
+    keep: float = Field(0.01, le=1)
+    """top-k: share of each parameter's numbers that travels, at least one of them."""
+    rank: int = 2
+    """low-rank: columns of the two matrices."""
+
+    @model_validator(mode="after")
+    def _check(self) -> CompressionSettings:
+        for setting, name in _OF.items():
+            if setting in self.model_fields_set and self.name != name:
+                raise ValueError(f"{setting} has no effect with name = {self.name!r}: it is for name = {name!r}")
+            if (value := getattr(self, setting)) <= 0:
+                raise ValueError(f"{setting} = {value:g} leaves nothing of an update: give a number above 0")
+        return self
+
+
+class Form(ABC):
+    """How a tensor is written in fewer bytes.
+
+    Args:
+        settings: of the compression.
+    """
+
+    def __init__(self, settings: CompressionSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return part -> (shape, type) of what a tensor of ``shape`` is written as."""
+
+    @abstractmethod
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Write a float32 tensor as parts.
+
+        Args:
+            value: the tensor.
+            start: (columns, rank) where the search for factors begins; only for ``low-rank``.
+        """
+
+    @abstractmethod
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the tensor that parts of the right shapes and types stand for.
+
+        Raises:
+            ValueError: no tensor is written like this.
+        """
+
+
+class TopK(Form):
+    """The numbers of largest magnitude: ``index``, ascending places in the flattened tensor, and ``value``."""
+
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return k places and k numbers."""
+        count = max(1, round(self.settings.keep * shape.numel()))
+        return {"index": ((count,), torch.int32), "value": ((count,), torch.float32)}
+
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Take the largest ones."""
+        flat = value.reshape(-1)
+        ((count,), _) = self.parts(value.shape)["index"]
+        index = flat.abs().topk(count).indices.sort().values
+        return {"index": index.to(torch.int32), "value": flat[index]}
+
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Put them where they belong, among zeros."""
+        index = parts["index"].long()
+        if bool((index.diff() <= 0).any()) or int(index[0]) < 0 or int(index[-1]) >= shape.numel():
+            raise ValueError("its places are not in ascending order within the tensor")
+        flat = torch.zeros(shape.numel(), device=index.device)
+        flat[index] = parts["value"]
+        return flat.reshape(shape)
+
+
+class EightBit(Form):
+    """Steps of max / 127: ``code``, how many of them, and ``scale``, how long one is."""
+
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return a byte for every number."""
+        return {"code": (tuple(shape), torch.int8), "scale": ((), torch.float32)}
+
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Round to the nearest step."""
+        scale = value.abs().amax() / 127
+        steps = torch.where(scale > 0, value / scale, 0.0).round().clamp(-127, 127)
+        return {"code": steps.nan_to_num().to(torch.int8), "scale": scale}
+
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the steps' lengths."""
+        _check_scale(parts["scale"])
+        if bool((parts["code"] == -128).any()):
+            raise ValueError("a code is below -127")
+        return parts["code"] * parts["scale"]
+
+
+class OneBit(Form):
+    """Signs times the mean magnitude: ``bits``, eight signs in a byte, 1 for one that is not negative; ``scale``."""
+
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return a bit for every number."""
+        return {"bits": ((-(-shape.numel() // 8),), torch.uint8), "scale": ((), torch.float32)}
+
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Take the signs."""
+        packed = np.packbits((value.reshape(-1) >= 0).cpu().numpy())
+        return {"bits": torch.from_numpy(packed).to(value.device), "scale": value.abs().mean()}
+
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the mean magnitude with every sign."""
+        _check_scale(parts["scale"])
+        bits = np.unpackbits(parts["bits"].cpu().numpy(), count=shape.numel())
+        signs = torch.from_numpy(bits).to(parts["scale"].device).float() * 2 - 1
+        return (signs * parts["scale"]).reshape(shape)
+
+
+class LowRank(Form):
+    """The product of ``left`` (rows, rank), whose columns are orthonormal, and ``right`` (columns, rank) transposed."""
+
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return the two matrices; a tensor of more dimensions counts as a matrix of its first one's rows."""
+        rows, columns = _matrix(shape)
+        rank = min(self.settings.rank, rows, columns)
+        return {"left": ((rows, rank), torch.float32), "right": ((columns, rank), torch.float32)}
+
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Take one step of subspace iteration: P = M Q, made orthonormal, then Q = M^T P (PowerSGD, Algorithm 1)."""
+        matrix = value.reshape(_matrix(value.shape))
+        left = torch.linalg.qr(matrix @ start).Q.contiguous()
+        return {"left": left, "right": matrix.T @ left}
+
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Multiply."""
+        return (parts["left"] @ parts["right"].T).reshape(shape)
+
+
+FORMS: dict[str, type[Form]] = {"top-k": TopK, "8-bit": EightBit, "1-bit": OneBit, "low-rank": LowRank}
+"""Name -> form."""
+
+
+class Compressed(Wrapper):
+    """Another strategy, whose clients send a shortened form of their updates.
+
+    It is the outermost wrapper: ``finish`` writes what all others have made of the update, and an engine has
+    ``decode`` read it before anything else looks at a reply. A client's state holds the inner strategy's under
+    ``inner/``, what has not been sent yet under ``left/``, and of ``low-rank`` the last factors under ``start/``.
+
+    Args:
+        inner: the strategy, with everything else that wraps it.
+        settings: which form.
+        seed: of the factors that ``low-rank`` begins with.
+
+    Example:
+        >>> from fedunseen.strategies import FedAvg
+        >>> strategy = Compressed(FedAvg(), CompressionSettings(name="top-k", keep=0.25))
+        >>> told = Instruction({"w": torch.zeros(4)})
+        >>> sent, state = strategy.finish(told, LocalResult({"w": torch.tensor([1.0, -3.0, 0.5, 2.0])}), {})
+        >>> strategy.decode(sent, told)["w"].tolist(), state["left/w"].tolist()
+        ([0.0, -3.0, 0.0, 0.0], [1.0, 0.0, 0.5, 2.0])
+    """
+
+    def __init__(self, inner: Strategy, settings: CompressionSettings, seed: int = 0) -> None:
+        super().__init__(inner)
+        self.seed = seed
+        self.form = FORMS[settings.name](settings)
+
+    def parts(self, name: str, like: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]] | None:
+        """Return what a parameter's update is written as; None if it travels as it is."""
+        if like.dtype != torch.float32 or is_statistic(name) or not like.numel():
+            return None
+        found = self.form.parts(like.shape)
+        size = sum(torch.Size(shape).numel() * kind.itemsize for shape, kind in found.values())
+        return found if size < size_in_bytes([like]) else None
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """As the inner strategy, from its own part of the state."""
+        return super().recall(instruction, within("inner/", client_state), round)
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Send the short form of the update and of what was left before; remember what it leaves out."""
+        update, inner = super().finish(instruction, result, within("inner/", client_state))
+        left, starts = within("left/", client_state), within("start/", client_state)
+        sent: Params = {}
+        state = under("inner/", inner)
+        for name, value in update.items():
+            parts = self.parts(name, value)
+            if parts is None:
+                sent[name] = value
+                continue
+            whole = value + left[name] if name in left else value
+            start = starts[name] if name in starts else self._start(name, parts, value)
+            written = self.form.encode(whole, start)
+            sent |= {f"{name}:{part}": one for part, one in written.items()}
+            state[f"left/{name}"] = whole - self.form.decode(written, whole.shape)
+            if isinstance(self.form, LowRank):
+                state[f"start/{name}"] = written["right"]
+        return sent, state
+
+    def _start(self, name: str, parts: Mapping[str, Any], like: Tensor) -> Tensor:
+        """Return the factors that subspace iteration begins with: the same at every client, and after every resume."""
+        shape = parts["right"][0] if "right" in parts else ()
+        drawn = stream(self.seed, f"low rank {name}").standard_normal(shape, dtype=np.float32)
+        return torch.as_tensor(drawn, device=like.device)
+
+    def expects(self, told: Instruction) -> Params:
+        """Return tensors of the names, shapes and types that the short form has; they hold no numbers."""
+        found: Params = {}
+        for name, like in super().expects(told).items():
+            parts = self.parts(name, like)
+            if parts is None:
+                found[name] = like
+            else:
+                found |= {f"{name}:{part}": torch.empty(s, dtype=t, device="meta") for part, (s, t) in parts.items()}
+        return found
+
+    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Params:
+        """Return the update that a short form stands for.
+
+        Raises:
+            ValueError: it stands for none.
+        """
+        found: Params = {}
+        for name, like in super().expects(told).items():
+            parts = self.parts(name, like)
+            if parts is None:
+                found[name] = update[name]
+                continue
+            try:
+                found[name] = self.form.decode({part: update[f"{name}:{part}"] for part in parts}, like.shape)
+            except ValueError as error:
+                raise ValueError(f"{name!r} of its update cannot be read: {error}") from None
+        return super().decode(found, told)
+
+
+def _matrix(shape: torch.Size) -> tuple[int, int]:
+    """Return the rows and columns that a tensor has as a matrix; a vector is one row."""
+    return (1, shape.numel()) if len(shape) < 2 else (shape[0], shape[1:].numel())
+
+
+def _check_scale(scale: Tensor) -> None:
+    if float(scale) < 0:  # NaN is found where updates are checked for numbers that are not finite
+        raise ValueError("its scale is below zero")

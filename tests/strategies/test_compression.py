@@ -1,0 +1,229 @@
+"""Short forms of updates: each against a slow, obvious reference, in its limits, and against what nobody may send."""
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedunseen import Experiment
+from fedunseen.core.parameters import add_scaled, size_in_bytes
+from fedunseen.core.trainer import LocalResult
+from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.federation import Federation
+from fedunseen.strategies import FedAvg, Instruction
+from fedunseen.strategies.compression import FORMS, Compressed, CompressionSettings
+
+SHAPES = {"f.weight": (12, 7), "f.bias": (7,), "conv.weight": (6, 2, 3, 3), "f.running_var": (9,)}
+NAMES = sorted(FORMS)
+
+
+def made(name, **more):
+    return Compressed(FedAvg(), CompressionSettings(name=name, **more), seed=3)
+
+
+def change(seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=rng) for name, shape in SHAPES.items()}
+
+
+def told():
+    return Instruction({name: torch.zeros(shape) for name, shape in SHAPES.items()})
+
+
+def sent(strategy, update, state=None):
+    """Return what a client sends whose parameters change by ``update``, what arrives, and the client's new state."""
+    short, state = strategy.finish(told(), LocalResult(dict(update)), state or {})
+    return short, strategy.decode(short, told()), state
+
+
+def slow_top_k(value, keep):
+    flat = value.reshape(-1).tolist()
+    count = max(1, round(keep * len(flat)))
+    kept = sorted(range(len(flat)), key=lambda i: -abs(flat[i]))[:count]
+    return torch.tensor([flat[i] if i in kept else 0.0 for i in range(len(flat))]).reshape(value.shape)
+
+
+def slow_8_bit(value):
+    flat = value.reshape(-1).numpy()
+    step = np.float32(max(abs(x) for x in flat)) / np.float32(127)
+    return torch.from_numpy(np.array([np.float32(round(float(x / step))) * step for x in flat])).reshape(value.shape)
+
+
+def slow_1_bit(value):
+    flat = value.reshape(-1).double().tolist()
+    mean = sum(abs(x) for x in flat) / len(flat)
+    return torch.tensor([mean if x >= 0 else -mean for x in flat]).reshape(value.shape)
+
+
+def slow_low_rank(value, start):
+    """Gram and Schmidt on M Q, column by column, then the projection of M on what they span."""
+    matrix = value.reshape(value.shape[0], -1).double()
+    basis = []
+    for column in (matrix @ start.double()).T:
+        for one in basis:
+            column = column - (one @ column) * one
+        basis.append(column / column.norm())
+    return sum(torch.outer(one, one @ matrix) for one in basis).reshape(value.shape)
+
+
+def test_each_form_is_its_slow_reference():
+    update = change()
+    _, got, _ = sent(made("top-k", keep=0.2), update)
+    for name in ("f.weight", "f.bias", "conv.weight"):
+        assert torch.equal(got[name], slow_top_k(update[name], 0.2))
+    _, got, _ = sent(made("8-bit"), update)
+    for name in ("f.weight", "f.bias", "conv.weight"):
+        assert torch.equal(got[name], slow_8_bit(update[name]))
+    _, got, _ = sent(made("1-bit"), update)
+    for name in ("f.weight", "f.bias", "conv.weight"):
+        assert torch.allclose(got[name], slow_1_bit(update[name]), rtol=1e-6)
+    strategy = made("low-rank", rank=2)
+    _, got, _ = sent(strategy, update)
+    for name in ("f.weight", "conv.weight"):
+        start = strategy._start(name, strategy.parts(name, update[name]), update[name])
+        assert torch.allclose(got[name].double(), slow_low_rank(update[name], start), atol=1e-5)
+    assert torch.equal(got["f.bias"], update["f.bias"])  # a vector has no low rank
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_running_statistics_travel_as_they_are(name):
+    update = change()
+    short, got, _ = sent(made(name), update)
+    assert torch.equal(short["f.running_var"], update["f.running_var"])
+    assert torch.equal(got["f.running_var"], update["f.running_var"])
+
+
+def test_the_bytes_of_each_form():
+    """84 + 7 + 108 + 9 numbers of four bytes; the last nine travel as they are."""
+    update = change()
+    assert size_in_bytes(update) == 4 * 208
+    count = {name: max(1, round(0.1 * n)) for name, n in (("w", 84), ("b", 7), ("c", 108))}
+    assert size_in_bytes(sent(made("top-k", keep=0.1), update)[0]) == 8 * sum(count.values()) + 36
+    assert size_in_bytes(sent(made("8-bit"), update)[0]) == 199 + 3 * 4 + 36
+    assert size_in_bytes(sent(made("1-bit"), update)[0]) == 11 + 1 + 14 + 3 * 4 + 36
+    assert size_in_bytes(sent(made("low-rank", rank=1), update)[0]) == 4 * ((12 + 7) + 7 + (6 + 18)) + 36
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_left_out_comes_later(name):
+    """After any number of rounds, what has arrived and what is left add up to what the client has done."""
+    strategy, state = made(name), None
+    arrived, done = {}, {}
+    for round in range(6):
+        update = change(round)
+        _, got, state = sent(strategy, update, state)
+        done = add_scaled(done or {n: torch.zeros_like(v) for n, v in update.items()}, [update], [1.0])
+        arrived = add_scaled(arrived or {n: torch.zeros_like(v) for n, v in update.items()}, [got], [1.0])
+    for key, value in done.items():
+        left = state.get(f"left/{key}", torch.zeros(()))
+        assert torch.allclose(arrived[key] + left, value, atol=1e-5)
+
+
+def test_the_mean_of_what_arrives_tends_to_the_update():
+    """The same update every round: what is left stays bounded, so its share of the sum falls as one over the rounds."""
+    update = {"f.weight": change()["f.weight"]}
+    start = Instruction({name: torch.zeros_like(value) for name, value in update.items()})
+    for name in NAMES:
+        strategy, state = made(name, **({"keep": 0.1} if name == "top-k" else {})), {}
+        total = {key: torch.zeros_like(value) for key, value in update.items()}
+        apart = {}
+        for round in range(1, 801):
+            short, state = strategy.finish(start, LocalResult(dict(update)), state)
+            total = add_scaled(total, [strategy.decode(short, start)], [1.0])
+            apart[round] = max(float((total[key] / round - value).norm()) for key, value in update.items())
+        assert apart[800] < max(0.3 * apart[200], 1e-4), name
+
+
+def test_a_matrix_of_low_rank_arrives_whole():
+    rng = torch.Generator().manual_seed(1)
+    update = change() | {"f.weight": torch.randn(12, 2, generator=rng) @ torch.randn(2, 7, generator=rng)}
+    _, got, state = sent(made("low-rank", rank=2), update)
+    assert torch.allclose(got["f.weight"], update["f.weight"], atol=1e-5)
+    assert state["start/f.weight"].shape == (7, 2)
+
+
+def test_the_search_for_factors_goes_on_from_the_last_round():
+    """Subspace iteration of one matrix comes near its best approximation of that rank."""
+    matrix = change()["f.weight"]
+    u, s, v = torch.linalg.svd(matrix)
+    best = (matrix - (u[:, :2] * s[:2]) @ v[:2]).norm()
+    strategy, start = made("low-rank", rank=2), Instruction({"f.weight": torch.zeros_like(matrix)})
+    state, error = {}, []
+    for _ in range(60):
+        state.pop("left/f.weight", None)  # the same matrix again, not what is left of it
+        short, state = strategy.finish(start, LocalResult({"f.weight": matrix}), state)
+        error.append(float((matrix - strategy.decode(short, start)["f.weight"]).norm()))
+    assert error[0] > 1.05 * best
+    assert error[-1] == pytest.approx(float(best), rel=1e-3)
+
+
+def test_the_largest_of_all_numbers_are_all_of_them():
+    """Trained with what keeps everything, a federation has the bits of one without compression."""
+    few = {"data.train_per_class": 4, "data.test_per_class": 2, "evaluation.selection": "last", "method.kl": 0.0}
+    experiment = Experiment.load("digit-pairs", few)
+    benchmark = load_data(experiment, 0)
+    partition = partition_of(experiment, benchmark, 0)
+    method = assemble(experiment, benchmark, partition).method
+    states = []
+    for strategy in (FedAvg(), Compressed(FedAvg(), CompressionSettings(name="top-k", keep=1.0))):
+        federation = Federation(benchmark, partition, method, strategy)
+        state = federation.start()
+        for _ in range(2):
+            state, _ = federation.round(state)
+        states.append(state)
+    assert all(torch.equal(states[0].params[name], value) for name, value in states[1].params.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_update_of_zeros_and_one_that_is_not_finite(name):
+    zero = {key: torch.zeros(shape) for key, shape in SHAPES.items()}
+    assert all(not value.any() for value in sent(made(name), zero)[1].values())
+    for bad in (torch.nan, torch.inf):
+        spoilt = change()
+        spoilt["f.weight"][3, 4] = bad
+        short, _ = made(name).finish(told(), LocalResult(spoilt), {})
+        assert not all(torch.isfinite(value).all() for value in short.values() if value.is_floating_point())
+
+
+LIES = {
+    "places twice": ("top-k", "f.weight:index", lambda t: torch.zeros_like(t), "its places are not in ascending order"),
+    "places outside": ("top-k", "f.weight:index", lambda t: t + 84, "its places are not in ascending order"),
+    "places below": ("top-k", "f.weight:index", lambda t: t - 84, "its places are not in ascending order"),
+    "a scale below zero": ("8-bit", "f.weight:scale", lambda t: -t, "its scale is below zero"),
+    "no code": ("8-bit", "f.weight:code", lambda t: torch.full_like(t, -128), "a code is below -127"),
+    "another scale below zero": ("1-bit", "f.weight:scale", lambda t: -t, "its scale is below zero"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_stands_for_no_update_is_refused(lie):
+    name, key, spoil, why = LIES[lie]
+    strategy = made(name, **({"keep": 0.1} if name == "top-k" else {}))
+    short, _, _ = sent(strategy, change())
+    with pytest.raises(ValueError, match=f"'f.weight' of its update cannot be read: {why}"):
+        strategy.decode({**short, key: spoil(short[key])}, told())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_form_that_is_expected_is_the_form_that_is_sent(name):
+    strategy = made(name)
+    short, _, _ = sent(strategy, change())
+    expected = strategy.expects(told())
+    assert short.keys() == expected.keys()
+    for key, value in expected.items():
+        assert (short[key].shape, short[key].dtype) == (value.shape, value.dtype)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"name": "top-k", "keep": 0}, "keep = 0 leaves nothing of an update: give a number above 0"),
+        ({"name": "low-rank", "rank": 0}, "rank = 0 leaves nothing of an update: give a number above 0"),
+        ({"name": "8-bit", "keep": 0.1}, "keep has no effect with name = '8-bit': it is for name = 'top-k'"),
+        ({"rank": 3}, "rank has no effect with name = 'none': it is for name = 'low-rank'"),
+    ],
+)
+def test_a_compression_that_leaves_nothing_is_refused(settings, sentence):
+    with pytest.raises(ValidationError) as said:
+        CompressionSettings(**settings)
+    assert sentence in str(said.value)
