@@ -742,8 +742,8 @@ def compression_makes_something_smaller(b: Built) -> str | None:
     if any(wrapper.parts(name, value) is not None for name, value in b.first.items()):
         return None
     cause = {
-        "top-k": f" and compression.keep = {settings.keep:g}",
-        "low-rank": f" and compression.rank = {settings.rank}",
+        "top-k": f" and compression.keep = {settings.share:g}",
+        "low-rank": f" and compression.rank = {settings.columns}",
     }
     return (
         f"compression.name = {settings.name!r}{cause.get(settings.name, '')} makes no parameter of method.name = "

@@ -45,19 +45,31 @@ class CompressionSettings(Settings):
     name: Literal["none", "top-k", "8-bit", "1-bit", "low-rank"] = "none"
     """What clients send of their updates; they remember the rest and add it to their next one. `top-k`: the largest
     numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`: two narrow matrices."""
-    keep: float = Field(0.01, le=1)
-    """top-k: share of each parameter's numbers that travels, at least one of them."""
-    rank: int = 2
-    """low-rank: columns of the two matrices."""
+    keep: float | None = Field(None, le=1)
+    """top-k: share of each parameter's numbers that travels, at least one of them; 0.01 by default."""
+    rank: int | None = None
+    """low-rank: columns of the two matrices; 2 by default."""
 
     @model_validator(mode="after")
     def _check(self) -> CompressionSettings:
         for setting, name in _OF.items():
-            if setting in self.model_fields_set and self.name != name:
+            if (value := getattr(self, setting)) is None:
+                continue
+            if self.name != name:
                 raise ValueError(f"{setting} has no effect with name = {self.name!r}: it is for name = {name!r}")
-            if (value := getattr(self, setting)) <= 0:
+            if value <= 0:
                 raise ValueError(f"{setting} = {value:g} leaves nothing of an update: give a number above 0")
         return self
+
+    @property
+    def share(self) -> float:
+        """What ``keep`` is, or is by default."""
+        return 0.01 if self.keep is None else self.keep
+
+    @property
+    def columns(self) -> int:
+        """What ``rank`` is, or is by default."""
+        return 2 if self.rank is None else self.rank
 
 
 class Form(ABC):
@@ -97,7 +109,7 @@ class TopK(Form):
 
     def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return k places and k numbers."""
-        count = max(1, round(self.settings.keep * shape.numel()))
+        count = max(1, round(self.settings.share * shape.numel()))
         return {"index": ((count,), torch.int32), "value": ((count,), torch.float32)}
 
     def encode(self, value: Tensor, start: Tensor) -> Params:
@@ -164,7 +176,7 @@ class LowRank(Form):
     def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return the two matrices; a tensor of more dimensions counts as a matrix of its first one's rows."""
         rows, columns = _matrix(shape)
-        rank = min(self.settings.rank, rows, columns)
+        rank = min(self.settings.columns, rows, columns)
         return {"left": ((rows, rank), torch.float32), "right": ((columns, rank), torch.float32)}
 
     def encode(self, value: Tensor, start: Tensor) -> Params:
