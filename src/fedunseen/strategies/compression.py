@@ -269,7 +269,7 @@ class Compressed(Wrapper):
                 found |= {f"{name}:{part}": torch.empty(s, dtype=t, device="meta") for part, (s, t) in parts.items()}
         return found
 
-    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Params:
+    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
         """Return the update that a short form stands for.
 
         Raises:
