@@ -91,6 +91,10 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
     one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "run", undisturbed.path))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+    for name in NAMES:  # the model went home, and names a sample there
+        home = load_file(tmp_path / "runs" / name / "model.safetensors")
+        assert all(torch.equal(home[name], other[name]) for name in other)
+        command("predict", tmp_path / "runs" / name, data / name / "features.npz", "--top", 1)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["gzsl_harmonic"] == undisturbed.result["gzsl_harmonic"]
 

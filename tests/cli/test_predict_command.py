@@ -1,11 +1,15 @@
 """``fedunseen predict``: from images and feature files to ranked classes."""
 
+import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 
@@ -66,6 +70,73 @@ def test_feature_files_are_ranked_row_by_row(command, digits, tmp_path):
             assert [c["name"] for c in one["classes"]] == [p.name for p in ranking]
 
 
+def test_a_folder_is_its_pictures_and_what_is_none_is_left_out_and_said(command, digits, tmp_path):
+    for i, image in enumerate(IMAGES):
+        (tmp_path / "new" / str(i)).mkdir(parents=True)
+        shutil.copy(image, tmp_path / "new" / str(i))
+    (tmp_path / "new" / "notes.txt").write_text("no picture")
+    done = command("predict", digits, tmp_path / "new", "--json", "--top", 1)
+    found = json.loads(done.out)
+    assert [Path(one["input"]).name for one in found] == [image.name for image in IMAGES]
+    plain = ranked(command("predict", digits, *IMAGES, "--json", "--top", 1))
+    assert [one["classes"] for one in found] == [one["classes"] for one in plain]
+    notes = tmp_path / "new" / "notes.txt"
+    assert f"warning: 1 of 4 files of {tmp_path / 'new'} are left out: {notes} is not a readable" in done.err
+
+
+@pytest.mark.parametrize("layout", ["bytes", "shares", "colours last", "colours first"])
+def test_arrays_of_pictures_answer_as_their_files_do(layout, command, digits, tmp_path):
+    rows = np.stack([np.asarray(Image.open(image).convert("L").resize((16, 8))) for image in IMAGES])
+    for i, row in enumerate(rows):
+        Image.fromarray(row).save(tmp_path / f"{i}.png")
+    given = {
+        "bytes": rows,
+        "shares": rows / 255,
+        "colours last": np.repeat(rows[..., None], 3, axis=-1),
+        "colours first": np.repeat(rows[:, None], 3, axis=1),
+    }[layout]
+    np.savez(tmp_path / "rows.npz", images=given)
+    found = ranked(command("predict", digits, tmp_path / "rows.npz", "--json", "--top", 100))
+    files = ranked(command("predict", digits, *sorted(tmp_path.glob("*.png")), "--json", "--top", 100))
+    assert [one["input"] for one in found] == [f"{tmp_path / 'rows.npz'}[{i}]" for i in range(3)]
+    assert [one["classes"] for one in found] == [one["classes"] for one in files]
+
+
+def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, digits, tmp_path):
+    table = tmp_path / "answers.csv"
+    done = command("predict", digits, *IMAGES, "--csv", table, "--proba", "--top", 100)
+    assert (done.code, done.out) == (0, "")
+    assert done.err == f"{table}: 3 inputs, 300 lines\n"
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    plain = ranked(command("predict", digits, *IMAGES, "--json", "--top", 100))
+    expected = [(one["input"], str(i), c["name"], c["score"]) for one in plain for i, c in enumerate(one["classes"], 1)]
+    assert [(r["input"], r["place"], r["class"], float(r["score"])) for r in rows] == expected
+    for one in plain:
+        scores = np.array([c["score"] for c in one["classes"]])
+        odds = [float(row["probability"]) for row in rows if row["input"] == one["input"]]
+        assert np.allclose(odds, np.exp(scores) / np.exp(scores).sum())
+    shown = command("predict", digits, IMAGES[0], "--proba", "--top", 1).out.splitlines()[1]
+    assert shown.endswith(f"  {100 * float(rows[0]['probability']):.1f} %")
+
+
+def test_simple_mistakes_are_answered_before_pytorch_is_loaded(digits, tmp_path):
+    mistakes = [
+        ["predict", tmp_path, IMAGES[0]],
+        ["predict", digits, tmp_path / "none.png"],
+        ["predict", digits, IMAGES[0], "--among", "sene"],
+        ["predict", digits, IMAGES[0], "--classes", tmp_path / "none.csv"],
+        ["run", "digit-piars"],
+        ["run", tmp_path / "none.toml"],
+    ]
+    program = "import sys\nfrom fedunseen.cli.main import main\ntry:\n    main()\nexcept SystemExit as end:\n"
+    program += "    assert end.code == 2\nassert 'torch' not in sys.modules"
+    for words in mistakes:
+        call = [sys.executable, "-c", program, *map(str, words)]
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+
+
 def test_classes_are_added_and_replaced_without_training(command, digits, tmp_path):
     image = EXAMPLES / "47.png"
     file = write_classes(tmp_path / "new.csv", {"forty-seven again": (4, 7), "00": (4, 7)})
@@ -102,7 +173,14 @@ def test_bad_questions_are_one_sentence(refused, digits, tmp_path):
     assert refused("predict", digits, IMAGES[0], "--top", 0) == "--top 0: ask for at least 1 class"
     assert refused("predict", digits, IMAGES[0], "--among", "sene") == "--among sene: choose all, unseen or given"
     assert refused("predict", digits, IMAGES[0], "--among", "given") == (
-        "--among given: there is no such class; give some with --classes"
+        "--among given: there is no such class; give some with --classes or --class"
+    )
+    nowhere = tmp_path / "no" / "table.csv"
+    assert refused("predict", digits, IMAGES[0], "--csv", nowhere) == (
+        f"--csv {nowhere}: name a file in a folder that is there"
+    )
+    assert refused("predict", digits, IMAGES[0], "--support", tmp_path / "no") == (
+        f"--support {tmp_path / 'no'}: there is no such folder"
     )
 
 
@@ -180,3 +258,13 @@ def test_class_names_of_any_script_are_printed(command, small, tmp_path):
     assert "猫" in [
         c["name"] for c in ranked(command("predict", out, tmp_path / "x.npy", "--top", 12, "--json"))[0]["classes"]
     ]
+
+
+def test_examples_are_learnt_for_a_question(command, fast, tmp_path):
+    done = run(Experiment.load("digit-pairs-gaussian", {**fast, "strategy.rounds": 1}), tmp_path / "run")
+    (tmp_path / "shown" / "forty-seven").mkdir(parents=True)
+    shutil.copy(EXAMPLES / "47.png", tmp_path / "shown" / "forty-seven")
+    found = ranked(command("predict", done.path, *IMAGES, "--support", tmp_path / "shown", "--json", "--top", 3))
+    expected = done.predict(IMAGES, top=3, support=tmp_path / "shown")
+    assert [[c["name"] for c in one["classes"]] for one in found] == [[p.name for p in one] for one in expected]
+    assert "forty-seven" in {c["name"] for c in found[IMAGES.index(EXAMPLES / "47.png")]["classes"]}

@@ -12,12 +12,12 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
-from fedunseen.core.errors import DataError, QuorumError, RefusedError
+from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import pack, unpack
-from fedunseen.experiment import Experiment, run
+from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.party import PartyData, simulated
 
 NAMES = ("north", "south", "west")
@@ -71,8 +71,8 @@ def folders(tmp_path_factory):
     return out
 
 
-def joined(folder, state):
-    return Party(PartyData(folder).prepare, state, lambda line: None, {"DATA": folder})
+def joined(folder, state, home=None):
+    return Party(PartyData(folder, home=home).prepare, state, lambda line: None, {"DATA": folder})
 
 
 def members(folders, tmp_path, names=NAMES):
@@ -423,3 +423,95 @@ def test_the_coordinator_needs_nothing_but_tests(folders, tmp_path):
     one, other = (load_file(Path(tmp_path / name / "model.safetensors")) for name in ("run", "here"))
     assert all(torch.equal(one[name], other[name]) for name in other)
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["experiment"]["data"]["part"] is True
+
+
+def taking_home(folders, tmp_path):
+    names = {name: tmp_path / "homes" / name for name in NAMES}
+    return {name: joined(folders / name, tmp_path / "state" / name, home) for name, home in names.items()}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"method__name": "gaussian", "strategy__rounds": 1}, *SETTINGS[4:6]], ids=lambda s: str(s)[:30]
+)
+def test_every_party_takes_the_model_home(settings, folders, tmp_path):
+    """A party's run directory answers as the coordinator's does, for new inputs and for a class that is added."""
+    parties = taking_home(folders, tmp_path)
+    if "method__name" in settings and settings["method__name"] == "gaussian":
+        settings = settings | {"method__hidden": ...}
+    small = {key: value for key, value in SMALL.items() if settings.get(key.replace(".", "__")) is not ...}
+    more = {key.replace("__", "."): value for key, value in settings.items() if value is not ...}
+    done = hosted(Experiment.load("digit-pairs", {**small, **more}), Inline(parties), tmp_path / "run")
+    samples = np.load(folders / "coordinator" / "features.npz")["features"][::40]
+    new = {"55 upside down": done.space.semantics[55][::-1]}
+    for name, party in parties.items():
+        home = load_run(party.home)
+        assert home.path == tmp_path / "homes" / name
+        assert home.predict(samples, new) == done.predict(samples, new)
+        assert home.headline() == done.headline()
+        assert str(tmp_path / "run") not in "".join(path.read_text("utf-8") for path in home.path.glob("*.json"))
+        with pytest.raises(RunDirectoryError, match="is the model that a party took home"):
+            home.metrics  # noqa: B018
+
+
+def test_a_party_adds_a_class_to_the_model_that_it_took_home(folders, tmp_path):
+    parties = taking_home(folders, tmp_path)
+    hosted(experiment(strategy__rounds=1), Inline(parties), tmp_path / "run")
+    home = load_run(tmp_path / "homes" / "north")
+    more = home.learn({"00 again": home.space.semantics[0]}, out=tmp_path / "more")
+    assert more.space.names[-1] == "00 again"
+    assert load_run(tmp_path / "more").result["warnings"] == home.result["warnings"]
+
+
+def test_a_setting_keeps_the_model_at_the_coordinator(folders, tmp_path):
+    parties = taking_home(folders, tmp_path)
+    hosted(experiment(engine__name="nvflare", engine__deliver=False), Inline(parties), tmp_path / "run")
+    assert [party.home for party in parties.values()] == [None] * 3
+    assert not (tmp_path / "homes").exists()
+
+
+def test_a_party_that_comes_when_all_is_over_takes_the_model_home_too(folders, tmp_path):
+    chosen = experiment(strategy__rounds=1)
+    hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run")
+    parties = taking_home(folders, tmp_path)
+    done = hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
+    assert all(
+        torch.equal(load_run(party.home).params[n], v) for party in parties.values() for n, v in done.params.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda result, model: (result, {**model, next(iter(model)): torch.zeros(3)}),
+            "of its model has the shape (3,)",
+        ),
+        (lambda result, model: (result, dict(list(model.items())[1:])), "its model lacks"),
+        (lambda result, model: (result, {k: v * torch.nan for k, v in model.items()}), "its model is not finite"),
+        (lambda result, model: ({**result, "zsl": "\x1b[2J"}, model), "its numbers 'zsl' is no finite number"),
+        (lambda result, model: ({**result, "../zsl": 1}, model), "its numbers have an impossible name, '../zsl'"),
+        (lambda result, model: ({**result, "selection": "me"}, model), "its numbers were chosen 'me'"),
+        (lambda result, model: ("fine", model), "its numbers are no table"),
+    ],
+)
+def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, message, folders, tmp_path):
+    party = joined(folders / "north", tmp_path / "state", tmp_path / "home")
+    sent = []
+    link = Inline({name: party if name == "north" else joined(folders / name, tmp_path / name) for name in NAMES})
+    link.stop = lambda name, header: None
+
+    def exchange(messages, timeout, real=link.exchange):
+        if unpack(next(iter(messages.values())))[0]["kind"] == "stop":
+            sent.append(messages["north"])
+            return iter([(name, None) for name in messages])
+        return real(messages, timeout)
+
+    link.exchange = exchange
+    hosted(experiment(strategy__rounds=1), link, tmp_path / "run")
+    header, model = unpack(sent[0])
+    result, model = change(header["result"], model)
+    answer, _ = unpack(party.answer(pack({**header, "result": result}, model)))
+    assert message in answer["error"]
+    assert str(party.error) == f"the run is over, but its model is not here: {answer['error']}"
+    assert party.done.is_set()
+    assert not (tmp_path / "home").exists()

@@ -1,10 +1,8 @@
 import os
 import tomllib
-from pathlib import Path
 
 import pytest
 
-import fedunseen
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data import BENCHMARKS
@@ -15,11 +13,6 @@ from fedunseen.methods import METHODS
 from fedunseen.report.reproduce import command
 from fedunseen.strategies import STRATEGIES
 from known_names import known
-
-PRESETS = ", ".join(
-    sorted(path.stem for path in (Path(fedunseen.__file__).parent / "experiment" / "presets").glob("*.toml"))
-)
-
 
 WHOLE = "input should be a valid integer"
 
@@ -185,7 +178,6 @@ def test_sections_that_are_none_or_lack_a_name_are_refused():
     [
         ("bad.toml", b"[data\nname = 3", "{}: this is not a TOML file: Expected ']'"),
         ("latin.toml", "# é".encode("latin-1"), "{} is not a text file in UTF-8: save it as UTF-8"),
-        ("missing.toml", None, "{} is missing: name an experiment file or a preset (" + PRESETS + ")"),
         ("empty.toml", b"", "data.name is missing: say which one, for example --set data.name=..."),
     ],
 )
@@ -334,3 +326,11 @@ def test_an_experiment_cannot_be_changed():
         experiment.strategy.rounds = 3
     changed = experiment.with_overrides({"strategy.rounds": 3})
     assert (changed.strategy.rounds, experiment.strategy.rounds) == (3, 40)
+
+
+def test_a_missing_file_names_the_nearest_three_presets(tmp_path):
+    with pytest.raises(ExperimentError) as error:
+        Experiment.load(tmp_path / "sun-fedzls.toml")
+    start = f"{tmp_path / 'sun-fedzls.toml'} is missing: name an experiment file that is there, or a preset "
+    assert str(error.value).startswith(start + "(the nearest: sun-fedzsl, ")
+    assert str(error.value).count(", ") == 3

@@ -10,6 +10,7 @@ import typer
 
 from fedunseen.cli.completion import presets, settings
 from fedunseen.cli.logs import tell
+from fedunseen.core.presets import experiment_text
 
 __all__ = [
     "ExperimentName",
@@ -24,8 +25,18 @@ __all__ = [
     "warning_lines",
 ]
 
+
+def _there(experiment: str) -> str:
+    """Refuse the name of no preset and no file at once: everything else of an experiment needs PyTorch."""
+    experiment_text(experiment)
+    return experiment
+
+
 ExperimentName = Annotated[
-    str, typer.Argument(metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets)
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets, callback=_there
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,

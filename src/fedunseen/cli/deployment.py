@@ -130,6 +130,12 @@ def join(
     state: Annotated[
         Path | None, typer.Option(help="Where to keep what is remembered between rounds (default: fedunseen-NAME).")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the merged model goes at the end: a run directory (default: runs/NAME, or a new one)."
+        ),
+    ] = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
@@ -143,6 +149,8 @@ def join(
     """Take part in a federation with your own data, which stay here."""
     from fedunseen.engines.remote.link import Join
     from fedunseen.engines.remote.party import Party
+    from fedunseen.experiment.learn import free_folder
+    from fedunseen.experiment.orchestrator import unused
     from fedunseen.experiment.party import PartyData
     from fedunseen.experiment.registry import carrier
     from fedunseen.experiment.schema import parse_override
@@ -164,8 +172,9 @@ def join(
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
     state = state or Path(f"fedunseen-{who}")
+    out = free_folder(out) if out is not None else unused(Path("runs") / who)
     with _terminable(), _alone(state), logged(None, Status(state)):
-        held = PartyData(data, own)
+        held = PartyData(data, own, home=out)
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
         say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
@@ -173,6 +182,10 @@ def join(
         carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
     if party.error is not None:
         raise party.error
+    if party.home is not None:
+        say(f"run:    {party.home}", f"next:   fedunseen predict {party.home} FILE")
+    else:
+        say("the coordinator gives no model (engine.deliver)")
 
 
 _log = logging.getLogger("fedunseen.federation")

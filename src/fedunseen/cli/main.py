@@ -34,9 +34,10 @@ from fedunseen.cli.init import init
 from fedunseen.cli.learn import forget, learn, sums
 from fedunseen.cli.logs import Format, LogFormat, speak
 from fedunseen.cli.new import new
+from fedunseen.cli.predict import predict
 from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
-from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.core.errors import FedUnseenError
 
 if TYPE_CHECKING:
     pass
@@ -149,59 +150,6 @@ def report(path: RunPath, as_json: Json = False) -> None:
 
 
 @app.command()
-def predict(
-    path: RunPath,
-    inputs: Annotated[
-        list[Path], typer.Argument(metavar="INPUT...", help="Images, or feature files (.npy .npz .csv).")
-    ],
-    classes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes...")
-    ] = None,
-    named: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
-        ),
-    ] = None,
-    among: Annotated[
-        str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes.")
-    ] = "all",
-    support: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class."),
-    ] = None,
-    top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
-    encoder: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
-    ] = None,
-    overrides: Overrides = None,
-    as_json: Json = False,
-) -> None:
-    """Rank classes for new inputs, also classes that the model was never trained on."""
-    from fedunseen.experiment import load_run
-
-    if named and classes is not None:
-        raise ExperimentError("--class and --classes both name classes to add: give one of them")
-    done = load_run(path, encoder, overrides_of(overrides))
-    reader = done.seeds[0] if done.seeds else done
-    ranked: list[dict[str, Any]] = []
-    for source in inputs:
-        rows = reader.read(source)
-        rankings = done.predict(rows, named or classes, top, among, support)
-        for i, ranking in enumerate(rankings):
-            name = str(source) if len(rows) == 1 else f"{source}[{i}]"
-            ranked.append({"input": name, "classes": [{"name": p.name, "score": p.score} for p in ranking]})
-    if as_json:
-        print(json.dumps(ranked), flush=True)
-        return
-    for one in ranked:
-        print(one["input"])
-        for place, found in enumerate(one["classes"], 1):
-            print(f"  {place}. {found['name']}  {found['score']:.3f}")
-
-
-@app.command()
 def compare(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory that the others are compared with.")],
     others: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of the same seeds.")],
@@ -238,8 +186,7 @@ def compare(
 @app.command()
 def presets() -> None:
     """List the experiments that come with the package."""
-    from fedunseen.experiment import preset_names
-    from fedunseen.experiment.schema import preset_text
+    from fedunseen.core.presets import preset_names, preset_text
 
     width = max(map(len, preset_names()))
     for name in preset_names():
@@ -248,6 +195,7 @@ def presets() -> None:
 
 
 app.command()(init)
+app.command()(predict)
 app.command()(new)
 app.command()(learn)
 app.command()(sums)

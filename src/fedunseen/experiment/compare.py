@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import ExperimentError
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
 from fedunseen.experiment.run import Run
-from fedunseen.federation.directory import load_params
 from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 __all__ = ["Comparison", "compare"]
@@ -103,8 +102,7 @@ def _episodes(run: Run) -> tuple[object, ...]:
 
 def _kept(run: Run, name: str) -> NDArray[Any] | None:
     """Return a tensor of the answers that a run recorded; None if it did not."""
-    stored = load_params(run.path / "evaluation.safetensors")
-    return stored[name].numpy() if name in stored else None
+    return run.evaluation.get(name)
 
 
 def _needed(run: Run, name: str) -> NDArray[Any]:

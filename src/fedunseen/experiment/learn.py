@@ -15,7 +15,7 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.run import Run, load_run
-from fedunseen.federation.directory import RunDirectory, load_params
+from fedunseen.federation.directory import RunDirectory
 from fedunseen.tasks.base import Classes, Learnt, Shown
 
 __all__ = ["free_folder", "learn"]
@@ -62,8 +62,9 @@ def _write(run: Run, learnt: Learnt, folder: Path) -> None:
     write_json(partial / "manifest.json", {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *added]})
     learnt.space.save(partial / "classes.csv")
     write_tensors(partial / "model.safetensors", learnt.params)
-    drawn = {name: value.numpy() for name, value in load_params(run.path / "evaluation.safetensors").items()}
-    write_tensors(partial / "evaluation.safetensors", _widened(drawn, len(run.space.names), len(names)))
+    if not run.brought_home:
+        drawn = _widened(run.evaluation, len(run.space.names), len(names))
+        write_tensors(partial / "evaluation.safetensors", drawn)
     RunDirectory(partial).finish({**run.result, "run": str(folder), "learnt": added})
     if folder.exists():
         folder.rmdir()

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +26,24 @@ from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import keep_pages
 from fedunseen.data import Benchmark, Partition, fit_semantics
 from fedunseen.data.partition import elsewhere
-from fedunseen.encoders import Encoder
 from fedunseen.engines import Distributed, DistributedSettings
-from fedunseen.engines.remote.coordinator import Meeting, Member, dismiss_late
+from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
-from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.party import simulated
-from fedunseen.experiment.registry import carrier, find, task_of, traits
+from fedunseen.experiment.record import encoder_of, manifest, write_inputs
+from fedunseen.experiment.registry import carrier, find, task_of
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.weights import carry, remembered
+from fedunseen.experiment.weights import carry
 from fedunseen.federation import Federation
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.federation.rounds import Choice, Progress, train
 from fedunseen.tasks import Task
 
-__all__ = ["Progress", "free_directory", "run"]
+__all__ = ["Progress", "free_directory", "run", "unused"]
 
 SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # (nearly) equal for all seeds
 
@@ -104,16 +102,20 @@ def run(
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
+        done = load_run(path)
         if meeting is not None:  # the last coordinator was killed before it told the parties that the run is over
+            federation, _ = _made(done.experiment, benchmark, partition)
+            assert isinstance(federation.engine, Distributed)
             with meeting() as met:
-                dismiss_late(met)
-        return load_run(path)
+                _connect(federation, met, directory)
+                federation.engine.finish_late(done.result, done.params)
+        return done
     growth = growth_of(experiment, benchmark, partition, directory)
     federation, task = _made(experiment, benchmark, partition) if growth is None else growth.at(0)
     selection = _selection_benchmark(experiment, benchmark, partition)
     with directory.locked(), keep_pages():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
-        directory.create(_manifest(experiment, fingerprint, benchmark))
+        directory.create(manifest(experiment, fingerprint, benchmark))
         if directory.complete():
             return load_run(path)
         with _met(experiment, directory, len(federation.partition.clients), meeting) as met:
@@ -151,13 +153,13 @@ def run(
             if chosen:
                 result["chosen_on_validation"] = chosen
                 result |= {"stopped": chosen["stopped"]} if "stopped" in chosen else {}
-            _write_inputs(federation, benchmark, directory)
-            carry(_encoder(experiment, benchmark), directory.path)
+            write_inputs(federation.scaler, benchmark.space, directory.path)
+            carry(encoder_of(experiment, benchmark), directory.path)
             params = load_params(directory.model_path, federation.device)
             write_tensors(directory.path / "evaluation.safetensors", task.summary(params, result))
             directory.finish(result)
             if isinstance(federation.engine, Distributed):
-                federation.engine.finish()
+                federation.engine.finish(directory.result() or {}, params)
     return load_run(path)
 
 
@@ -313,7 +315,7 @@ def _select(
         result = directory.result()
         if result is None:
             federation, task = _made(candidate, benchmark, partition, selection=True)
-            directory.create({**_manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
+            directory.create({**manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             choice = task.choice(candidate.evaluation, method, candidate.strategy.rounds, selecting=True)
             _connect(federation, met, directory)
             own = candidate.strategy
@@ -371,7 +373,7 @@ def _rivals(
             try:
                 rival = experiment.with_overrides({"method.name": name, **more, **quick})
                 federation, task = _made(rival, benchmark, partition.restricted_to(benchmark.train), selection=True)
-                directory.create({**_manifest(rival, benchmark.fingerprint(), benchmark), "stage": "selection"})
+                directory.create({**manifest(rival, benchmark.fingerprint(), benchmark), "stage": "selection"})
                 choice = task.choice(rival.evaluation, type(federation.method), rounds, selecting=True)
                 result = train(federation, task, directory, rounds, choice, hear, f"beside it: {name}")
             except FedUnseenError as error:
@@ -385,44 +387,6 @@ def _rivals(
     return found
 
 
-def _write_inputs(federation: Federation, benchmark: Benchmark, directory: RunDirectory) -> None:
-    """Write the class space and how features are scaled, so that ``predict`` does not need the data."""
-    benchmark.space.save(directory.path / "classes.csv")
-    statistics = dict(federation.scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
-    write_tensors(directory.path / "scaling.safetensors", statistics)
-
-
-def _manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
-    versions = {}
-    for package in ("fedunseen", "torch", "numpy", "scikit-learn", "scipy", "safetensors"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    image = {"image_shape": list(benchmark.image_shape)} if benchmark.image_shape else {}
-    if benchmark.pictures is not None:
-        image = {"picture_shape": list(benchmark.pictures.shape[1:])}
-    return {
-        "experiment": experiment.to_dict(),
-        **traits(experiment),
-        "seed": experiment.run.seed,
-        "data_fingerprint": fingerprint,
-        "benchmark": benchmark.name,
-        "input_shape": list(benchmark.features.shape[1:]),
-        **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
-        **image,
-        **remembered(_encoder(experiment, benchmark)),
-        "versions": versions,
-        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-    }
-
-
-def _encoder(experiment: Experiment, benchmark: Benchmark) -> Encoder | None:
-    """Return the encoder whose weights a finished run needs, frozen or trained; None where there is none."""
-    shape = benchmark.image_shape if benchmark.pictures is None else benchmark.pictures.shape[1:]
-    return None if shape is None or experiment.encoder.name == "none" else make_encoder(experiment, shape)
-
-
 def free_directory(experiment: Experiment, kind: str = "") -> Path:
     """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken.
 
@@ -430,7 +394,11 @@ def free_directory(experiment: Experiment, kind: str = "") -> Path:
         experiment: says name and seed.
         kind: put before the name where it is for something else than a run.
     """
-    base = Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}"
+    return unused(Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}")
+
+
+def unused(base: Path) -> Path:
+    """Return a path at which nothing is: the given one, or that with a number added."""
     candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
     return next(path for path in candidates if not path.exists())
 
@@ -449,7 +417,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress,
     _selection_benchmark(experiment, benchmark, partitions[0])
     with directory.locked():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
-        directory.create(_manifest(experiment, fingerprint, benchmark))
+        directory.create(manifest(experiment, fingerprint, benchmark))
         results = []
         for seed in range(first, first + experiment.run.seeds):
 

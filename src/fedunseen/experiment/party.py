@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 from fedunseen.core.errors import DataError, RefusedError
-from fedunseen.core.parameters import Params, within
+from fedunseen.core.parameters import Params, finite, within
 from fedunseen.data import Benchmark, Partition, Scaler
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
-from fedunseen.engines.remote.wire import plain
+from fedunseen.engines.remote.wire import WireError, plain, read_farewell
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
+from fedunseen.experiment.record import bring_home
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation
@@ -37,6 +38,7 @@ class PartyData:
         folder: in the layout of the benchmark ``folder`` or ``images``.
         own: settings of the experiment that this party sets differently, such as ``encoder.model``, a file here.
         told: settings of ``[data]`` that are known before there is a coordinator, such as a finished run's.
+        home: where the merged model goes when the run is over, a run directory of its own; None: nowhere.
 
     Attributes:
         benchmark: what the folder holds.
@@ -46,9 +48,13 @@ class PartyData:
     """
 
     def __init__(
-        self, folder: Path, own: Mapping[str, Any] | None = None, told: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        own: Mapping[str, Any] | None = None,
+        told: Mapping[str, Any] | None = None,
+        home: Path | None = None,
     ) -> None:
-        self.folder, self.own = folder, dict(own or {})
+        self.folder, self.own, self.home = folder, dict(own or {}), home
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
         self.benchmark = self._read(told or {})
 
@@ -99,7 +105,16 @@ class PartyData:
         scaler = Scaler(experiment.data.features or (), {name: value.numpy() for name, value in statistics.items()})
         federation = assemble(experiment, benchmark, partition, scaler=scaler)
         samples = federation.partition.clients[client]
-        return Ready(_in_process(federation), len(np.unique(benchmark.labels[samples])), len(samples))
+
+        def keep(farewell: Mapping[str, Any], model: Params) -> Path:
+            assert self.home is not None
+            result = read_farewell(farewell, model, federation.first if federation.method.trained else {})
+            _check_solved(federation, model)
+            bring_home(experiment, benchmark, scaler, result, model, self.home)
+            return self.home
+
+        held_classes = len(np.unique(benchmark.labels[samples]))
+        return Ready(_in_process(federation), held_classes, len(samples), keep if self.home is not None else None)
 
     def _without(self, benchmark: Benchmark, validation: object, seed: int) -> Benchmark:
         """Return what is left to train on while the coordinator's validation classes play the unseen ones.
@@ -126,6 +141,23 @@ class PartyData:
                 f"{self.folder / 'classes.csv'} is not the coordinator's class space: they differ in the "
                 f"{' and the '.join(different)}: copy the coordinator's classes.csv"
             )
+
+
+def _check_solved(federation: Federation, model: Params) -> None:
+    """Refuse what a closed form cannot score a sample with: its solution has other tensors than its sums.
+
+    Raises:
+        WireError: it cannot.
+    """
+    if federation.method.trained:
+        return
+    try:
+        with torch.no_grad():
+            scores = federation.method.scores(model, federation.inputs[:1], federation.semantics)
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        scores = torch.empty(0)
+    if scores.shape != (1, len(federation.semantics)) or not finite({"scores": scores}):
+        raise WireError("its model cannot score a sample of this party")
 
 
 def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:

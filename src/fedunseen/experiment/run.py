@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
+from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import ClassSpace, Scaler, fit_semantics
-from fedunseen.data.features import FEATURE_SUFFIXES, read_features
 from fedunseen.encoders import Encoder
-from fedunseen.experiment.encoding import as_images, make_backbone, make_encoder
+from fedunseen.experiment.encoding import make_backbone, make_encoder
+from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.naming import names_in, semantics_of_names
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
@@ -60,10 +61,30 @@ class Run:
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """The line of every round; with several seeds, each of ``seeds`` has its own."""
+        self._check_made_here()
         lines = RunDirectory(self.path).metrics()
         if "seeds" not in self.result and len(lines) != self.result["rounds"]:
             raise RunDirectoryError(f"{self.path / 'metrics.jsonl'} is damaged: resume the run to make it again")
         return lines
+
+    @cached_property
+    def evaluation(self) -> dict[str, NDArray[Any]]:
+        """What a run recorded of its tests for pages and comparisons: answers, similarities, who held what."""
+        self._check_made_here()
+        stored = load_params(self.path / "evaluation.safetensors")
+        return {name: value.numpy() for name, value in stored.items()}
+
+    @property
+    def brought_home(self) -> bool:
+        """It is a party's: the model, its numbers and its classes, without the coordinator's tests and rounds."""
+        return bool(self.manifest.get("brought_home", False))
+
+    def _check_made_here(self) -> None:
+        if self.brought_home:
+            raise RunDirectoryError(
+                f"{self.path} is the model that a party took home: its rounds, tests and page are in the coordinator's "
+                "run directory"
+            )
 
     def headline(self) -> str:
         """Say the run's numbers on one line."""
@@ -216,20 +237,22 @@ class Run:
         Raises:
             DataError: it is missing, damaged, or of another shape than the run's samples.
         """
-        path, benchmark = Path(path), find("data", self.experiment.data.name)
-        if path.suffix.lower() in FEATURE_SUFFIXES:
-            if len(self._shape) > 1:
-                raise DataError(f"{path}: this run's model takes images, not feature files: give an image")
-            return read_features(path, self._shape[0])
-        samples = np.asarray(benchmark.read(path, self.experiment.data))
-        encoded: list[int] | None = self.manifest.get("picture_shape")
-        if samples.ndim == 2 and (encoded is not None or len(self._shape) > 1):
-            samples = as_images(samples, encoded or self._shape)  # a flattened image
-        if encoded is None:
-            return samples
-        return self.encoded(samples)
+        return np.concatenate([rows for _, rows in batches(self, [Path(path)])])
 
-    @cached_property
+    def batches(self, paths: Sequence[str | Path]) -> Iterator[tuple[list[str], NDArray[Any]]]:
+        """Yield names and samples of files, of folders of files and of arrays, some dozens at a time.
+
+        Args:
+            paths: pictures, texts or feature files as :meth:`read` takes them; folders, whose files are read however
+                deep they lie; ``.npy`` and ``.npz`` files of pictures, (n, height, width), (n, height, width, 3) or
+                (n, 3, height, width), bytes or numbers from 0 to 1.
+
+        Raises:
+            DataError: as :meth:`read`; but of a folder, what is no picture is left out with a warning.
+        """
+        return batches(self, [Path(path) for path in paths])
+
+    @property
     def _shape(self) -> tuple[int, ...]:
         """The shape of one sample as the model takes it."""
         return tuple(self.manifest["input_shape"])
@@ -253,7 +276,7 @@ class Run:
         if not len(inputs):
             raise DataError("there is nothing to predict: give at least one input")
         if not isinstance(inputs, np.ndarray) and all(isinstance(one, (str, Path)) for one in inputs):
-            return np.concatenate([self.read(path) for path in inputs])
+            return np.concatenate([rows for _, rows in self.batches(inputs)])
         given: NDArray[Any] = np.asarray(inputs)
         rows = given[None] if given.shape == self._shape else given
         if rows.shape[1:] != self._shape or rows.ndim == 0:
@@ -282,12 +305,6 @@ def load_run(path: str | Path, encoder: str | Path | None = None, overrides: Map
         ExperimentError: an override changes more than where things are.
         RunDirectoryError: ``path`` is no run directory, or its run is not complete.
     """
-    directory = RunDirectory(Path(path))
-    manifest = directory.manifest()
-    result = directory.result()
-    if result is None:
-        raise RunDirectoryError(f"{path}: this run is not complete: resume it with --out {path} --resume")
-    for key in overrides or {}:
-        if key.split(".")[0] not in ("data", "encoder"):
-            raise ExperimentError(f"--set {key}: a finished run takes settings of data and encoder alone")
+    manifest, result = read_manifest(Path(path)), complete_result(Path(path))
+    check_where(list(overrides or {}))
     return Run(Path(path), manifest, result, None if encoder is None else Path(encoder), dict(overrides or {}))

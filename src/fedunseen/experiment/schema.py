@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.presets import experiment_text, preset_names, preset_text
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings, GrowthSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
@@ -99,7 +98,7 @@ class Experiment(BaseModel):
         Raises:
             ExperimentError: the file is missing or not TOML; a section, key, name, type or combination is wrong.
         """
-        text, folder = _read(source)
+        text, folder = experiment_text(source)
         try:
             tree = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -189,17 +188,6 @@ class Experiment(BaseModel):
                 raise ExperimentError(f"evaluation.choose: {error}") from None
 
 
-def preset_names() -> list[str]:
-    """Return the presets shipped in the package."""
-    folder = files("fedunseen.experiment") / "presets"
-    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
-
-
-def preset_text(name: str) -> str:
-    """Return a preset's TOML text."""
-    return (files("fedunseen.experiment") / "presets" / f"{name}.toml").read_text("utf-8")
-
-
 def parse_override(text: str) -> tuple[str, Any]:
     """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
 
@@ -223,23 +211,6 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip() if named else read
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
-
-
-def _read(source: str | Path) -> tuple[str, Path]:
-    path = Path(source)
-    if path.suffix != ".toml" and not os.path.isfile(path):  # a folder may well have a preset's name
-        if str(source) in preset_names():
-            return preset_text(str(source)), Path()
-        raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
-    try:
-        return path.read_text("utf-8-sig"), path.parent  # some editors begin a file with a byte order mark
-    except FileNotFoundError:
-        presets = ", ".join(preset_names())
-        raise ExperimentError(f"{source} is missing: name an experiment file or a preset ({presets})") from None
-    except OSError as error:
-        raise ExperimentError(f"{source} cannot be read ({error.strerror}): name an experiment file") from None
-    except UnicodeDecodeError:
-        raise ExperimentError(f"{source} is not a text file in UTF-8: save it as UTF-8") from None
 
 
 _PATHS = (

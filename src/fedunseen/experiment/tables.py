@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from fedunseen import metrics
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.data.tables import write_csv
-from fedunseen.federation.directory import load_params
 from fedunseen.metrics import episode_confusion
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def write_tables(run: Run, folder: Path) -> list[Path]:
 
 
 def _tables(run: Run) -> dict[str, Table]:
-    stored = {name: value.numpy() for name, value in load_params(run.path / "evaluation.safetensors").items()}
+    stored = run.evaluation
     found = {"rounds": _rounds(run.metrics)}
     if "zsl_answers" in stored:
         found |= _zero_shot(run.space, *(stored[name] for name in ("labels", "zsl_answers", "gzsl_answers")))

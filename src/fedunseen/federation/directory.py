@@ -43,13 +43,14 @@ from safetensors import SafetensorError, safe_open
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
+from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.evaluation.diagnosis import diagnose
 
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
 
-_WAITING = ("quorum", "timeout", "patience", "processes")  # of [engine]: a resume may change them
+_WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
 _KEPT = 2  # checkpoints: the newest, and the one before
 
 
@@ -146,16 +147,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: this is no run directory, or its manifest is damaged.
         """
-        if not self.manifest_path.exists():
-            remedy = "name one that `fedunseen run` has made"
-            if (self.path / "cells").is_dir():
-                remedy = f"it is a sweep's, whose runs are in {self.path / 'cells'}"
-            raise RunDirectoryError(f"{self.path} is not a run directory: {remedy}")
-        problem = f"{self.manifest_path} is damaged: restore it, or run the experiment again in another --out"
-        manifest = _json(self.manifest_path, problem, ("experiment", "data_fingerprint", "input_shape"))
-        if not isinstance(manifest["experiment"], dict):
-            raise RunDirectoryError(problem)
-        return manifest
+        return read_manifest(self.path)
 
     def identity(self) -> str:
         """Return the id of this run, which stays the same when it is resumed."""
@@ -171,10 +163,7 @@ class RunDirectory:
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
-        if not self.result_path.exists():
-            return None
-        problem = f"{self.result_path} is damaged: delete it and resume the run"
-        return _json(self.result_path, problem, ("rounds", "selection"))
+        return read_result(self.path)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the final numbers and the warnings of a diagnosis. All else must have been written before."""
@@ -188,6 +177,8 @@ class RunDirectory:
                 own = RunDirectory(self.path / f"seed-{seed}").result() or {}
                 found += [{**one, "what": f"Seed {seed}: {one['what']}"} for one in own.get("warnings", [])]
             return found
+        if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
+            return list(result["warnings"])
         space = ClassSpace.load(self.path / "classes.csv")
         answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
         descriptions = self.manifest().get("traits", {}).get("zero_shot", True)
@@ -268,7 +259,7 @@ class RunDirectory:
         if not found:
             return None
         problem = f"{found[-1]} is damaged: restore it, or run the experiment again in another --out"
-        return _json(found[-1], problem, ("round", "classes"))
+        return read_json(found[-1], problem, ("round", "classes"))
 
     def _space_files(self) -> list[Path]:
         """Return the versions of the class space, oldest first."""
@@ -332,16 +323,6 @@ def _is_leftover(name: str) -> bool:
 def _is_ours(name: str) -> bool:
     """Say whether a file may lie in the directory of a run that was killed before its manifest was written."""
     return name == ".lock" or _is_leftover(name)
-
-
-def _json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        raise RunDirectoryError(problem) from None
-    if not isinstance(value, dict) or any(key not in value for key in needed):
-        raise RunDirectoryError(problem)
-    return value
 
 
 def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,11 +150,8 @@ class Facts:
     @staticmethod
     def of(run: Run) -> Facts:
         """Read them from the run directory."""
-        from fedunseen.federation.directory import load_params
-
         first = run.seeds[0] if run.seeds else run
-        stored = load_params(first.path / "evaluation.safetensors")
-        tensors = {name: value.numpy() for name, value in stored.items()}
+        tensors = first.evaluation
         # A directory of an older version has no traits: what it left behind tells nearly as much.
         traits = run.manifest.get("traits", {})
         return Facts(

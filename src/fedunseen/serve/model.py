@@ -23,6 +23,7 @@ from fedunseen.experiment import Run
 from fedunseen.experiment.naming import semantics_of_names
 from fedunseen.experiment.registry import find
 from fedunseen.federation.directory import load_params
+from fedunseen.tasks import shares
 from fedunseen.tasks.zero_shot import added_classes
 
 __all__ = ["Added", "Among", "Effect", "Ranked", "Recogniser"]
@@ -333,14 +334,9 @@ class Recogniser:
         seen = {self.run.space.names[c] for c in self.run.space.seen}
         answers = []
         for ranking in rankings:
-            scores = np.array([one.score for one in ranking])
-            if not np.isfinite(scores).all():
-                raise DataError("the model's scores of a sample are not finite: its numbers are too large")
-            odds = np.exp(scores - scores.max())
-            shares = (odds / odds.sum()).tolist()
             found = [
                 Ranked(one.name, one.score, share, self._kind(one.name, seen))
-                for one, share in zip(ranking, shares, strict=True)
+                for one, share in zip(ranking, shares(ranking), strict=True)
             ]
             answers.append(sorted(found, key=lambda one: (-one.score, one.kind != "added"))[:top])
         return answers

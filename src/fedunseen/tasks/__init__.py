@@ -1,8 +1,8 @@
 """Tasks: which samples clients hold, what a round is judged by, what a run reports, and how it predicts."""
 
-from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained
+from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained, shares
 
-__all__ = ["TASKS", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained"]
+__all__ = ["TASKS", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "shares"]
 
 TASKS = {
     "zero-shot": "fedunseen.tasks.zero_shot:ZeroShot",

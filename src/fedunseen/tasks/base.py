@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
@@ -26,7 +26,7 @@ from fedunseen.federation.federation import Federation, mean_terms
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
 
-__all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent"]
+__all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent", "shares"]
 
 
 class EvaluationSettings(Settings):
@@ -65,6 +65,23 @@ class Prediction(NamedTuple):
 
     name: str
     score: float
+
+
+def shares(ranking: Sequence[Prediction]) -> list[float]:
+    """Return the softmax of a ranking's scores: how the classes that compete share 100 %, not how often it is right.
+
+    Raises:
+        DataError: a score is not finite.
+
+    Example:
+        >>> [round(share, 2) for share in shares([Prediction("cat", 1.0), Prediction("dog", 0.0)])]
+        [0.73, 0.27]
+    """
+    scores = np.array([one.score for one in ranking])
+    if not np.isfinite(scores).all():
+        raise DataError("the model's scores of a sample are not finite: its numbers are too large")
+    odds = np.exp(scores - scores.max(initial=-np.inf))
+    return list((odds / odds.sum()).tolist())
 
 
 Inputs = NDArray[Any] | str | Path | Sequence[str | Path]

@@ -18,6 +18,7 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
 from fedunseen.core.random import stream
+from fedunseen.core.runs import check_question
 from fedunseen.data import Benchmark, Partition
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.engines import RoundResult
@@ -349,8 +350,7 @@ class FewShot(Task):
                 f"method.name = {run.method_name!r} learns classes from examples alone, --support FOLDER: leave out "
                 "--classes, --class and --among"
             )
-        if question.top is not None and question.top < 1:
-            raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
+        check_question(question.among, question.top)
         method = run.method
         assert isinstance(method, Episodic)
         support = question.support

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
+from fedunseen.core.runs import check_question
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
 from fedunseen.engines import RoundResult
@@ -206,13 +207,10 @@ def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bo
         ExperimentError: none is, or the question is wrong.
     """
     among = question.among
-    allowed = {"all": np.ones(len(seen), dtype=bool), "unseen": ~seen, "given": given}.get(among)
-    if allowed is None:
-        raise ExperimentError(f"--among {among}: choose all, unseen or given")
+    check_question(among, question.top)
+    allowed = {"all": np.ones(len(seen), dtype=bool), "unseen": ~seen, "given": given}[among]
     if not allowed.any():
         raise ExperimentError(f"--among {among}: there is no such class; give some with --classes")
-    if question.top is not None and question.top < 1:
-        raise ExperimentError(f"--top {question.top}: ask for at least 1 class")
     return allowed
 
 

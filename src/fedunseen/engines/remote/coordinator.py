@@ -33,6 +33,7 @@ from fedunseen.engines.remote.wire import (
     NotFiniteError,
     PartyError,
     WireError,
+    farewell,
     installed,
     pack,
     plain,
@@ -50,14 +51,13 @@ __all__ = [
     "Member",
     "NVFlare",
     "Simulation",
-    "dismiss_late",
     "needed",
 ]
 
 _log = logging.getLogger("fedunseen.federation")
 _GREETING = 20.0  # seconds to wait for the answer to a greeting; a party that is not ready then is greeted again later
 _LATE = 15.0  # seconds in which parties find a coordinator again that has been killed when all was done
-_FAREWELL = 30.0  # seconds that parties may take to hear that the run is over
+_FAREWELL = 120.0  # seconds that parties may take to hear that the run is over, and to write down the model
 _ATTEMPTS = 5  # times that those who are missing are asked in one round
 _PAUSE = 0.2  # seconds between two looks at who is connected
 _RECEIPT = "round"  # a deployment's client state at the coordinator: the last merged round alone
@@ -74,6 +74,8 @@ class DistributedSettings(NamedSettings):
     """Seconds that a client may take to answer; then the round goes on without it."""
     patience: float = Field(300.0, ge=0)
     """Seconds to wait for a quorum; then the run pauses, to be gone on with by `--resume`."""
+    deliver: bool = True
+    """deployment: at the end every party gets the merged model, as a run directory that is ready for `predict`."""
     processes: int = Field(2, ge=1)
     """simulation: worker processes, each with all data in its memory."""
     memory: int = Field(1024, ge=1)
@@ -113,23 +115,6 @@ class NVFlare:
 
     Settings = NVFlareSettings
     adapter: ClassVar[str] = "fedunseen.engines.carriers.nvflare"
-
-
-def dismiss(link: Link, parties: Iterable[str]) -> None:
-    """Tell parties that are connected that the run is over."""
-    for _ in link.exchange(dict.fromkeys(parties, pack({"kind": "stop"})), _FAREWELL):
-        pass
-
-
-def dismiss_late(meeting: Meeting) -> None:
-    """Tell parties that look for a coordinator whose run is over already; wait a little for them to find it."""
-    told: set[str] = set()
-    end = time.monotonic() + _LATE
-    while len(told) < len(meeting.parties) and time.monotonic() < end:
-        new = [name for name in meeting.link.parties() if name not in told]
-        dismiss(meeting.link, new)
-        told.update(new)
-        time.sleep(_PAUSE)
 
 
 def needed(quorum: int | float, clients: int) -> int:
@@ -358,10 +343,43 @@ class Distributed:
             down, up, gone | refused, dict(sorted(seconds.items())),
         )  # fmt: skip
 
-    def finish(self) -> None:
-        """Tell the parties of a deployment that the run is over."""
+    def finish(self, result: Mapping[str, Any], params: Params) -> None:
+        """Tell the parties of a deployment that the run is over, and hand them the merged model if they may have it.
+
+        Args:
+            result: the final numbers.
+            params: the merged model.
+        """
         if isinstance(self.job, Deployment):
-            dismiss(self.link, self.link.parties())
+            self._dismiss([party for party in self.parties if party.name in self.link.parties()], result, params)
+
+    def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
+        """Do what :meth:`finish` does for parties that look for a coordinator whose run is over already.
+
+        It waits a little for them to find it, and greets those that are new.
+        """
+        told: set[str] = set()
+        end = time.monotonic() + _LATE
+        while len(told) < len(self.parties) and time.monotonic() < end:
+            self._look()
+            new = [party for party in self.parties if party.connected and party.name not in told]
+            self._dismiss(new, result, params)
+            told.update(party.name for party in new)
+            time.sleep(_PAUSE)
+        if missing := [party.name for party in self.parties if party.name not in told]:
+            _log.warning("not there, so that they have not heard that the run is over: %s", ", ".join(missing))
+
+    def _dismiss(self, parties: Sequence[Member], result: Mapping[str, Any], params: Params) -> None:
+        message = farewell(result, to_device(params, torch.device("cpu"))) if self.settings.deliver else farewell()
+        for name, answer in self.link.exchange({party.name: message for party in parties}, _FAREWELL):
+            try:
+                header, _ = unpack(answer, 2**20) if answer is not None else ({"error": "it has not answered"}, {})
+                if "error" in header:
+                    _log.warning("%s may not have the model: %s", name, plain(header["error"]))
+                elif header.get("kept") is True:
+                    _log.info("%s has the model", name)
+            except WireError as error:
+                _log.warning("%s may not have the model: its answer is refused: %s", name, error)
 
     def _message(self, client: int, round: int, own: Params, body: Params) -> bytes:
         header: dict[str, Any] = {"kind": "round", "client": client, "round": round}

@@ -56,11 +56,13 @@ class Ready:
     Attributes:
         engine: trains its client.
         classes, samples: how many it holds.
+        keep: takes the merged model when the run is over, with the header that came with it; returns where it is now.
     """
 
     engine: InProcess
     classes: int
     samples: int
+    keep: Callable[[Mapping[str, Any], Params], Path] | None = None
 
 
 Prepare = Callable[[Mapping[str, Any], Params], Ready]
@@ -81,6 +83,7 @@ class Party:
     Attributes:
         done: set when the run is over, or when the party cannot take part.
         error: why it cannot; None if it can.
+        home: the run directory with the merged model, once it is here.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Party:
         self.folders = {**(folders or {}), "STATE": state}
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
+        self.home: Path | None = None
         self._told: dict[str, Any] = {}
         self._ready: Ready | None = None
 
@@ -108,9 +112,7 @@ class Party:
             if kind == "round" and self._ready is not None:
                 return self._round(self._ready.engine, header, tensors)
             if kind == "stop":
-                self.say("the run is over")
-                self.done.set()
-                return pack({})
+                return self._stop(header, tensors)
             return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is no request")
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
@@ -160,6 +162,20 @@ class Party:
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
         self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
         return reply_message(reply, None, round, seconds, forgot)
+
+    def _stop(self, header: Mapping[str, Any], model: Params) -> bytes:
+        """End, with the merged model where it came along."""
+        try:
+            self.say("the run is over")
+            if not model or self._ready is None or self._ready.keep is None:
+                return pack({})
+            self.home = self._ready.keep(header, model)
+            return pack({"kept": True})
+        except (FedUnseenError, WireError, OSError) as error:
+            self.error = RefusedError(f"the run is over, but its model is not here: {error}")
+            return failure(self._discreet(str(error)))
+        finally:
+            self.done.set()
 
     def _remembered(self, after: int, device: torch.device) -> Params | None:
         """Return the client's state after the last of its rounds that was merged; None if it is lost."""

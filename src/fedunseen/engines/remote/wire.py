@@ -32,9 +32,11 @@ __all__ = [
     "PartyError",
     "WireError",
     "failure",
+    "farewell",
     "installed",
     "pack",
     "plain",
+    "read_farewell",
     "read_instruction",
     "read_reply",
     "reply_message",
@@ -48,6 +50,7 @@ _HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # header key: name -> name of the same tensor, which travels once
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 _ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how much of a name is shown
+_WARNINGS = 20  # warnings that a farewell may tell
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")  # a name of a loss, a note or a parameter
 
 
@@ -229,6 +232,56 @@ def reply_message(reply: Reply, state: Params | None, round: int, seconds: float
         **({"forgot": True} if forgot else {}),
     }
     return pack(header, under("update/", dict(reply.update)) | under("state/", state or {}))
+
+
+def farewell(result: Mapping[str, Any] | None = None, params: Mapping[str, Tensor] | None = None) -> bytes:
+    """Return the message that ends a run; with the merged model and its numbers, for parties to take home.
+
+    Args:
+        result: of the run directory. Numbers go, where it was chosen, and warnings: nothing of the coordinator's paths.
+        params: the merged model.
+    """
+    if result is None:
+        return pack({"kind": "stop"})
+    numbers = {name: value for name, value in result.items() if type(value) in (int, float) and math.isfinite(value)}
+    words = {"selection": result["selection"], "warnings": list(result.get("warnings", ()))[:_WARNINGS]}
+    return pack({"kind": "stop", "result": {**numbers, **words}}, params)
+
+
+def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -> dict[str, Any]:
+    """Return the numbers that a farewell brings, after a look at all that it brings.
+
+    Args:
+        header: of the message.
+        params: its tensors: the merged model.
+        expected: tensors whose names and shapes the model has to have; more may come, as a generator's classifiers do.
+
+    Raises:
+        WireError: says what is wrong.
+    """
+    told = header.get("result")
+    if not isinstance(told, dict) or not isinstance(told.get("warnings"), list):
+        raise WireError("its numbers are no table")
+    numbers = _numbers({"numbers": {k: v for k, v in told.items() if k not in ("selection", "warnings")}}, "numbers")
+    if missing := {"rounds", "calibration_factor"} - numbers.keys():
+        raise WireError(f"its numbers lack {min(missing)!r}")
+    if told.get("selection") not in ("validation", "last", "best-on-test"):
+        raise WireError(f"its numbers were chosen {plain(told.get('selection'), 40)!r}")
+    for name, value in expected.items():
+        if name not in params:
+            raise WireError(f"its model lacks {name!r}")
+        if params[name].shape != value.shape:
+            found = tuple(params[name].shape)
+            raise WireError(f"{name!r} of its model has the shape {found}, not {tuple(value.shape)}")
+    if not finite(params):
+        raise WireError("its model is not finite")
+    warnings = [
+        {key: plain(one.get(key, "")) for key in ("what", "why", "remedy")}
+        for one in told["warnings"][:_WARNINGS]
+        if isinstance(one, dict)
+    ]
+    whole = {name: int(value) if value.is_integer() else value for name, value in numbers.items()}
+    return {**whole, "selection": told["selection"], "warnings": warnings}
 
 
 def _check_update(update: Params, wanted: Params) -> None:

@@ -1,0 +1,148 @@
+"""``fedunseen predict``: from pictures, folders of them and arrays to ranked classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedunseen.cli.console import Json, Overrides, RunPath, overrides_of, say
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
+
+if TYPE_CHECKING:
+    from fedunseen.tasks import Prediction
+
+__all__ = ["predict"]
+
+
+def predict(
+    path: RunPath,
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="INPUT...", help="Images, folders of them, or arrays: features or images (.npy .npz .csv)."
+        ),
+    ],
+    classes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes..., or of names alone."
+        ),
+    ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
+        ),
+    ] = None,
+    among: Annotated[
+        str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes or --class.")
+    ] = "all",
+    support: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class."),
+    ] = None,
+    top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
+    proba: Annotated[
+        bool,
+        typer.Option("--proba", help="Show shares of 100 % beside scores: the softmax over all classes that compete."),
+    ] = False,
+    table: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write input, place, class and score as a table, a line for each."),
+    ] = None,
+    encoder: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
+    ] = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Rank classes for new inputs, also classes that the model was never trained on."""
+    _check(path, inputs, classes, named, support, table, among, top)
+    from fedunseen.experiment import load_run
+    from fedunseen.tasks import shares
+
+    settings = overrides_of(overrides)
+    check_where(list(settings))
+    done = load_run(path, encoder, settings)
+    told: list[dict[str, Any]] = []
+    for name, ranking in _ranked(done, inputs, named or classes, among, support):
+        odds = shares(ranking) if proba else [None] * len(ranking)
+        best: list[dict[str, Any]] = [
+            {"name": one.name, "score": one.score, **({} if share is None else {"probability": share})}
+            for one, share in list(zip(ranking, odds, strict=True))[:top]
+        ]
+        told.append({"input": name, "classes": best})
+    if table is not None:
+        _write(told, table, proba)
+        say(f"{table}: {len(told)} inputs, {sum(len(one['classes']) for one in told)} lines")
+    if as_json:
+        print(json.dumps(told), flush=True)
+    elif table is None:
+        for one in told:
+            print(one["input"])
+            for place, found in enumerate(one["classes"], 1):
+                share = f"  {100 * found['probability']:.1f} %" if proba else ""
+                print(f"  {place}. {found['name']}  {found['score']:.3f}{share}")
+
+
+def _check(
+    run: Path,
+    inputs: list[Path],
+    classes: Path | None,
+    named: list[str] | None,
+    support: Path | None,
+    table: Path | None,
+    among: str,
+    top: int,
+) -> None:
+    """Refuse what cannot be answered while that takes no time: PyTorch is not loaded yet."""
+    if named and classes is not None:
+        raise ExperimentError("--class and --classes both name classes to add: give one of them")
+    check_question(among, top)
+    manifest = read_manifest(run)
+    complete_result(run)
+    if among == "given" and not named and classes is None and support is None:
+        raise ExperimentError("--among given: there is no such class; give some with --classes or --class")
+    for path in (*inputs, *((classes,) if classes is not None else ())):
+        if not path.exists():
+            raise DataError(f"{path} is missing")
+    if support is not None and not support.is_dir():
+        raise DataError(f"--support {support}: there is no such folder")
+    if manifest.get("task") == "few-shot" and support is None:
+        method = manifest["experiment"]["method"]["name"]
+        raise ExperimentError(
+            f"method.name = {method!r} learns classes from examples: give a folder with a folder of examples for "
+            "each class, --support FOLDER"
+        )
+    if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
+        raise DataError(f"--csv {table}: name a file in a folder that is there")
+
+
+def _ranked(
+    run: Any, inputs: list[Path], classes: Any, among: str, support: Path | None
+) -> Iterator[tuple[str, list[Prediction]]]:
+    """Yield the name and the whole ranking of every input, asked in batches."""
+    from fedunseen.tasks.few_shot import example_folders
+
+    reader = run.seeds[0] if run.seeds else run
+    given = reader.described(classes)  # once: a text encoder takes seconds
+    shown = None if support is None else {n: reader.read_inputs(files) for n, files in example_folders(support).items()}
+    for names, rows in reader.batches(inputs):
+        yield from zip(names, reader.predict(rows, given, None, among, shown), strict=True)
+
+
+def _write(told: list[dict[str, Any]], table: Path, proba: bool) -> None:
+    from fedunseen.data.tables import write_csv
+
+    last = ["probability"] if proba else []
+    rows: list[list[str]] = [["input", "place", "class", "score", *last]]
+    for one in told:
+        for place, found in enumerate(one["classes"], 1):
+            rows.append([one["input"], str(place), found["name"], *(repr(found[key]) for key in ("score", *last))])
+    write_csv(table, rows)

@@ -1,0 +1,96 @@
+"""What can be said of a run directory, and of a question to its model, without waiting for PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import ExperimentError, RunDirectoryError
+
+__all__ = ["AMONG", "check_question", "check_where", "complete_result", "read_json", "read_manifest", "read_result"]
+
+AMONG = ("all", "unseen", "given")
+"""Which classes are ranked: all, those that nobody trained on, or those that come with the question."""
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """Read the manifest of a run directory.
+
+    Raises:
+        RunDirectoryError: this is no run directory, or its manifest is damaged.
+    """
+    path = run / "manifest.json"
+    if not path.exists():
+        remedy = "name one that `fedunseen run` has made"
+        if (run / "cells").is_dir():
+            remedy = f"it is a sweep's, whose runs are in {run / 'cells'}"
+        raise RunDirectoryError(f"{run} is not a run directory: {remedy}")
+    problem = f"{path} is damaged: restore it, or run the experiment again in another --out"
+    manifest = read_json(path, problem, ("experiment", "data_fingerprint", "input_shape"))
+    if not isinstance(manifest["experiment"], dict):
+        raise RunDirectoryError(problem)
+    return manifest
+
+
+def read_result(run: Path) -> dict[str, Any] | None:
+    """Read the final numbers of a run directory; None while the run is not complete.
+
+    Raises:
+        RunDirectoryError: they are damaged.
+    """
+    path = run / "result.json"
+    if not path.exists():
+        return None
+    return read_json(path, f"{path} is damaged: delete it and resume the run", ("rounds", "selection"))
+
+
+def complete_result(run: Path) -> dict[str, Any]:
+    """Read the final numbers of a complete run.
+
+    Raises:
+        RunDirectoryError: they are damaged, or the run is not complete.
+    """
+    result = read_result(run)
+    if result is None:
+        raise RunDirectoryError(f"{run}: this run is not complete: resume it with --out {run} --resume")
+    return result
+
+
+def check_question(among: str, top: int | None) -> None:
+    """Refuse a question that no run can answer.
+
+    Args:
+        among: which classes are ranked, one of ``AMONG``.
+        top: how many of each ranking are wanted; None for all.
+
+    Raises:
+        ExperimentError: there is no such choice.
+    """
+    if among not in AMONG:
+        raise ExperimentError(f"--among {among}: choose all, unseen or given")
+    if top is not None and top < 1:
+        raise ExperimentError(f"--top {top}: ask for at least 1 class")
+
+
+def check_where(keys: Sequence[str]) -> None:
+    """Refuse to change more of a finished run than where things are on this machine.
+
+    Raises:
+        ExperimentError: a key is of another section.
+    """
+    for key in keys:
+        if key.split(".")[0] not in ("data", "encoder"):
+            raise ExperimentError(f"--set {key}: a finished run takes settings of data and encoder alone")
+
+
+def read_json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
+    """Read a table of a file, which must have some keys; ``problem`` says what to do if it is damaged."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        raise RunDirectoryError(problem) from None
+    if not isinstance(value, dict) or any(key not in value for key in needed):
+        raise RunDirectoryError(problem)
+    return value

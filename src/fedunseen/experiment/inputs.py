@@ -1,0 +1,155 @@
+"""What a finished run is asked about: files, folders of files, arrays of pictures; read some dozens at a time.
+
+A picture is read as the run's own were, whether it comes as a file or as a row of an array.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.base import BenchmarkLoader
+from fedunseen.data.features import FEATURE_SUFFIXES, array_names, load_arrays, read_features
+from fedunseen.data.images import list_images
+from fedunseen.experiment.encoding import as_images
+from fedunseen.experiment.registry import find
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.run import Run
+
+__all__ = ["batches"]
+
+_BATCH = 64  # samples at once: a frozen encoder wants several, memory not too many
+
+
+class _Part(NamedTuple):
+    """Some samples: their names, their rows, and whether a frozen encoder still has to see them."""
+
+    names: list[str]
+    rows: NDArray[Any]
+    pictures: bool
+
+
+def batches(run: Run, paths: Sequence[Path]) -> Iterator[tuple[list[str], NDArray[Any]]]:
+    """Yield names and samples of files, folders and arrays; see :meth:`fedunseen.Run.batches`."""
+    held: list[_Part] = []
+
+    def joined() -> tuple[list[str], NDArray[Any]]:
+        rows = np.concatenate([part.rows for part in held])
+        names = [name for part in held for name in part.names]
+        return names, run.encoded(rows) if held[0].pictures else rows
+
+    for path in paths:
+        for part in _folder(run, path) if path.is_dir() else _file(run, path):
+            if held and (part.pictures != held[0].pictures or sum(len(one.names) for one in held) >= _BATCH):
+                yield joined()
+                held.clear()
+            held.append(part)
+    if held:
+        yield joined()
+
+
+def _folder(run: Run, folder: Path) -> Iterator[_Part]:
+    """Yield the samples of all files of a folder, and say at the end which could not be read."""
+    left: list[str] = []
+    read = 0
+    for name in list_images(folder):
+        try:
+            parts = list(_file(run, folder / name))
+        except DataError as error:
+            left.append(str(error))
+            continue
+        read += 1
+        yield from parts
+    if not read:
+        raise DataError(left[0] if left else f"{folder} is empty: name a folder with something to predict")
+    if left:
+        warnings.warn(f"{len(left)} of {read + len(left)} files of {folder} are left out: {left[0]}", stacklevel=2)
+
+
+def _file(run: Run, path: Path) -> Iterator[_Part]:
+    """Yield the samples of a file; those of an array in parts."""
+    shape, suffix = tuple(run.manifest["input_shape"]), path.suffix.lower()
+    encoded: list[int] | None = run.manifest.get("picture_shape")
+    if suffix not in FEATURE_SUFFIXES:
+        yield _named(path, _sample(run, path), encoded is not None)
+        return
+    stack = _stack(path)
+    if stack is None:
+        if len(shape) > 1:
+            raise DataError(f"{path}: this run's model takes images, not feature files: give images")
+        yield _named(path, read_features(path, shape[0]), False)
+        return
+    for start in range(0, len(stack), _BATCH):
+        some = stack[start : start + _BATCH]
+        if some.shape[1:] == shape and encoded is None:  # maps, or images of the right size
+            rows = some if some.dtype == np.uint8 else some.astype(np.float32)
+        else:
+            rows = _pictured(run, path, some)
+        names = [f"{path}[{start + i}]" for i in range(len(some))]
+        yield _Part(names, rows, encoded is not None)
+
+
+def _sample(run: Run, path: Path) -> NDArray[Any]:
+    """Read a file as the run's benchmark reads one, as images (n, channels, height, width) where it has those."""
+    encoded, shape = run.manifest.get("picture_shape"), run.manifest["input_shape"]
+    samples = np.asarray(find("data", run.experiment.data.name).read(path, run.experiment.data))
+    if samples.ndim == 2 and (encoded is not None or len(shape) > 1):
+        return as_images(samples, encoded or shape)  # a flattened image
+    return samples
+
+
+def _named(path: Path, rows: NDArray[Any], pictures: bool) -> _Part:
+    return _Part([str(path)] if len(rows) == 1 else [f"{path}[{i}]" for i in range(len(rows))], rows, pictures)
+
+
+def _stack(path: Path) -> NDArray[Any] | None:
+    """Return an array of pictures or maps (n, ...); None where a file holds vectors."""
+    if path.suffix.lower() == ".csv":
+        return None
+    names = array_names(path)
+    wanted = next((name for name in ("images", "features") if name in names), names[0] if len(names) == 1 else None)
+    if wanted is None:
+        return None
+    array = load_arrays(path, (wanted,))[wanted]
+    if array.ndim < 3:
+        return None
+    single = array.ndim == 3 and array.shape[-1] in (3, 4)  # (height, width, channels)
+    return array[None] if single else array
+
+
+def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
+    """Read rows of an array as the run's benchmark reads picture files.
+
+    Raises:
+        DataError: the run takes no pictures, or these are none.
+    """
+    loader: type[BenchmarkLoader] = find("data", run.experiment.data.name)
+    if loader.read.__func__ is BenchmarkLoader.read.__func__ or hasattr(loader, "read_texts"):  # type: ignore[attr-defined]
+        raise DataError(f"{path} has the shape {rows.shape}: this run takes no pictures")
+    if rows.ndim == 4 and rows.shape[1] in (1, 3) and rows.shape[-1] not in (1, 3, 4):
+        rows = rows.transpose(0, 2, 3, 1)
+    if rows.dtype.kind == "f" and np.isfinite(rows).all() and rows.min() >= 0 and rows.max() <= 1:
+        rows = np.rint(rows * 255).astype(np.uint8)
+    if rows.dtype != np.uint8 or rows.ndim > 4 or (rows.ndim == 4 and rows.shape[-1] not in (1, 3, 4)):
+        raise DataError(
+            f"{path} has the shape {rows.shape} and the type {rows.dtype}: give pictures (n, height, width[, 3]) or "
+            "(n, 3, height, width), bytes or numbers from 0 to 1"
+        )
+    if rows.ndim == 4 and rows.shape[-1] == 1:
+        rows = rows[..., 0]
+    with tempfile.TemporaryDirectory(prefix="fedunseen-") as folder:
+        place = Path(folder) / "picture.png"
+        read = []
+        for row in rows:
+            Image.fromarray(np.ascontiguousarray(row)).save(place, compress_level=1)
+            read.append(_sample(run, place))
+    return np.concatenate(read)

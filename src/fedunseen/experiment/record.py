@@ -1,0 +1,94 @@
+"""What a run directory records, so that ``predict`` needs neither the data nor whoever trained the model.
+
+The coordinator of a deployment hands every party the merged model when the run is over. The party makes the run
+directory itself (:func:`bring_home`), from its own settings, files and class table: nothing that the coordinator sends
+becomes a path here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedunseen.core.files import write_json, write_tensors
+from fedunseen.core.parameters import Params
+from fedunseen.data import Benchmark, ClassSpace, Scaler
+from fedunseen.encoders import Encoder
+from fedunseen.experiment.encoding import make_encoder
+from fedunseen.experiment.registry import traits
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.weights import carry, remembered
+
+__all__ = ["bring_home", "encoder_of", "manifest", "write_inputs"]
+
+
+def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
+    """Write the class space and how features are scaled, so that ``predict`` does not need the data."""
+    space.save(folder / "classes.csv")
+    statistics = dict(scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
+    write_tensors(folder / "scaling.safetensors", statistics)
+
+
+def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
+    """Return what says how a model was made: settings, versions, seed, shapes, the weights of its encoder."""
+    versions = {}
+    for package in ("fedunseen", "torch", "numpy", "scikit-learn", "scipy", "safetensors"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    image = {"image_shape": list(benchmark.image_shape)} if benchmark.image_shape else {}
+    if benchmark.pictures is not None:
+        image = {"picture_shape": list(benchmark.pictures.shape[1:])}
+    return {
+        "experiment": experiment.to_dict(),
+        **traits(experiment),
+        "seed": experiment.run.seed,
+        "data_fingerprint": fingerprint,
+        "benchmark": benchmark.name,
+        "input_shape": list(benchmark.features.shape[1:]),
+        **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
+        **image,
+        **remembered(encoder_of(experiment, benchmark)),
+        "versions": versions,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def encoder_of(experiment: Experiment, benchmark: Benchmark) -> Encoder | None:
+    """Return the encoder whose weights a finished run needs, frozen or trained; None where there is none."""
+    shape = benchmark.image_shape if benchmark.pictures is None else benchmark.pictures.shape[1:]
+    return None if shape is None or experiment.encoder.name == "none" else make_encoder(experiment, shape)
+
+
+def bring_home(
+    experiment: Experiment, benchmark: Benchmark, scaler: Scaler, result: Mapping[str, Any], params: Params, out: Path
+) -> None:
+    """Write a party's run directory with the merged model, whole or not at all.
+
+    Args:
+        experiment: as the party ran it.
+        benchmark: the party's own, encoded.
+        scaler: of features, with the coordinator's statistics.
+        result: the numbers that came with the model.
+        params: the merged model.
+        out: where it goes; nothing, or an empty folder.
+    """
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    told = manifest(experiment, benchmark.fingerprint(), benchmark)
+    write_json(partial / "manifest.json", {**told, "brought_home": True})
+    write_inputs(scaler, benchmark.space, partial)
+    carry(encoder_of(experiment, benchmark), partial)
+    write_tensors(partial / "model.safetensors", params)
+    write_json(partial / "result.json", {**result, "run": str(out)})
+    if out.exists():
+        out.rmdir()
+    partial.rename(out)
