@@ -147,6 +147,8 @@ def pages_of(notebook: dict, name: str) -> str:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             parts.append(text)
+            if len(parts) == 1:
+                parts.append(f'<p><a href="{name}" download>Download this page as a notebook</a></p>')
             continue
         parts.append(f"```python\n{text}\n```")
         for output in cell["outputs"]:

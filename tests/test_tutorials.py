@@ -1,0 +1,55 @@
+"""The tutorials are notebooks: each runs from an empty folder, and shows what is kept in it."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """All of them, run now; one kernel serves them, so that this takes seconds."""
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs/site/notebooks.py")
+    notebooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(notebooks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT / "src"), prepend=":")
+        return dict(notebooks.executed(NOTEBOOKS))
+
+
+def shown(notebook):
+    """What the code cells print, without decimals, which depend on the machine's arithmetic; of pictures the kind."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [
+        [
+            re.sub(r"(\d)\.\d+", r"\1", output.text) if "text" in output else sorted(output.data)
+            for output in cell.outputs
+        ]
+        for cell in cells
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_tutorial_shows_what_is_kept_in_it(path, fresh):
+    import nbformat
+
+    kept = nbformat.read(path, as_version=4)
+    nbformat.validate(kept)
+    assert shown(kept) == shown(fresh[path]), "run `make notebooks`, and read what has changed"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_tutorial_names_no_place_of_the_machine_that_ran_it(path):
+    text = path.read_text("utf-8")
+    assert not re.search(rf"{re.escape(str(ROOT))}|{re.escape(sys.prefix)}|/tmp/|/home/|/root/", text)
+
+
+def test_there_are_five_of_them():
+    assert len(NOTEBOOKS) >= 5
