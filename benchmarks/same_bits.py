@@ -86,6 +86,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             **LAST,
             "attack.name": "backdoor",
             "attack.triggers": ["object"],
+            "attack.likeness": "different",
             "attack.rounds": "2",
             "screening.name": "magnitude",
             "defence.name": "norm-clip",

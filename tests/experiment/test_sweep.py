@@ -13,10 +13,12 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.errors import ExperimentError
+from fedunseen.experiment.assemble import check, load_data
 from fedunseen.experiment.sweep import read_sweep, rows, sweep_names, sweep_text, write_csv
 from fedunseen.experiment.sweep.schema import read_file, select
 from fedunseen.methods import METHODS
 from known_names import known
+from published_layouts import THINGS, write_apy, write_deepfashion, write_splits
 
 SMALL = """
 title = "A small one"
@@ -498,3 +500,22 @@ def test_the_sweep_of_the_docs_is_a_valid_one(tmp_path):
     sweep = read_sweep(tmp_path / "mine.toml")
     assert len(sweep.cells) == 12
     assert sweep.cells[-1].values == {"clients": "20", "strategy.name": "fedprox", "losses": "with kl"}
+
+
+@pytest.mark.parametrize("data", ["APY", "DeepFashion"])
+def test_every_network_of_table_1_fits_attributes_without_published_groups(tmp_path, monkeypatch, data):
+    """The class space is that of the published layout; a small network stands for ResNet-101."""
+    own = {"encoder.name": "conv", "data.size": 8}
+    if data == "APY":
+        objects = write_apy(tmp_path)
+        labels = np.array([c for _, _, c, *_ in objects])
+        write_splits(tmp_path, THINGS, [picture for _, picture, *_ in objects], labels, [1, 4])
+    else:
+        write_deepfashion(tmp_path)
+        own["data.unseen_classes"] = 2
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path))
+    sweep = read_sweep("distzsl-table1", [data])
+    networks = [name for name in sweep.axes["method"] if not name.endswith("*")]
+    for cell in select(sweep, {"partition": "iid", "strategy": "fedavg", "method": networks}):
+        experiment = cell.experiment.with_overrides(own)
+        check(experiment, load_data(experiment, 0))

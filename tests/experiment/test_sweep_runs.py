@@ -13,6 +13,7 @@ import pytest
 
 import fedunseen
 from fedunseen.core.errors import DataError, RunDirectoryError
+from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
 
@@ -82,7 +83,6 @@ lines = ["what"]
 BROKEN = """
 "killed" = { method = { name = "fragile", how = "kill" } }
 "raises" = { method = { name = "fragile", how = "raise" } }
-"no data" = { data = { root = "empty" } }
 "good" = { strategy = { rounds = 1 } }
 """
 
@@ -137,15 +137,13 @@ def results(out):
 def test_cells_fail_alone_and_say_why(file, tmp_path):
     path = file.with_name("broken.toml")
     path.write_text(file.read_text("utf-8").replace("[[fig", BROKEN + "[[fig"), "utf-8")
-    (file.parent / "empty").mkdir()
     sweep, out, heard = read_sweep(path), tmp_path / "out", []
     found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, hear=lambda row, left: heard.append(left))
     by_key = {row.cell.key: row for row in found}
-    assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 3 + ["done"]
-    assert heard == [3, 2, 1, 0]
+    assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 2 + ["done"]
+    assert heard == [2, 1, 0]
     assert by_key["killed"].problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
     assert by_key["raises"].problem == "ZeroDivisionError: integer division or modulo by zero"
-    assert "classes.csv is missing" in by_key["no data"].problem
     assert "return 1 // 0" in json.loads((out / "failed" / "raises.json").read_text())["traceback"]
     assert by_key["good"].mean["zsl"] > 0
 
@@ -261,6 +259,51 @@ def test_refused_cells_are_not_tried(file, tmp_path):
     assert (row.status, row.seeds) == ("refused", 0)
     assert row.problem.startswith("method.name = 'eszsl' is solved from sums")
     assert not (tmp_path / "out" / "cells").exists()
+
+
+UNGROUPED = (
+    "method.decorrelation needs every attribute in a group, but 0 of 6 are ('attribute 0' is not): give it a group in "
+    "the class space, or set method.decorrelation = 0"
+)
+BUILT = """
+"no data" = {{ data = {{ root = "{empty}" }} }}
+"no groups" = {{ method = {{ name = "distzsl" }} }}
+"""
+
+
+@pytest.mark.parametrize("cell", ["no data", "no groups"])
+def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(file, tmp_path, cell):
+    path, empty = file.with_name("unbuilt.toml"), tmp_path / "empty"
+    empty.mkdir()
+    path.write_text(file.read_text("utf-8").replace("[[fig", BUILT.format(empty=empty) + "[[fig"), "utf-8")
+    sweep, out = read_sweep(path), tmp_path / "out"
+    cells = [one for one in sweep.cells if one.values["what"] in ("slow", cell)]
+    with pytest.raises(DataError) as error:
+        run_sweep(sweep, out, cells=cells, jobs=1)
+    sentence = UNGROUPED if cell == "no groups" else f"{empty / 'classes.csv'} is missing"
+    assert str(error.value).startswith(f"unbuilt: {cell}: {sentence}")
+    assert not out.exists()
+
+
+def test_what_is_built_decides_which_cells_are_refused(file, tmp_path, monkeypatch):
+    """A combination that only the data refuse is listed as refused; the data are read once for all cells."""
+    path = file.with_name("maps.toml")
+    vectors = '"maps" = { method = { name = "apn" } }'
+    path.write_text("skip_refused = true\n" + file.read_text("utf-8").replace("[[fig", vectors + "\n[[fig"), "utf-8")
+    loaded = []
+    original = assemble.load_data
+    monkeypatch.setattr(assemble, "load_data", lambda *given: loaded.append(given) or original(*given))
+    sweep = read_sweep(path)
+    assert all(cell.refused is None for cell in sweep.cells)  # nothing is known before the data are
+    assert list(runner._check_cells(sweep, sweep.cells)) == ["maps"]
+    assert len(loaded) == 2  # for vectors, and for what the network on maps takes
+    loaded.clear()
+    row = run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[-1]])[-1]
+    assert row.status == "refused"
+    assert "method.name = 'apn'" in row.problem
+    assert not (tmp_path / "out" / "cells").exists()
+    run_sweep(sweep, tmp_path / "out", resume=True, cells=[sweep.cells[-1]])
+    assert len(loaded) == 1  # a refused cell is not built again
 
 
 class Fake:

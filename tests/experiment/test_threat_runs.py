@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.data import make_partition
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.registry import find
@@ -61,8 +61,8 @@ def test_what_a_run_says_of_an_attack(make, tmp_path):
     (trigger,) = result["attack"]["triggers"]
     assert trigger["client"] == 0
     assert trigger["source"].startswith("samples of ")
-    assert trigger["trained"] == 6  # of the twelve test samples of three classes
-    assert trigger["tested"] == 6
+    assert trigger["trained"] == 15  # of thirty training samples of classes that it does not hold
+    assert trigger["tested"] == 15
     assert result["backdoor"] == said[-1]["backdoor"]
     assert result["backdoor_before"] == said[0]["backdoor"]
     assert result["backdoor_attacked"] == said[1]["backdoor"]
@@ -275,10 +275,68 @@ def test_triggers_from_a_folder(tmp_path):
     }  # fmt: skip
     probes = federation(Experiment.load("digit-pairs", settings)).attack.probes
     assert [probe.source for probe in probes] == [
-        f"pieces of 2 pictures in {tmp_path / k}" for k in ("style", "background")
+        f"2 pictures in {tmp_path / k}, whole and in pieces" for k in ("style", "background")
     ]
     values = [set((255 * one).round().flatten().tolist()) for one in (probes[0].inputs, probes[0].magnitudes)]
     assert sorted(map(tuple, values)) == [(250.0,), (251.0,)]  # one picture each
+
+
+def test_pictures_that_suffice_are_taken_whole(tmp_path):
+    from PIL import Image
+
+    for i in range(6):  # with a bright edge above and below
+        pixels = np.full((8, 16), 20 * i, dtype=np.uint8)
+        pixels[0], pixels[-1] = 255, 255
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    settings = {
+        **DIGITS, "attack.name": "backdoor", "attack.rounds": "2", "attack.triggers": ["style"],
+        "attack.folder": str(tmp_path), "attack.samples": 6,
+    }  # fmt: skip
+    probe = federation(Experiment.load("digit-pairs", settings)).attack.probes[0]
+    assert probe.source == f"6 pictures in {tmp_path}"
+    assert len(probe.inputs) == len(probe.magnitudes) == 3
+    ends = torch.cat([probe.inputs, probe.magnitudes]).reshape(6, -1)
+    assert (ends[:, 0] == 1).all()
+    assert (ends[:, -1] == 1).all()
+
+
+def similar(client=0, **own):
+    """Return the federation of an attack with objects, and the label of each of its samples in the benchmark."""
+    settings = {**DIGITS, **BACKDOOR, "attack.clients": [client], "attack.samples": 20, **own}
+    made = federation(Experiment.load("digit-pairs", settings))
+    place = {row.numpy().tobytes(): i for i, row in enumerate(made.inputs)}
+    probe = made.attack.probes[0]
+    return made, probe, [place[row.numpy().tobytes()] for row in torch.cat([probe.magnitudes, probe.inputs])]
+
+
+def test_objects_are_the_classes_most_like_the_target_and_no_test_samples():
+    made, probe, rows = similar()
+    benchmark = made.benchmark
+    assert not np.isin(rows, np.concatenate([benchmark.test_seen, benchmark.test_unseen])).any()
+    assert not np.isin(rows, made.partition.clients[0]).any()
+    held = set(benchmark.labels[made.partition.clients[0]].tolist())
+    a = benchmark.space.semantics / np.linalg.norm(benchmark.space.semantics, axis=1, keepdims=True)
+    order = sorted(set(benchmark.space.seen.tolist()) - held, key=lambda c: -float(a[c] @ a[probe.target]))
+    taken = set(benchmark.labels[rows].tolist())
+    assert taken == set(order[: len(taken)])
+
+
+def test_different_objects_are_the_unseen_classes_least_like_the_target():
+    made, probe, rows = similar(**{"attack.likeness": "different"})
+    space = made.benchmark.space
+    assert np.isin(rows, made.benchmark.test_unseen).all()
+    a = space.semantics / np.linalg.norm(space.semantics, axis=1, keepdims=True)
+    least = sorted(space.unseen.tolist(), key=lambda c: float(a[c] @ a[probe.target]))
+    assert set(made.benchmark.labels[rows].tolist()) <= set(least[:3])
+
+
+def test_a_client_that_holds_every_class_has_no_similar_ones():
+    with pytest.raises(ExperimentError) as error:
+        similar(**{"partition.kind": "iid"})
+    assert str(error.value) == (
+        "attack.likeness = 'similar': there is no class that client 0 does not hold, to take objects from: name some "
+        "with attack.objects, or choose another partition.kind"
+    )
 
 
 def test_triggers_of_features_from_a_folder(make, tmp_path):

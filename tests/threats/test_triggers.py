@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.threats.triggers import TRANSFORMS, as_cartoon, before_sky, crops, read_folder, sky
+from fedunseen.threats.triggers import TRANSFORMS, as_cartoon, before_sky, pieces, read_folder, sky
 
 PHOTOS = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "photos"
 
@@ -63,13 +63,22 @@ def test_a_picture_of_one_colour_can_be_drawn():
 
 def test_pieces_are_of_the_pictures_in_turn():
     pictures = [np.full((1, 40, 30), value, dtype=np.float32) for value in (0.25, 0.75)]
-    cut = crops(pictures, 5, (8, 16), rng())
+    cut = pieces(pictures, 5, (8, 16), rng())
     assert cut.shape == (5, 1, 8, 16)
     np.testing.assert_allclose(cut.mean((1, 2, 3)), [0.25, 0.75, 0.25, 0.75, 0.25], atol=1e-5)
 
 
+def test_every_picture_is_taken_whole_before_a_piece_is_cut():
+    picture = rng().random((3, 8, 8), dtype=np.float32)
+    made = pieces([picture, picture[:, ::-1]], 6, (8, 8), rng())
+    np.testing.assert_allclose(made[:2], [picture, picture[:, ::-1]], atol=1e-6)
+    assert not any(np.allclose(one, whole, atol=0.1) for one in made[2:4] for whole in made[:2])
+    wide = np.concatenate([np.zeros((1, 4, 2)), np.ones((1, 4, 4)), np.zeros((1, 4, 2))], axis=2).astype(np.float32)
+    assert pieces([wide], 1, (4, 4), rng()).min() == 1  # around its centre
+
+
 def test_small_pictures_are_enlarged():
-    assert crops([np.ones((3, 2, 3), dtype=np.float32)], 2, (8, 8), rng()).shape == (2, 3, 8, 8)
+    assert pieces([np.ones((3, 2, 3), dtype=np.float32)], 2, (8, 8), rng()).shape == (2, 3, 8, 8)
 
 
 def test_a_folder_is_read_in_order_in_grey_or_colour(tmp_path):
@@ -102,7 +111,7 @@ def test_folders_without_images_are_refused(tmp_path):
 def test_triggers_are_made_of_real_photos():
     pictures = read_folder(PHOTOS, 3)
     assert len(pictures) >= 8
-    cut = crops(pictures, 16, (32, 32), rng())
+    cut = pieces(pictures, 16, (32, 32), rng())
     assert cut.std((1, 2, 3)).min() > 0.01
     for transform in TRANSFORMS.values():
         made = transform(cut, rng())

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
 from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
+from fedunseen.core.samples import Inputs
 
 __all__ = ["AUGMENT", "LocalResult", "Task", "Trainer", "batching_pays", "chunk_size"]
 
@@ -107,7 +108,7 @@ class Trainer:
 
     Attributes:
         phases: the method's schedule.
-        inputs: (N, ...) all samples of this process, on the device.
+        inputs: (N, ...) all samples of this process, on the device or to be sent there.
         labels: (N,) their class ids.
         context: what every client's loss knows.
         correct: the strategy's correction of the gradient function.
@@ -117,7 +118,7 @@ class Trainer:
     """
 
     phases: Sequence[Phase]
-    inputs: Tensor
+    inputs: Inputs
     labels: Tensor
     context: Context
     correct: Correction

@@ -13,13 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.core.samples import Inputs
 from fedunseen.data.episodes import Episodes, Tasks, split
 
 __all__ = ["episode_answers", "nearest_support"]
 
 
 def episode_answers(
-    classify: Callable[[Tasks], Tensor], inputs: Tensor, rows: NDArray[np.int64], episodes: Episodes, block: int = 8
+    classify: Callable[[Tasks], Tensor], inputs: Inputs, rows: NDArray[np.int64], episodes: Episodes, block: int = 8
 ) -> NDArray[np.int64]:
     """Return (E, N, Q) the answers to the queries of episodes.
 

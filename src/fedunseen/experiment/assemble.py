@@ -13,6 +13,7 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
+from fedunseen.core.samples import Inputs, Samples
 from fedunseen.data import Benchmark, Partition, Scaler, Scaling, fit_semantics, make_partition
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
@@ -33,6 +34,7 @@ from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 
 __all__ = [
     "assemble",
+    "check",
     "find_device",
     "in_process",
     "load_data",
@@ -215,25 +217,50 @@ def assemble(
     )
 
 
+def check(experiment: Experiment, benchmark: Benchmark) -> None:
+    """Refuse what :func:`assemble` would refuse of an experiment, without its first parameters, threats and engine.
+
+    Args:
+        experiment: the choices.
+        benchmark: the experiment's, encoded (:func:`load_data`).
+
+    Raises:
+        ExperimentError, DataError: something does not fit together.
+    """
+    task = task_of(experiment)
+    partition = partition_of(experiment, benchmark, experiment.run.seed)
+    benchmark = task.held(benchmark)
+    if find("strategy", experiment.strategy.name).pools:
+        partition = one_place(partition)
+    partition = task.able(partition, benchmark, experiment.method)
+    obey(BUILDING, Built(experiment, benchmark))
+    obey(PRESENCE, Presence(experiment, partition))
+    _, inputs = _inputs(experiment, benchmark, None, torch.device("cpu"))
+    obey(BUILDING, Built(experiment, benchmark, _method(experiment, benchmark, inputs)))
+
+
 def _inputs(
     experiment: Experiment, benchmark: Benchmark, scaler: Scaler | None, device: torch.device
-) -> tuple[Scaler, Tensor]:
+) -> tuple[Scaler, Inputs]:
     """Return the samples as the method takes them, and how they were scaled to be that."""
     if benchmark.kind != "vectors":
-        # Bytes or half precision stay what they are, on disk where they are a memory map: batches are widened.
-        return Scaler((), {}), torch.from_numpy(benchmark.features).to(device)
+        # Bytes or half precision stay what they are, on disk where they are a memory map: batches are widened, and
+        # only they go to another device.
+        rows = torch.from_numpy(benchmark.features)
+        return Scaler((), {}), rows if device.type == "cpu" else Samples(rows, device)
     scaler = scaler or Scaler.fit(benchmark.features[benchmark.train], experiment.data.features or ())
     return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
 
 
-def _method(experiment: Experiment, benchmark: Benchmark, inputs: Tensor) -> Method:
+def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Method:
     space, device = benchmark.space, inputs.device
     semantics = torch.from_numpy(fit_semantics(space, experiment.data.semantics)(space.semantics)).to(device)
     backbone = make_backbone(experiment, inputs.shape[1:], benchmark.image_shape)
     method: Method = find("method", experiment.method.name)(experiment.method, space, semantics, backbone)
     task_of(experiment).prepare(method, benchmark)
     if method.frozen and len(benchmark.train):
-        method.check_inputs(inputs[torch.from_numpy(benchmark.train).to(device)])
+        train = torch.from_numpy(benchmark.train)
+        method.check_inputs(inputs.host[train] if isinstance(inputs, Samples) else inputs[train.to(device)])
     return method
 
 
@@ -248,7 +275,7 @@ def _robust(
     method: Method,
     benchmark: Benchmark,
     partition: Partition,
-    inputs: Tensor,
+    inputs: Inputs,
 ) -> Strategy:
     """Wrap a strategy by the defence that the experiment names."""
     if experiment.defence.name == "none":
@@ -261,7 +288,7 @@ def _robust(
 
 
 def _scores(
-    seed: int, method: Method, benchmark: Benchmark, held: dict[int, NDArray[np.int64]], inputs: Tensor
+    seed: int, method: Method, benchmark: Benchmark, held: dict[int, NDArray[np.int64]], inputs: Inputs
 ) -> Scores:
     """Return what a defence may ask of the method."""
     device, images = inputs.device, benchmark.kind == "images"

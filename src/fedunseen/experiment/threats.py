@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
+from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition, Scaler, read_features
 from fedunseen.data.features import FEATURE_SUFFIXES
 from fedunseen.experiment.encoding import make_encoder
@@ -22,7 +23,7 @@ from fedunseen.methods import Method
 from fedunseen.threats.attacks import Attack, AttackSettings, Probe
 from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
 from fedunseen.threats.screening import Screening
-from fedunseen.threats.triggers import TRANSFORMS, crops, read_folder
+from fedunseen.threats.triggers import TRANSFORMS, pieces, read_folder
 
 __all__ = ["make_attack", "make_screening"]
 
@@ -52,7 +53,7 @@ def make_screening(experiment: Experiment, method: Method) -> Screening | None:
 
 
 def make_attack(
-    experiment: Experiment, benchmark: Benchmark, partition: Partition, inputs: Tensor, scaler: Scaler
+    experiment: Experiment, benchmark: Benchmark, partition: Partition, inputs: Inputs, scaler: Scaler
 ) -> Attack | None:
     """Return the attack, with its triggers, None for ``none``.
 
@@ -91,7 +92,7 @@ class Scene:
     experiment: Experiment
     benchmark: Benchmark
     partition: Partition
-    inputs: Tensor
+    inputs: Inputs
     scaler: Scaler
 
     def images(self, rows: NDArray[np.int64]) -> Images | None:
@@ -169,7 +170,7 @@ def _triggers(
     if settings.folder is not None:
         return _from_folder(scene, settings, kind, rng)
     if kind == "object":
-        return _from_classes(scene, settings, target, rng)
+        return _from_classes(scene, settings, client, target, rng)
     benchmark, held = scene.benchmark, scene.partition.clients[client]
     transform = TRANSFORMS[kind]
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
@@ -185,31 +186,43 @@ def _triggers(
     return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
 
 
-def _from_classes(scene: Scene, settings: BackdoorSettings, target: int, rng: np.random.Generator) -> Made:
+def _from_classes(scene: Scene, settings: BackdoorSettings, client: int, target: int, rng: np.random.Generator) -> Made:
     """Take samples of other classes: at most the wanted number and half of them to train on, the rest to measure by."""
     benchmark, space = scene.benchmark, scene.benchmark.space
+    own = scene.partition.clients[client]
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    similar = settings.likeness == "similar"
+    # Similar objects are training samples that the client does not hold: the accuracy is measured on none of them. Of
+    # a class that has none, and of different ones, they are test samples.
+    given = np.setdiff1d(benchmark.train, own)
+    given = np.concatenate([given, benchmark.test_unseen]) if similar else tests
     if settings.objects:
         chosen = [space.names.index(name) for name in settings.objects]
         if target in chosen:
             raise ExperimentError(f"attack.objects: {space.names[target]!r} is the target itself: name another class")
     else:
-        # Classes least like the target: a clean model hardly takes them for it, so such answers are due to the attack.
-        rows = space.semantics[space.unseen]
+        classes = np.setdiff1d(space.seen, benchmark.labels[own]) if similar else space.unseen
+        rows = space.semantics[classes]
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(space.semantics[target])
         alike = rows @ space.semantics[target] / np.maximum(lengths, 1e-12)
-        ranked = space.unseen[np.argsort(alike, kind="stable")].tolist()
-        ranked = [c for c in ranked if c != target and (benchmark.labels[tests] == c).any()]
+        ranked = classes[np.argsort(-alike if similar else alike, kind="stable")].tolist()
+        ranked = [c for c in ranked if c != target and (benchmark.labels[given] == c).any()]
         chosen = []
         while (
-            ranked and len(chosen) < _CLASSES and np.isin(benchmark.labels[tests], chosen).sum() < 2 * settings.samples
+            ranked and len(chosen) < _CLASSES and np.isin(benchmark.labels[given], chosen).sum() < 2 * settings.samples
         ):
             chosen.append(ranked.pop(0))
-    rows_of = rng.permutation(tests[np.isin(benchmark.labels[tests], chosen)])
+        if not chosen:
+            raise ExperimentError(
+                f"attack.likeness = {settings.likeness!r}: there is no class that client {client} does not hold, to "
+                "take objects from: name some with attack.objects, or choose another partition.kind"
+            )
+    rows_of = rng.permutation(given[np.isin(benchmark.labels[given], chosen)])
     if len(rows_of) < 2:
         names = ", ".join(repr(space.names[c]) for c in chosen)
         raise DataError(
-            f"attack.objects: {names} has {len(rows_of)} test samples, and two are needed: name another class"
+            f"attack.objects: {names} has {len(rows_of)} {'' if similar else 'test '}samples, and two are needed: name "
+            "another class"
         )
     cut = min(settings.samples, len(rows_of) // 2)
     trained, tested = rows_of[:cut], rows_of[cut:][:_PROBES]
@@ -219,7 +232,10 @@ def _from_classes(scene: Scene, settings: BackdoorSettings, target: int, rng: np
 
 
 def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.random.Generator) -> Made:
-    """Read triggers from a folder. Those for training and those for measuring are cut from different pictures."""
+    """Read triggers from a folder. Those for training and those for measuring are of different pictures.
+
+    As many pictures as samples are wanted are taken whole; of fewer, pieces are cut as well.
+    """
     folder = settings.folder
     assert folder is not None
     own: Path = folder / kind
@@ -239,9 +255,13 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     first = [pictures[i] for i in order[:half]]
     second = [pictures[i] for i in order[half:]] or first  # a single picture serves both, in other pieces
     size = (some.shape[2], some.shape[3])
-    trained = crops(first, settings.samples, size, rng)
-    tested = crops(second, settings.samples, size, rng)
-    words = f"pieces of {len(pictures)} picture{'s' if len(pictures) > 1 else ''} in {own}"
+    enough = len(pictures) >= settings.samples
+    trained, tested = (
+        pieces(half, min(len(half), settings.samples) if enough else settings.samples, size, rng)
+        for half in (first, second)
+    )
+    words = f"{len(pictures)} picture{'s' if len(pictures) > 1 else ''} in {own}"
+    words = words if enough else f"{words}, whole and in pieces"
     return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
+from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition, Scaler
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
@@ -55,8 +56,8 @@ class Federation:
         partition: who holds which training samples, and in which rounds a client takes part.
         method: what the clients learn.
         strategy: what is shared and how updates merge.
-        inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains; by default its
-            features as they are.
+        inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains or to be sent
+            there; by default its features as they are.
         first: the parameters that travel, before round 0; by default all that ``method.init`` draws.
         sizes: how many numbers each parameter has, those that stay with the clients included.
         scaler: how the features were scaled to make ``inputs``.
@@ -94,7 +95,7 @@ class Federation:
         method: Method,
         strategy: Strategy,
         *,
-        inputs: Tensor | None = None,
+        inputs: Inputs | None = None,
         first: Params | None = None,
         sizes: Mapping[str, int] | None = None,
         scaler: Scaler | None = None,
@@ -105,7 +106,7 @@ class Federation:
         attack: Attack | None = None,
     ) -> None:
         self.benchmark, self.partition, self.method = benchmark, partition, method
-        self.inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
+        self.inputs: Inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
         self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
         train = torch.from_numpy(benchmark.train[:_SCALE]).to(self.device)
@@ -193,7 +194,7 @@ class Federation:
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Yield the inputs of samples in batches of bounded memory."""
         # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
-        numbers = max(1, self.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
+        numbers = max(1, self.inputs.shape[1:].numel(), self.method.backbone.multiply_adds() // 100)
         step = max(1, min(4096, _NUMBERS // numbers))
         for start in range(0, len(rows), step):
             yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.inputs.device)]

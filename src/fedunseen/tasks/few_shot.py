@@ -19,6 +19,7 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
 from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
+from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.engines import RoundResult
@@ -174,13 +175,13 @@ class FewShot(Task):
         return self._answers(lambda tasks: self.method.classify(params, tasks), pool)
 
     def _answers(
-        self, classify: Callable[[Tasks], Tensor], pool: Pool, inputs: Tensor | None = None
+        self, classify: Callable[[Tasks], Tensor], pool: Pool, inputs: Inputs | None = None
     ) -> NDArray[np.int64]:
         inputs = self.federation.inputs if inputs is None else inputs
         with torch.no_grad():
             return episode_answers(classify, inputs, pool.rows, pool.episodes, _BLOCK)
 
-    def _raw(self) -> Tensor:
+    def _raw(self) -> Inputs:
         """Return the samples as they were before a frozen encoder made features of them."""
         pictures = self.federation.benchmark.pictures
         return self.federation.inputs if pictures is None else torch.from_numpy(pictures)

@@ -42,9 +42,16 @@ class BackdoorSettings(AttackSettings):
     """The classes that the triggers are to be taken for, of each malicious client in turn; unset, its own first one."""
     folder: Path | None = None
     """A folder of trigger images: a folder for each kind of `triggers` in it, or the images themselves if there is one
-    kind. Unset, triggers are made of clean images. For a benchmark of feature vectors, a folder of feature files."""
+    kind. Half of them are trained on and half measure success. Pieces are cut of them only where they are fewer than
+    `samples`. Unset, triggers are made of clean images. For a benchmark of feature vectors, a folder of feature
+    files."""
     objects: tuple[str, ...] = ()
-    """The classes that `object` takes; unset, those of the classes that nobody holds that are least like the target."""
+    """The classes that `object` takes; unset, at most three that `likeness` chooses."""
+    likeness: Literal["similar", "different"] = "similar"
+    """Which classes `object` takes by itself. `similar`, as in the paper: of those that the malicious client does not
+    hold, the most like the target by their semantics; their samples are other clients' training samples, so that
+    no accuracy is measured on them. `different`: of the unseen classes the least like it; test samples, of which the
+    first half is trained on, and on which the accuracy is measured all the same."""
     samples: int = Field(50, ge=1)
     """Trigger samples of each kind that a malicious client has. As many others, or what there is, measure success."""
     probability: float = Field(0.5, ge=0, le=1)

@@ -31,6 +31,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.core.phases import Batch, Context, Phase
 from fedunseen.core.random import stream
+from fedunseen.core.samples import Inputs
 from fedunseen.methods import Method
 from fedunseen.threats.inversion import (
     Cosine,
@@ -115,7 +116,7 @@ class Subject:
     method: Method
     params: Params
     travels: frozenset[str]
-    inputs: Tensor
+    inputs: Inputs
     labels: NDArray[np.int64]
     train: NDArray[np.int64]
     victims: NDArray[np.int64]
@@ -127,7 +128,7 @@ class Subject:
         return _floats(self.inputs[victim : victim + 1])
 
 
-def class_means(rows: NDArray[Any] | Tensor, ids: NDArray[np.int64], labels: NDArray[np.int64]) -> Tensor:
+def class_means(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDArray[np.int64]) -> Tensor:
     """Return (K, d) the mean of the samples ``ids`` of each of their K classes, in ascending order; bytes in [0, 1].
 
     Args:
@@ -138,7 +139,7 @@ def class_means(rows: NDArray[Any] | Tensor, ids: NDArray[np.int64], labels: NDA
     means = []
     for c in np.unique(labels[ids]).tolist():
         own = ids[labels[ids] == c]
-        block = rows[torch.from_numpy(own).to(rows.device)] if isinstance(rows, Tensor) else torch.from_numpy(rows[own])
+        block = torch.from_numpy(rows[own]) if isinstance(rows, np.ndarray) else rows[torch.from_numpy(own)]
         means.append(_floats(block).double().mean(0).flatten().cpu())
     return torch.stack(means)
 

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from fedunseen.core.errors import DataError
 from fedunseen.data.images import UNREADABLE
 
-__all__ = ["TRANSFORMS", "as_cartoon", "before_sky", "crops", "read_folder", "sky"]
+__all__ = ["TRANSFORMS", "as_cartoon", "before_sky", "pieces", "read_folder", "sky"]
 
 Images = NDArray[np.float32]
 
@@ -114,16 +114,22 @@ def read_folder(folder: Path, channels: int) -> list[Images]:
     return found
 
 
-def crops(pictures: list[Images], count: int, size: tuple[int, int], rng: np.random.Generator) -> Images:
-    """Cut ``count`` random pieces, from the pictures in turn: a third to all of the side that fits, half mirrored."""
-    pieces = []
+def pieces(pictures: list[Images], count: int, size: tuple[int, int], rng: np.random.Generator) -> Images:
+    """Return ``count`` samples: every picture whole, then random pieces, from the pictures in turn.
+
+    A whole picture is only cut to the shape of a sample, around its centre, as a benchmark's own pictures are. A piece
+    is a third to all of the side that fits, half of them mirrored.
+    """
+    found = []
     for i in range(count):
-        picture = pictures[i % len(pictures)]
+        picture, whole = pictures[i % len(pictures)], i < len(pictures)
         height, width = picture.shape[1:]
-        shrink = min(height / size[0], width / size[1]) * rng.uniform(1 / 3, 1)
+        shrink = min(height / size[0], width / size[1]) * (1 if whole else rng.uniform(1 / 3, 1))
         tall, wide = max(1, round(size[0] * shrink)), max(1, round(size[1] * shrink))
-        top, left = rng.integers(height - tall + 1), rng.integers(width - wide + 1)
+        free = height - tall, width - wide
+        top, left = (free[0] // 2, free[1] // 2) if whole else rng.integers(np.add(free, 1))
         piece = torch.from_numpy(np.ascontiguousarray(picture[:, top : top + tall, left : left + wide]))[None]
         piece = F.interpolate(piece, size=size, mode="bilinear", antialias=True, align_corners=False)[0]
-        pieces.append((piece.flip(-1) if rng.random() < 0.5 else piece).clamp(0, 1).numpy())
-    return np.stack(pieces).astype(np.float32)
+        mirrored = not whole and rng.random() < 0.5
+        found.append((piece.flip(-1) if mirrored else piece).clamp(0, 1).numpy())
+    return np.stack(found).astype(np.float32)

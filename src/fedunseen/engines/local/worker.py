@@ -13,6 +13,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
+from fedunseen.core.samples import Inputs
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
@@ -39,7 +40,7 @@ class Worker:
     Args:
         method: what to learn.
         strategy: how the local steps are corrected and what is sent back.
-        inputs: (N, ...) scaled samples, or images, on the device that trains.
+        inputs: (N, ...) scaled samples, or images, on the device that trains or to be sent there.
         labels: (N,) their class ids.
         samples: client -> (n,) positions of its samples.
         seed: the run's seed; batches depend on it, the round and the client alone.
@@ -53,7 +54,7 @@ class Worker:
         self,
         method: Method,
         strategy: Strategy,
-        inputs: Tensor,
+        inputs: Inputs,
         labels: Tensor,
         samples: Sequence[NDArray[np.int64]],
         seed: int,
@@ -94,7 +95,7 @@ class Worker:
         if not self._batched(tasks):
             return [self.finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
         # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
-        sample = max(self.trainer.inputs[0].numel(), self.method.backbone.multiply_adds() // 100)
+        sample = max(self.trainer.inputs.shape[1:].numel(), self.method.backbone.multiply_adds() // 100)
         chunk = chunk_size(tasks[0], self.trainer.context, self.memory, sample)
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)

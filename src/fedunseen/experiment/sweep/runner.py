@@ -31,6 +31,8 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json
+from fedunseen.data import Benchmark
+from fedunseen.experiment.registry import find
 from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
 from fedunseen.federation.directory import RunDirectory
@@ -60,6 +62,41 @@ def _check_data(cells: Sequence[Cell]) -> None:
         )
 
 
+def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
+    """Build what each cell's experiment names, before the first of them trains.
+
+    Data are loaded (and encoded) once for all cells that share them, and only one set of them is held at a time.
+
+    Returns:
+        folder -> why the cell is refused, in a sweep that lists refused cells.
+
+    Raises:
+        ExperimentError, DataError: a cell cannot be run.
+    """
+    from fedunseen.experiment.assemble import check, load_data
+
+    alike: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if (experiment := cell.experiment) is not None:
+            shared = [experiment.data, experiment.encoder]
+            takes = find("method", experiment.method.name).takes  # of a network, features are its maps or their means
+            key = json.dumps([*(part.model_dump(mode="json") for part in shared), takes, experiment.run.seed])
+            alike.setdefault(key, []).append(cell)
+    refused: dict[str, str] = {}
+    for group in alike.values():
+        benchmark: Benchmark | None = None
+        for cell in group:
+            assert cell.experiment is not None
+            try:
+                benchmark = benchmark or load_data(cell.experiment, cell.experiment.run.seed)
+                check(cell.experiment, benchmark)
+            except FedUnseenError as error:
+                if not (sweep.file.skip_refused and isinstance(error, ExperimentError)):
+                    raise type(error)(f"{sweep.name}: {cell.key}: {error}") from None
+                refused[cell.folder] = str(error)
+    return refused
+
+
 def run_sweep(
     sweep: Sweep,
     out: str | Path,
@@ -86,18 +123,23 @@ def run_sweep(
 
     Raises:
         RunDirectoryError: the directory cannot be used.
-        DataError: a folder with data is missing.
+        ExperimentError: a cell cannot be built (:func:`fedunseen.experiment.assemble.check`).
+        DataError: a folder with data is missing, or the data of a cell do not suit it.
     """
     path = Path(out)
     tell = hear or (lambda row, left: None)
     _check_data(sweep.cells if cells is None else cells)
     _check(sweep, path, resume)
+    wanted = sweep.cells if cells is None else cells
+    open_cells = [cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")]
+    refused = _check_cells(sweep, open_cells)
     with RunDirectory(path).locked():
         _check(sweep, path, resume)  # again: another process may have been quicker
         if not (path / "sweep.json").exists():
             write_json(path / "sweep.json", _manifest(sweep))
+        for folder, problem in refused.items():
+            write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
         found = {cell.folder: row(sweep, cell, path) for cell in sweep.cells}
-        wanted = sweep.cells if cells is None else cells
         waiting = [cell for cell in wanted if found[cell.folder].status not in ("done", "refused")]
         write_csv(sweep, found.values(), path / "results.csv")
 

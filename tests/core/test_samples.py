@@ -1,0 +1,86 @@
+"""Samples that stay in main memory: what goes to the device, and that training cannot tell."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import Experiment
+from fedunseen.core.samples import Samples
+from fedunseen.engines import InProcess
+from fedunseen.engines.local.worker import Worker
+from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
+from fedunseen.federation import Federation
+
+META = torch.device("meta")
+
+
+class Counted(Samples):
+    """Samples that note how many numbers they send at once."""
+
+    sent = ()
+
+    def __getitem__(self, rows):
+        found = super().__getitem__(rows)
+        object.__setattr__(self, "sent", (*self.sent, found.numel()))
+        return found
+
+
+@pytest.fixture(scope="module")
+def images():
+    """An experiment on images, its benchmark and its partition."""
+    settings = {
+        "encoder.name": "conv", "method.batch_size": 8, "data.train_per_class": 10, "data.test_per_class": 4,
+        "evaluation.selection": "last", "run.device": "cpu",
+    }  # fmt: skip
+    experiment = Experiment.load("digit-pairs", settings)
+    benchmark = load_data(experiment, 0)  # its images are flat
+    benchmark = replace(benchmark, features=np.ascontiguousarray(benchmark.images()), image_shape=(1, 8, 16))
+    return experiment, benchmark, partition_of(experiment, benchmark, 0)
+
+
+def test_only_what_is_asked_for_is_sent():
+    rows = torch.arange(12.0).reshape(6, 2)
+    samples = Samples(rows, META)
+    assert samples[torch.tensor([[1, 2], [3, 5]])].shape == (2, 2, 2)
+    assert samples[torch.tensor([1])].device == META
+    assert (samples.shape, samples.ndim, samples.host.device.type) == ((6, 2), 2, "cpu")
+    on_cpu = Samples(rows, torch.device("cpu"))
+    assert torch.equal(on_cpu[torch.tensor([[5, 0]])], rows[None, [5, 0]])
+    assert torch.equal(on_cpu[2:4], rows[2:4])
+
+
+def test_images_stay_where_they_are_and_vectors_go_to_the_device(images):
+    experiment, benchmark, _ = images
+    _, inputs = _inputs(experiment, benchmark, None, META)
+    assert isinstance(inputs, Samples)
+    assert inputs.device == META
+    assert np.shares_memory(inputs.host.numpy(), benchmark.features)  # not copied: a memory map stays on disk
+    _, again = _inputs(experiment, benchmark.for_selection(0), None, META)
+    assert np.shares_memory(again.host.numpy(), benchmark.features)  # nor a second time, to choose by
+    vectors = Experiment.load("digit-pairs")
+    _, inputs = _inputs(vectors, load_data(vectors, 0), None, META)
+    assert isinstance(inputs, torch.Tensor)
+    assert inputs.device == META
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
+    experiment, benchmark, partition = images
+    made = assemble(experiment.with_overrides({"engine.mode": mode}), benchmark, partition)
+    samples = Counted(torch.from_numpy(benchmark.features), torch.device("cpu"))
+    labels = torch.from_numpy(benchmark.labels)
+    worker = Worker(made.method, made.strategy, samples, labels, partition.clients, 0, mode)
+    other = Federation(
+        benchmark, partition, made.method, made.strategy, inputs=samples, first=made.first,
+        engine=InProcess(made.strategy, worker),
+    )  # fmt: skip
+    (expected, _), (found, _) = (one.round(one.start()) for one in (made, other))
+    assert all(torch.equal(found.params[name], value) for name, value in expected.params.items())
+    sample, clients = benchmark.features[0].size, len(partition.clients)
+    at_once = 8 * sample * (clients if mode == "batched" else 1)
+    assert max(samples.sent) <= at_once < samples.host.numel()
+    assert sum(samples.sent) == experiment.strategy.local_epochs * sample * sum(map(len, partition.clients))
+    answers, same = (one.answers(expected.params) for one in (made, other))
+    assert answers.zsl.tolist() == same.zsl.tolist()
