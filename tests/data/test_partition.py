@@ -398,6 +398,17 @@ def test_whole_users_are_dealt_evenly(with_users, clients, seed):
     assert max(map(len, own)) - min(map(len, own)) <= 1
 
 
+def test_users_of_one_sample_each_are_said_to_be_nearly_iid(with_users):
+    users = with_users.users.copy()
+    users[with_users.train] = np.minimum(np.arange(96), 90)  # the last has six
+    with pytest.warns(UserWarning, match="users have a single") as said:
+        deal(replace(with_users, users=users), kind="user", clients=2)
+    assert str(said[0].message) == (
+        "90 of 91 users have a single training sample, so that clients of other users each differ "
+        "little: for data that differ from client to client set partition.kind = 'dirichlet', or data.min_per_user"
+    )
+
+
 def test_the_seed_deals_the_users(with_users):
     def cut(seed):
         return [ids.tolist() for ids in deal(with_users, seed, kind="user", clients=5).clients]

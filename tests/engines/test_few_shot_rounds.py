@@ -43,7 +43,7 @@ def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one
     inputs = torch.from_numpy(rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH)))
     chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (told or {}))))
     if made.compares:
-        chosen = Peers(chosen, made.settings.exclusive)
+        chosen = Peers(chosen, made.settings.exclusive, made.settings.mi_from)
     samples = [np.flatnonzero(owner == k) for k in range(len(CLASSES))]
     worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, mode)
     return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
@@ -69,7 +69,7 @@ VARIANTS = [  # settings that between them use all that our few-shot methods hav
     ("maml", {"order": "first", "batch_tasks": "loop"}),
     ("maml", {"adapt": "head", "optimiser": "sgd"}),
     ("maml-mi", {"inner_steps": 2}),
-    ("maml-mi", {"exclusive": True, "batch_tasks": "loop"}),
+    ("maml-mi", {"exclusive": True, "batch_tasks": "loop", "mi_from": 2}),
     ("maml-mi-adv", {"inner_steps": 2}),
     ("maml-mi-adv", {"stages": "alternating", "mi_in_stages": False, "adapt": "head"}),
     ("protonet", {}),
@@ -122,6 +122,27 @@ def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round():
     ]
     for name in (name for name in begun[0] if name.startswith("second.")):
         assert len({tuple(params[name].flatten().tolist()) for params in begun}) == 6
+
+
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_before_its_first_round_mutual_information_has_no_part(exclusive, mode):
+    """Two rounds are MAML's; the third is that of mutual information from there."""
+    plain, first = engine("maml", mode=mode)
+    late, _ = engine("maml-mi", {"mi_from": 3, "exclusive": exclusive}, mode=mode)
+    always, _ = engine("maml-mi", {"exclusive": exclusive}, mode=mode)
+    _, expected, _, _ = rounds(plain, first, 2)
+    state, params, states, results = rounds(late, first, 2)
+    for name, value in expected.items():
+        torch.testing.assert_close(params[name], value, rtol=1e-9, atol=1e-12)
+    third, other = (one.round(2, state, params, states, (0, 1, 2)) for one in (late, always))
+    naive = plain.round(2, plain.strategy.init(first, 3), params, {}, (0, 1, 2))
+    for name in expected:
+        torch.testing.assert_close(third.params[name], other.params[name], rtol=1e-9, atol=1e-12)
+    assert any((third.params[name] - naive.params[name]).abs().max() > 1e-6 for name in expected)
+    lines = [{name: float(value) for name, value in r.replies[0].terms.items()} for r in (*results, third)]
+    share = 0.2 * lines[2]["mi"] / sum(line["loss"] for line in lines)
+    assert late.worker.method.share(lines) == pytest.approx(100 * share)
 
 
 def test_naive_weights_without_pulls_are_maml():

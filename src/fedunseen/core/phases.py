@@ -20,6 +20,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, is_statistic
 
 __all__ = [
+    "PEER_COUNTS",
     "SGD",
     "Adam",
     "Batch",
@@ -42,6 +43,9 @@ Batch = dict[str, Tensor]
 
 Context = dict[str, Tensor]
 """What a loss knows beside its batch: semantics, similarities, masks; shared by all clients or a client's own."""
+
+PEER_COUNTS = "peers_count"
+"""In the context beside a peer model that does not count in every round: 1, or 0 before the first in which it does."""
 
 Terms = dict[str, Tensor]
 """The loss and its named parts, each a scalar, for the log."""

@@ -7,6 +7,7 @@ the rounds in which clients come and go (FedZSL, Fig. 14).
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -209,6 +210,13 @@ def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[
         raise ExperimentError(
             f'partition.kind = "user" needs samples with users, but {benchmark.name} does not say whose they are: use '
             'another kind, such as "iid"'
+        )
+    _, each = np.unique(benchmark.users[benchmark.train], return_counts=True)
+    if (alone := int((each == 1).sum())) > 0.8 * len(each):
+        warnings.warn(
+            f"{alone} of {len(each)} users have a single training sample, so that clients of other users each differ "
+            "little: for data that differ from client to client set partition.kind = 'dirichlet', or data.min_per_user",
+            stacklevel=2,
         )
     return partitions.user(labels, benchmark.users[benchmark.train], clients, seed, rho)
 

@@ -212,7 +212,7 @@ def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy
         The strategy, and the parameters that travel.
     """
     if method.compares:
-        strategy = Peers(strategy, method.settings.exclusive)
+        strategy = Peers(strategy, method.settings.exclusive, method.settings.mi_from)
     strategy, params = selective(strategy, method.private, params)
     if not method.trained and strategy.merges:
         strategy = Summed(strategy, params)

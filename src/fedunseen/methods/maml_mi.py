@@ -10,6 +10,7 @@ the queries are compared: p(w) is "the normalized N-way predictions" of a model 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -18,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, within
-from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.core.phases import PEER_COUNTS, Batch, Context, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
@@ -36,6 +37,8 @@ class MAMLMISettings(MAMLSettings):
     name: Literal["maml-mi"] = "maml-mi"  # type: ignore[assignment]
     mi: float = Field(0.2, ge=0)
     """Weight of the mutual information (gamma in FedFSL Eq. 13)."""
+    mi_from: int = Field(1, ge=1)
+    """The first round with it, counted from 1. In round 1 the peer is the untrained model, which knows nothing."""
     exclusive: bool = False
     """The peer is the model of all other clients (FedFSL Eq. 11), instead of the merged one, which the paper takes."""
 
@@ -48,18 +51,18 @@ class MAMLMI(MAML):
 
     def __init__(self, settings: MAMLMISettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.mi = settings.mi
+        self.mi, self.mi_from = settings.mi, settings.mi_from
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FedFSL Eq. 13: the mean over tasks of FedFSL Eq. 5, and gamma times FedFSL Eq. 12."""
-        peer = self.peer(params, context)
+        peer, weight = self.peer(params, context), self.weight(context)
 
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.config.ways)
             (logits,) = self.answer(params, task)
             of_task = F.cross_entropy(logits, answers)
             mi = kl_divergence(self.peer_logits(peer, task), logits)
-            loss = of_task + self.mi * mi
+            loss = of_task + weight * mi
             return {"loss": loss, "task": of_task, "mi": mi, "accuracy": accuracy(logits, answers)}
 
         terms = self.over_tasks(one, self.tasks_of(batch))
@@ -70,6 +73,15 @@ class MAMLMI(MAML):
         """Return the peer's model; what does not travel is the client's own."""
         own = {name: value.detach() for name, value in params.items()}
         return own | within("peers/", context)
+
+    def share(self, rounds: Sequence[Mapping[str, float]]) -> float:
+        """Return the mutual information's share of the loss in percent, of the losses of each round by name."""
+        whole = sum(one["loss"] for one in rounds)
+        return 100 * self.mi * sum(one.get("mi", 0.0) for one in rounds[self.mi_from - 1 :]) / whole if whole else 0.0
+
+    def weight(self, context: Context) -> Tensor | float:
+        """Return the weight of the mutual information in this round."""
+        return self.mi * context[PEER_COUNTS] if PEER_COUNTS in context else self.mi
 
     def peer_logits(self, peer: Params, task: Tasks) -> Tensor:
         """Return the peer's answers after its own adaptation, as constants."""

@@ -90,7 +90,7 @@ class MAMLMIAdv(MAMLMI):
         return self._stage(params, batch, context, self.adv.agree, "")
 
     def _stage(self, params: Params, batch: Batch, context: Context, weight: float, stage: str) -> tuple[Tensor, Terms]:
-        peer = self.peer(params, context)
+        peer, of_mi = self.peer(params, context), self.weight(context)
 
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.config.ways)
@@ -102,7 +102,7 @@ class MAMLMIAdv(MAMLMI):
             terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
             if self.adv.mi_in_stages:
                 terms["mi"] = kl_divergence(self.peer_logits(peer, task), first)
-                loss = loss + self.mi * terms["mi"]
+                loss = loss + of_mi * terms["mi"]
             return {"loss": loss, **terms, "accuracy": accuracy(first, answers)}
 
         terms = self.over_tasks(one, self.tasks_of(batch))

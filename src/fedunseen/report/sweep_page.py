@@ -14,7 +14,7 @@ import scipy.stats
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
-from fedunseen.evaluation.measures import FEW_SHOT, TITLES, ZERO_SHOT
+from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, TITLES, ZERO_SHOT
 from fedunseen.evaluation.measures import SHORT as NAMED
 from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.sweep.schema import MEASURES
@@ -53,6 +53,11 @@ WORDS = {
     "few_shot": "classes that nobody had, after a few examples of each",
     "few_shot_pixels": "the nearest of those examples, with nothing learnt",
     "few_shot_random": "their nearest mean in the features before training",
+    "few_shot_validation": "episodes of validation classes, by which nothing but choices are made",
+    "few_shot_base": "episodes of new samples of the classes that were trained on",
+    "few_shot_episode_sd": "standard deviation of one test episode's accuracy",
+    "few_shot_episode_max": "the best of the test episodes",
+    "mi_share": "the mutual information times its weight, as a share of the loss over all rounds",
 }
 COLOURS = ("blue", "orange", "green", "purple", "sky", "yellow", "wrong", "grey")
 SELECTIONS = {
@@ -155,7 +160,10 @@ def _there(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
     if any(row.mean for row in rows) and found:
         return found
     kinds = {_few_shot(row) for row in rows}
-    return [name for name in metrics if name in MEASURES or name in found or (name in FEW_SHOT) in kinds] or [*metrics]
+    of_few_shot = (*FEW_SHOT, *FEW_SHOT_DETAILS)
+    return [name for name in metrics if name in MEASURES or name in found or (name in of_few_shot) in kinds] or [
+        *metrics
+    ]
 
 
 @dataclass(frozen=True)
@@ -199,7 +207,7 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
         "charts": [chart for figure in sweep.file.figures for chart in _charts(sweep, figure, rows, out)],
         "what": _what(tables),
         "zero_shot": bool(_metrics(tables) & set(ZERO_SHOT)),
-        "few_shot": [(SHORT[name], WORDS[name]) for name in FEW_SHOT if name in _metrics(tables)],
+        "few_shot": [(SHORT[name], WORDS[name]) for name in WORDS if name in _metrics(tables)],
         "interval": _interval(tables, rows),
         "selections": _selections(rows) if _shows_accuracies(tables) else [],
         "counts": _counts(rows),
@@ -411,7 +419,7 @@ def _charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
         for metric in _asked(sweep, figure):
             if not any(metric in row.mean for row in done):
                 continue  # of the other kind of run, or runs of an older version, which do not say what travels
-            if figure.x == "round" and metric in FEW_SHOT[1:]:
+            if figure.x == "round" and metric in (*FEW_SHOT[1:], *FEW_SHOT_DETAILS):
                 continue  # measured once, in the end
             if figure.x == "round":
                 charts.append(_rounds(lines, figure, metric, out))

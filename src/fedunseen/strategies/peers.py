@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.phases import PEER_COUNTS
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
 from fedunseen.strategies.wrappers import Wrapper
@@ -46,11 +47,12 @@ class Peers(Wrapper):
         inner: the strategy.
         exclusive: the peer is the model of all other clients (Eq. 11), which takes an inner strategy that
             :func:`averages`; otherwise it is the merged model.
+        first: the first round in which the peer counts, counted from 1.
     """
 
-    def __init__(self, inner: Strategy, exclusive: bool) -> None:
+    def __init__(self, inner: Strategy, exclusive: bool, first: int = 1) -> None:
         super().__init__(inner)
-        self.exclusive = exclusive
+        self.exclusive, self.first = exclusive, first
 
     def init(self, params: Params, clients: int) -> Params:
         """Return the inner strategy's state; nobody has had a share in the first model."""
@@ -70,14 +72,17 @@ class Peers(Wrapper):
         """Add the peer, which is made of what the client is sent and what it remembers."""
         if not self.exclusive:
             told = super().recall(instruction, client_state, round)
-            return replace(told, kept=told.kept | under("peers/", told.params or told.own))
+            return replace(told, kept=told.kept | under("peers/", told.params or told.own) | self._counts(round))
         told = super().recall(instruction, within("inner/", client_state), round)
         peer, last = told.params, within("last/", client_state)
         weight = float(instruction.extras[_WEIGHT])
         if last and float(client_state[_ROUND]) == float(instruction.extras[_MERGED]) and weight < 1:
             peer = {name: (value - weight * last[name]) / (1 - weight) for name, value in peer.items()}
         kept = told.kept | under("peers/", peer) | {_ROUND: torch.tensor(float(round))}
-        return replace(told, kept=kept)
+        return replace(told, kept=kept | self._counts(round))
+
+    def _counts(self, round: int) -> Params:
+        return {PEER_COUNTS: torch.tensor(float(round + 1 >= self.first))} if self.first > 1 else {}
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Remember, where the peer is the model of all others, the client's share of the next merged model."""

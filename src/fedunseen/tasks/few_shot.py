@@ -30,6 +30,7 @@ from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
 from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML
+from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
 from fedunseen.metrics import confidence, episode_accuracies
 from fedunseen.tasks.base import EvaluationSettings, Prediction, Question, Task, Trained
@@ -80,7 +81,14 @@ class FewShot(Task):
 
     name = "few-shot"
     accuracies = ("few_shot",)
-    also_averaged = ("few_shot_base", "few_shot_pixels", "few_shot_random")
+    also_averaged = (
+        "few_shot_base",
+        "few_shot_pixels",
+        "few_shot_random",
+        "few_shot_validation",
+        "few_shot_episode_*",
+        "mi_share",
+    )
     needs_descriptions = False
     chooses_settings = False
     attackable = False
@@ -216,7 +224,9 @@ class FewShot(Task):
             Accuracies in percent, each with its ``..._ci95``. ``few_shot``: of the chosen model; ``few_shot_base``: the
             same on unseen samples of training classes, where there are some; ``few_shot_pixels``: of the nearest
             support sample, in raw samples; ``few_shot_random``: of the nearest class mean, in the features before
-            training. Beside them the chosen round's accuracy on the episodes that were watched, without interval.
+            training. Beside them the chosen round's accuracy on the episodes that were watched, without interval; the
+            test episodes' standard deviation and the best of them (``few_shot_episode_sd``, ``few_shot_episode_max``),
+            as a single episode's accuracy says little; and ``mi_share``, the mutual information's share of the loss.
         """
         models = self.models_of(load_params(model_path, self.federation.device))
         self.final[:] = self._every_answer(models, self.tests)
@@ -230,6 +240,10 @@ class FewShot(Task):
         found["few_shot_pixels"], found["few_shot_pixels_ci95"] = confidence(episode_accuracies(pixels))
         random = self._answers(self._untrained, self.tests)
         found["few_shot_random"], found["few_shot_random_ci95"] = confidence(episode_accuracies(random))
+        each = _mean_accuracies(self.final)
+        found["few_shot_episode_sd"], found["few_shot_episode_max"] = float(each.std(ddof=1)), float(each.max())
+        if isinstance(self.method, MAMLMI):
+            found["mi_share"] = self.method.share([line["losses"] for line in lines])
         found[f"few_shot_{self.of}"] = lines[selected - 1]["few_shot"]
         found["test_episodes"] = len(self.tests.episodes)
         return found

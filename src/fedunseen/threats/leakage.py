@@ -404,7 +404,11 @@ class _Victim:
     def search(self, attack: Inversion) -> _Found:
         """Search sample, draws and class together, from random values on the scale of public data."""
         method, pixels = self.subject.method, self.subject.pixels
-        scales = {"inputs": (0.0, 1.0) if pixels else _scale(_floats(self.subject.inputs[self.subject.train[:2000]]))}
+        scales = {
+            "inputs": (0.0, 1.0)
+            if pixels
+            else _scale(_floats(self.subject.inputs[torch.from_numpy(self.subject.train[:2000])]))
+        }
         scales |= {key: _scale(self.context[key]) for key in self._descriptions()}
 
         def decoded(dummy: Params) -> Params:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
-from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
+from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
 from fedunseen.federation.directory import RunDirectory
 
@@ -75,7 +75,9 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         status, problem = "refused", cell.refused
     elif result is not None:
         status = "done"
-        there = [name for name in (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, "few_shot_ci95") if name in result]
+        there = [
+            name for name in (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, *FEW_SHOT_DETAILS, "few_shot_ci95") if name in result
+        ]
         mean = {name: float(result[name]) for name in there} | _travelling(directory.path, result)
         sd = {name: float(result[f"{name}_sd"]) for name in there if f"{name}_sd" in result}
         each = _each(directory.path, result, there)

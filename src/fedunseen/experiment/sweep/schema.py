@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.settings import Settings
 from fedunseen.core.toml import toml_value
-from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotName, ZeroShotName
+from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
 from fedunseen.experiment.registry import names, task_of
 from fedunseen.experiment.schema import Experiment
 
@@ -55,6 +55,7 @@ __all__ = [
 Metric = ZeroShotName | FewShotName
 Measure = (
     Metric
+    | FewShotDetail
     | Literal["backdoor", "backdoor_attacked", "backdoor_highest"]
     | Literal["parameters_shared", "bytes_down", "bytes_up"]
 )
