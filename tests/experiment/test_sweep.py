@@ -315,7 +315,7 @@ def test_the_tables_and_figures_of_the_papers_are_there():
     fedzsl += [f"fedzsl-fig8{panels}" for panels in ("a-d", "e-h", "i-l")]
     fzsl = [f"fzsl-{what}" for what in (*(f"table{n}" for n in range(1, 7)), *(f"fig6{n}" for n in "abcd"), "fig7")]
     fedfsl = [f"fedfsl-{what}" for what in ("table2", "table3", "fig6", "fig8", "exclusive")]
-    others = ["digit-pairs-grid", "fedzsl-defences", "fzsl-noise"]
+    others = ["digit-pairs-grid", "fedfsl-mi", "fedzsl-defences", "fzsl-noise"]
     assert sorted([*distzsl, *fedzsl, *fzsl, *fedfsl, *others]) == sweep_names()
     for name in distzsl + fedzsl + fzsl + fedfsl:
         assert re.match(r"# (DistZSL|FedZSL|FZSL|FedFSL), (Table|Tables|Fig\.|5\.) ?", sweep_text(name))
