@@ -227,7 +227,7 @@ def check(experiment: Experiment, benchmark: Benchmark) -> None:
     Raises:
         ExperimentError, DataError: something does not fit together.
     """
-    task = task_of(experiment)
+    experiment, task = settled(experiment, benchmark), task_of(experiment)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
     benchmark = task.held(benchmark)
     if find("strategy", experiment.strategy.name).pools:

@@ -109,8 +109,9 @@ class Federation:
         self.inputs: Inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
         self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
-        train = torch.from_numpy(benchmark.train[:_SCALE]).to(self.device)
-        method.settle(self.first, self.inputs[train])
+        if getattr(method.settings, "lr", 0.0) is None:
+            train = torch.from_numpy(benchmark.train[:_SCALE]).to(self.device)
+            method.settle(self.first, self.inputs[train])
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
         self.scaler = scaler or Scaler((), {})
         if engine is None:
