@@ -158,6 +158,27 @@ def test_an_any_shot_run_takes_descriptions_and_examples_together(any_shot, clie
     assert asked.post("/predict", files=upload("47.png")).json() == before
 
 
+def test_a_class_that_is_shown_and_described_is_learnt_from_both(any_shot, client):
+    asked, row = client(any_shot), load_run(any_shot).space.semantics[47].tolist()
+    both = {"name": "mine", "attributes": json.dumps({"left 4": 1, "right 7": 1})}
+    assert asked.post("/classes", data=both, files=upload("47.png")).json()["examples"] == 1
+    assert asked.get("/classes?attributes=true").json()["classes"][-1]["attributes"] == row
+    (expected,) = load_run(any_shot).predict(
+        [EXAMPLES / "85.png"], {"mine": row}, support={"mine": [EXAMPLES / "47.png"]}
+    )
+    answer = asked.post("/predict?top=101", files=upload("85.png")).json()["answers"][0]["classes"]
+    assert {one["name"]: one["score"] for one in answer} == pytest.approx(
+        {one.name: one.score for one in expected}, abs=1e-4
+    )
+    (alone,) = load_run(any_shot).predict([EXAMPLES / "85.png"], support={"mine": [EXAMPLES / "47.png"]})
+    scores = [next(one.score for one in ranking if one.name == "mine") for ranking in (expected, alone)]
+    assert abs(scores[0] - scores[1]) > 0.1  # what it has counts beside what it looks like
+    refused = asked.post("/classes", data={"name": "x", "attributes": "left 4"}, files=upload("47.png"))
+    assert (refused.status_code, refused.json()["detail"]) == (
+        422, "attributes of a form must be JSON: numbers in order, or numbers by name",
+    )  # fmt: skip
+
+
 def test_lasting_classes_need_a_token_and_are_there_in_the_next_service(features, client, tmp_path):
     run = shutil.copytree(features, tmp_path / "run")
     new = {"name": "näw", "attributes": [0.5] * 6, "lasting": True}

@@ -150,6 +150,8 @@ _CLASS = {
                     "properties": {
                         "name": {"type": "string"},
                         "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
+                        "attributes": {"description": "As JSON, where a run learns from both.", "type": "string"},
+                        "sentence": {"type": "string"},
                         "lasting": {"type": "boolean", "default": False},
                     },
                 }
@@ -287,11 +289,12 @@ def create_app(
                 attributes = model.describe(given)
             elif given is not None:
                 raise DataError("attributes must be a list of numbers, or numbers by name")
+            words = parts.get("sentence")
             if any(parts.get(what) is not None for what in ("files", "features", "text")):
                 examples = _samples(model, parts)[1]
-            elif attributes is None and isinstance(
-                words := parts.get("sentence", name if model.by_sentence else None), str
-            ):
+            elif words is None and model.by_sentence:
+                words = name
+            if attributes is None and isinstance(words, str):
                 attributes = model.imagine(words)
             model.add(Added(name, attributes, examples, lasts))
             return model.classes()[-1]
@@ -337,7 +340,10 @@ async def _parts(request: Request) -> dict[str, Any]:
             uploads = [one for one in form.getlist("files") if isinstance(one, UploadFile)]
             parts["files"] = [(one.filename or "file", await one.read()) for one in uploads]
         if "attributes" in parts:
-            raise DataError("send attributes as JSON")
+            try:
+                parts["attributes"] = json.loads(parts["attributes"])
+            except (ValueError, RecursionError):
+                raise DataError("attributes of a form must be JSON: numbers in order, or numbers by name") from None
         return parts
     if kind != "application/json":
         raise HTTPException(415, "send multipart/form-data with the field files, or application/json")

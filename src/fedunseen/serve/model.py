@@ -361,6 +361,8 @@ class Recogniser:
                 return {}
             effects = {}
             for name in names:
+                if name not in known:  # it was only shown, in examples
+                    continue
                 c = known.index(name)
                 (slope,) = torch.autograd.grad(scores[0, c], described, retain_graph=True)
                 effect = (slope[c] * (described[c] - described.mean(0))).detach().numpy()
