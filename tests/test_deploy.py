@@ -74,7 +74,10 @@ def lines():
 def test_every_command_and_option_of_the_files_exists():
     checked = 0
     for where, words in lines():
-        command, words = COMMANDS[words[0]], words[1:]
+        if words[0].startswith("--"):
+            command = get_command(app)
+        else:
+            command, words = COMMANDS[words[0]], words[1:]
         if hasattr(command, "commands"):
             command, words = command.commands[words[0]], words[1:]
         known = {option for one in command.params for option in one.opts}
