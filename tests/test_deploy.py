@@ -17,7 +17,6 @@ from fedunseen.cli.main import app
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-COMMANDS = get_command(app).commands
 
 
 def dockerfile():
@@ -74,11 +73,8 @@ def lines():
 def test_every_command_and_option_of_the_files_exists():
     checked = 0
     for where, words in lines():
-        if words[0].startswith("--"):
-            command = get_command(app)
-        else:
-            command, words = COMMANDS[words[0]], words[1:]
-        if hasattr(command, "commands"):
+        command = get_command(app)
+        while hasattr(command, "commands") and not words[0].startswith("--"):
             command, words = command.commands[words[0]], words[1:]
         known = {option for one in command.params for option in one.opts}
         for word in words:
