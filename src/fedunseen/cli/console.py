@@ -10,6 +10,7 @@ import typer
 
 from fedunseen.cli.completion import presets, settings
 from fedunseen.cli.logs import tell
+from fedunseen.core.plugins import announce
 from fedunseen.core.presets import experiment_text
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Json",
     "Out",
     "Overrides",
+    "Plugins",
     "Resume",
     "RunPath",
     "Track",
@@ -45,6 +47,15 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         help="Replace a setting, for example strategy.rounds=10; repeatable.",
         autocompletion=settings,
+    ),
+]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="A Python file that registers a method, a strategy ... of your own; repeatable.",
+        callback=announce,
     ),
 ]
 Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]

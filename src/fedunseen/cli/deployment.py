@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli.completion import settings
-from fedunseen.cli.console import ExperimentName, say, warning_lines
+from fedunseen.cli.console import ExperimentName, Plugins, say, warning_lines
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
@@ -56,6 +56,7 @@ def host(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: engine.quorum=2", autocompletion=settings),
     ] = None,
+    plugins: Plugins = None,
     out: Annotated[
         Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
     ] = None,
@@ -143,6 +144,7 @@ def join(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
     ] = None,
+    plugins: Plugins = None,
     log_format: LogFormat = Format.text,
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:

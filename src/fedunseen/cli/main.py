@@ -19,6 +19,7 @@ from fedunseen.cli.console import (
     Json,
     Out,
     Overrides,
+    Plugins,
     Resume,
     RunPath,
     Track,
@@ -96,6 +97,7 @@ def begin(
 def run(
     experiment: ExperimentName,
     overrides: Overrides = None,
+    plugins: Plugins = None,
     out: Out = None,
     resume: Resume = False,
     track: Track = None,

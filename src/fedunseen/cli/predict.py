@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import Json, Overrides, RunPath, overrides_of, say
+from fedunseen.cli.console import Json, Overrides, Plugins, RunPath, overrides_of, say
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
 
@@ -60,6 +60,7 @@ def predict(
         typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
     ] = None,
     overrides: Overrides = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedunseen.cli.console import Json, Overrides, overrides_of, say
+from fedunseen.cli.console import Json, Overrides, Plugins, overrides_of, say
 from fedunseen.core.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def sweep(
         typer.Option("--data", metavar="NAME", help="Take this data set of the file; may be repeated."),
     ] = None,
     overrides: Overrides = None,
+    plugins: Plugins = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),

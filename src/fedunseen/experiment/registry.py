@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.plugins import added
 from fedunseen.data import BENCHMARKS
 from fedunseen.encoders import ENCODERS
 from fedunseen.engines import ENGINES
@@ -26,7 +27,7 @@ from fedunseen.threats.defences import DEFENCES
 if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
 
-__all__ = ["carrier", "find", "names", "task_of", "traits"]
+__all__ = ["carrier", "find", "is_own", "names", "task_of", "traits"]
 
 _OWN = {
     "data": BENCHMARKS,
@@ -54,7 +55,12 @@ _GROUP = {
 
 def names(section: str) -> list[str]:
     """Return the known names of a section (``data``, ``encoder``, ``method``, ``strategy``, ``attack`` ...)."""
-    return sorted({*_OWN[section], *(entry.name for entry in entry_points(group=_GROUP[section]))})
+    return sorted({*_OWN[section], *added(section), *(entry.name for entry in entry_points(group=_GROUP[section]))})
+
+
+def is_own(section: str, name: str) -> bool:
+    """Say whether a name of a section is one of this package."""
+    return name in _OWN[section]
 
 
 def find(section: str, name: str) -> type[Any]:
@@ -71,6 +77,8 @@ def find(section: str, name: str) -> type[Any]:
         module, _, attribute = place.partition(":")
         found: type[Any] = getattr(importlib.import_module(module), attribute)
         return found
+    if (registered := added(section).get(name)) is not None:
+        return registered
     for entry in entry_points(group=_GROUP[section]):
         if entry.name == name:
             try:

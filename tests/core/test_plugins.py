@@ -1,0 +1,104 @@
+"""Classes of one's own without a package: registered in Python, or in a file that --plugin names."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fedunseen import Experiment, register, run
+from fedunseen.core import plugins
+from fedunseen.core.errors import ArgumentError, ExperimentError
+from fedunseen.experiment.registry import find, names
+from fedunseen.methods import FedZSL
+
+FILE = """
+import fedunseen
+from fedunseen.methods import FedZSL
+
+
+@fedunseen.register("method", "small-fedzsl")
+class Small(FedZSL):
+    def loss(self, params, batch, context):
+        loss, terms = super().loss(params, batch, context)
+        small = params["g.weight"].square().mean()
+        return loss + 1000 * small, {**terms, "loss": loss + 1000 * small, "small": small}
+"""
+QUICK = {"strategy.rounds": 2, "data.train_per_class": 4, "data.test_per_class": 2, "evaluation.selection": "last"}
+QUICK |= {"evaluation.theory": False, "evaluation.embedding": False, "method.kl": 0, "partition.clients": 2}
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """What a test registers is gone afterwards."""
+    monkeypatch.setattr(plugins, "_ADDED", {section: {} for section in plugins._ADDED})
+    monkeypatch.setattr(plugins, "_LOADED", set())
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+
+
+def test_a_registered_class_is_found_with_settings_of_its_own_name():
+    @register("method", "mine")
+    class Mine(FedZSL):
+        pass
+
+    assert find("method", "mine") is Mine
+    assert "mine" in names("method")
+    assert Experiment.load("digit-pairs", {"method.name": "mine", "method.kl": 0.5}).method.kl == 0.5
+    assert FedZSL.Settings.model_fields["name"].default == "fedzsl"
+
+    @register("method", "mine")
+    class Again(FedZSL):
+        pass
+
+    assert find("method", "mine") is Again
+
+
+def test_what_cannot_be_registered_is_one_sentence():
+    with pytest.raises(ArgumentError, match=r"^unknown section 'methods': did you mean 'method'"):
+        register("methods", "mine")
+    with pytest.raises(ArgumentError) as error:
+        register("method", "fedzsl")(FedZSL)
+    assert str(error.value) == "method 'fedzsl' comes with fedunseen: register FedZSL under another name"
+
+
+def test_a_term_of_one_s_own_is_trained_on(tmp_path, monkeypatch):
+    """A thousand times the mean square of g: g becomes smaller than without it."""
+    (tmp_path / "mine.py").write_text(FILE)
+    plugins.announce([tmp_path / "mine.py"])
+    plain = run(Experiment.load("digit-pairs", QUICK), tmp_path / "plain")
+    small = run(Experiment.load("digit-pairs", {**QUICK, "method.name": "small-fedzsl"}), tmp_path / "small")
+    assert small.metrics[0]["losses"]["small"] > 0
+    assert torch.linalg.norm(small.params["g.weight"]) < 0.8 * torch.linalg.norm(plain.params["g.weight"])
+
+
+def test_the_command_reads_a_plugin(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    settings = [part for key, value in QUICK.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    words = ["run", "digit-pairs", "--plugin", "mine.py", "--set", "method.name=small-fedzsl", *settings]
+    call = [sys.executable, "-m", "fedunseen", *words, "--out", "run", "--json"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 / 0", "--plugin {} cannot be loaded (ZeroDivisionError: division by zero): mend that file"),
+        ("x = 1", '--plugin {} registers nothing: write @fedunseen.register("method", "NAME") above a class'),
+        (None, "--plugin {}: there is no such file"),
+    ],
+)
+def test_a_bad_plugin_is_one_sentence(text, message, tmp_path):
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+
+    def look():
+        plugins.announce([file])
+        find("method", "mine")
+
+    with pytest.raises(ExperimentError) as error:
+        look()
+    assert str(error.value) == message.format(file)
