@@ -31,7 +31,7 @@ from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation
-from fedunseen.federation.federation import mean_terms
+from fedunseen.federation.federation import mean_losses
 from fedunseen.methods import Candidates, Method
 
 __all__ = ["ZeroShotClassifier"]
@@ -315,7 +315,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         state, lines = federation.start(), []
         for _ in range(self._experiment.strategy.rounds):
             state, result = federation.round(state)
-            lines.append(mean_terms(federation.strategy.reply_weights(result.replies), result.replies))
+            lines.append(mean_losses(federation.strategy, result))
         names = dict.fromkeys(name for line in lines for name in line)
         curve = {name: [line.get(name, float("nan")) for line in lines] for name in names}
         return federation, state.params, curve

@@ -165,9 +165,16 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
         ({"privacy.name": "client-level", "privacy.clip": 0}, "privacy.clip: input should be greater than 0, not 0"),
         ({"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: give a "
          "noise multiplier, a budget, or both"),
-        ({"privacy.name": "secure-aggregation"}, "privacy: secure aggregation is not offered: all clients of the "
-         "in-process engine are one process, from which masks hide nothing, and home-made cryptography is worse than "
-         "none: choose 'client-level' or 'none'"),
+        ({"privacy.name": "secure-aggregation"}, "privacy: secure aggregation goes with or without noise, so that it "
+         "has a setting of its own: set aggregation = 'masked'"),
+        ({"privacy.neighbours": 6}, "privacy: neighbours has no effect with aggregation = 'plain': set aggregation to "
+         "'masked'"),
+        ({"privacy.aggregation": "masked", "privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set "
+         "name to 'client-level'"),
+        ({"privacy.aggregation": "masked", "privacy.neighbours": 5}, "privacy.neighbours: input should be a multiple "
+         "of 2, not 5"),
+        ({"privacy.aggregation": "masked", "privacy.threshold": 0.5}, "privacy.threshold: input should be greater "
+         "than 0.5, not 0.5"),
         ({**PRIVATE, "strategy.name": "scaffold"}, "privacy.name = 'client-level' protects the mean of the updates, "
          "but strategy.name = 'scaffold' takes more than that from its clients: choose fedavg, fedavg-decay, fedprox "
          "or moon"),

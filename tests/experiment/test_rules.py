@@ -15,6 +15,7 @@ from fedunseen.data.partition import NEVER
 from fedunseen.experiment import rules
 
 LAST = {"evaluation.selection": "last"}
+MASKED = {"privacy.aggregation": "masked"}
 ALL = (*rules.READING, *rules.ENCODING, *rules.BUILDING, *rules.PRESENCE)
 
 # Refused when the experiment is read: rule -> preset, settings, how its sentence begins.
@@ -60,6 +61,54 @@ READ = {
         "digit-pairs",
         {"privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1},
         "privacy.name = 'client-level' counts every round",
+    ),
+    "masks_hide_what_is_merged": (
+        "digit-pairs",
+        {**MASKED, "strategy.name": "local"},
+        "privacy.aggregation = 'masked' has no effect with strategy.name = 'local', which merges no clients' updates: "
+        "leave it out, or choose a strategy that does",
+    ),
+    "masks_leave_a_sum": (
+        "digit-pairs",
+        {**MASKED, "strategy.name": "scaffold"},
+        "privacy.aggregation = 'masked' leaves nothing but the weighted mean of the updates, but strategy.name = "
+        "'scaffold' takes more than that from its clients: choose another, for example fedavg",
+    ),
+    "masks_and_noise": (
+        "digit-pairs",
+        {**LAST, **MASKED, "privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1},
+        "privacy.name = 'client-level' clips updates one by one at the server, which privacy.aggregation = 'masked' "
+        "hides: leave one of the two out",
+    ),
+    "masks_end_defences": (
+        "digit-pairs",
+        {**MASKED, "defence.name": "krum"},
+        "defence.name = 'krum' judges updates one by one, which privacy.aggregation = 'masked' hides: leave one of the "
+        "two out",
+    ),
+    "masks_hide_clients_own_models": (
+        "digit-pairs",
+        {**MASKED, "evaluation.clients": True},
+        "evaluation.clients measures every client's own model, which privacy.aggregation = 'masked' hides: leave it "
+        "out",
+    ),
+    "masks_add_sums_once": (
+        "digit-pairs-gaussian",
+        {**MASKED, "strategy.rounds": 3, "partition.join": {"1": 1}},
+        "privacy.aggregation = 'masked' adds up the sums of method.name = 'gaussian' once: those of 3 rounds would "
+        "differ by what the party has sent that came between them: set strategy.rounds to 1, without partition.join "
+        "and partition.leave",
+    ),
+    "masks_and_exclusive_peers": (
+        "digits-maml",
+        {
+            **MASKED,
+            "method.name": "maml-mi",
+            "method.exclusive": True,
+            "strategy.weights": "uniform",
+        },
+        "method.exclusive takes a client's own share out of the merged model exactly, which the rounding of "
+        "privacy.aggregation = 'masked' does not allow: leave one of the two out",
     ),
     "attack_and_screening_need_merging": (
         "digit-pairs",
@@ -330,6 +379,12 @@ LATER = {
     ),
     "enough_for_the_defence": lambda: (
         presence(3, defence__name="bulyan"), presence(30, defence__name="bulyan"), "defence.name = 'bulyan'",
+    ),
+    "enough_for_masks": lambda: (
+        presence(5, strategy__fraction=0.4, privacy__aggregation="masked"),
+        presence(3, privacy__aggregation="masked"),
+        "privacy.aggregation = 'masked' needs three clients in a round, since of two each knows what the other has "
+        "sent, and round 0 (counted from 0) has 2: change partition or strategy.fraction",
     ),
 }  # fmt: skip
 

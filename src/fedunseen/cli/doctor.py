@@ -21,6 +21,7 @@ _EXTRAS = {
     "flower": ("flwr", "carries messages between parties"),
     "nvflare": ("nvflare", "carries messages between parties"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
+    "masked": ("pycryptodome", "hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
     "onnx": ("onnx", "exports models that load without this package"),
     "track": ("tensorboard", "draws curves of runs"),

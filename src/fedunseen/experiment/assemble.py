@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
 from fedunseen.threats.screening import COUNTS, ScreenedTrainer
+
+if TYPE_CHECKING:
+    from fedunseen.engines.masked.aggregation import Masks
 
 __all__ = [
     "assemble",
@@ -182,6 +185,7 @@ def assemble(
     if experiment.compression.name != "none":
         strategy = Compressed(strategy, experiment.compression, seed)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
+    masks = _masks(experiment, benchmark, partition)
     forgiving = experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
     engine: InProcess | Distributed
     if isinstance(experiment.engine, DistributedSettings):
@@ -190,7 +194,7 @@ def assemble(
             job = _deployment(experiment, benchmark, scaler, selection)
         told = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
         sizes_of = len(partition.clients), len(benchmark.space.names)
-        engine = Distributed(strategy, experiment.engine, *sizes_of, job, forgiving, told)
+        engine = Distributed(strategy, experiment.engine, *sizes_of, job, forgiving, told, masks)
     else:
         labels = torch.from_numpy(benchmark.labels).to(device)
         memory, bf16 = experiment.engine.memory * 2**20, experiment.engine.precision == "bf16"
@@ -199,7 +203,7 @@ def assemble(
         worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
         if (screening := make_screening(experiment, method)) is not None:
             worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
-        engine = InProcess(strategy, worker, forgiving)
+        engine = InProcess(strategy, worker, forgiving, masks)
     return Federation(
         benchmark,
         partition,
@@ -327,15 +331,44 @@ def _private(experiment: Experiment, strategy: Strategy, benchmark: Benchmark, p
     return Private(strategy, experiment.privacy, own.fraction, own.rounds, weights, experiment.run.seed)
 
 
+def _masks(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:
+    """Return how parties mask what they send, if they do.
+
+    Raises:
+        ExperimentError: there are more clients than masks are made for.
+        MissingDependencyError: a library of cryptography is not installed.
+    """
+    own = experiment.privacy
+    if own.aggregation == "plain":
+        return None
+    from fedunseen.engines.masked.aggregation import Masks
+    from fedunseen.engines.masked.words import PARTIES
+
+    clients = len(partition.clients)
+    if clients > PARTIES:
+        raise ExperimentError(
+            f"privacy.aggregation = 'masked' adds up {PARTIES} clients at most, and there are {clients}: lower "
+            "partition.clients"
+        )
+    return Masks(own.threshold, own.neighbours, own.range, clients, len(benchmark.space.names))
+
+
 def party_sections(experiment: Experiment) -> dict[str, Any]:
-    """Return what a party is told of an experiment: nothing of the coordinator's files, defences and engine."""
+    """Return what a party is told of an experiment: nothing of the coordinator's files, defences and engine.
+
+    Of private merging, it is told how to mask what it sends.
+    """
     tree = experiment.to_dict()
     paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
     data = {key: value for key, value in tree["data"].items() if key not in ("name", *paths)}
     left = ("data", "partition", "engine", "attack", "defence", "privacy")
     tree["run"] = {"seed": experiment.run.seed}  # on which device is the party's affair
     engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
-    return {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
+    told = {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
+    if experiment.privacy.aggregation == "masked":
+        masking = ("aggregation", "threshold", "neighbours", "range")
+        told["privacy"] = {key: value for key, value in tree["privacy"].items() if key in masking}
+    return told
 
 
 def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler, selection: bool) -> Deployment:

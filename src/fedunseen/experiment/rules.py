@@ -77,6 +77,11 @@ class Chosen:
         return self.strategy.merges and not self.strategy.pools
 
     @property
+    def masked(self) -> bool:
+        """The server sees the sum of the updates alone."""
+        return self.experiment.privacy.aggregation == "masked"
+
+    @property
     def name(self) -> str:
         """The method's name."""
         return self.experiment.method.name
@@ -168,6 +173,80 @@ def privacy_counts_every_round(c: Chosen) -> str | None:
                 f"privacy.name = {privacy!r} counts every round on the clients' data, and evaluation.selection = "
                 "'validation' would train a run more on them: set it to 'last'"
             )
+    return None
+
+
+def masks_hide_what_is_merged(c: Chosen) -> str | None:
+    """There is nothing to hide where nothing is merged."""
+    if c.masked and not c.merging:
+        return (
+            f"privacy.aggregation = 'masked' has no effect with strategy.name = {c.experiment.strategy.name!r}, which "
+            "merges no clients' updates: leave it out, or choose a strategy that does"
+        )
+    return None
+
+
+def masks_leave_a_sum(c: Chosen) -> str | None:
+    """The sum of the updates is all that masks leave."""
+    if c.masked and c.method.trained and not c.strategy.merges_by_mean:
+        return (
+            "privacy.aggregation = 'masked' leaves nothing but the weighted mean of the updates, but strategy.name = "
+            f"{c.experiment.strategy.name!r} takes more than that from its clients: choose another, for example fedavg"
+        )
+    return None
+
+
+def masks_and_noise(c: Chosen) -> str | None:
+    """Noise is added by the server, to updates that it clips one by one."""
+    for _, privacy in c.named("privacy"):
+        if c.masked:
+            return (
+                f"privacy.name = {privacy!r} clips updates one by one at the server, which privacy.aggregation = "
+                "'masked' hides: leave one of the two out"
+            )
+    return None
+
+
+def masks_end_defences(c: Chosen) -> str | None:
+    """A defence judges updates one by one."""
+    for _, defence in c.named("defence"):
+        if c.masked:
+            return (
+                f"defence.name = {defence!r} judges updates one by one, which privacy.aggregation = 'masked' hides: "
+                "leave one of the two out"
+            )
+    return None
+
+
+def masks_hide_clients_own_models(c: Chosen) -> str | None:
+    """Whose update is not seen cannot be measured."""
+    if c.masked and c.experiment.evaluation.clients:
+        return (
+            "evaluation.clients measures every client's own model, which privacy.aggregation = 'masked' hides: leave "
+            "it out"
+        )
+    return None
+
+
+def masks_add_sums_once(c: Chosen) -> str | None:
+    """Two sums over all data that differ in one party say what that party has sent."""
+    rounds = c.experiment.strategy.rounds
+    if c.masked and not c.method.trained and rounds > 1:
+        return (
+            f"privacy.aggregation = 'masked' adds up the sums of method.name = {c.name!r} once: those of {rounds} "
+            "rounds would differ by what the party has sent that came between them: set strategy.rounds to 1, without "
+            "partition.join and partition.leave"
+        )
+    return None
+
+
+def masks_and_exclusive_peers(c: Chosen) -> str | None:
+    """A peer model without one client's share is made from the merged one exactly."""
+    if c.masked and getattr(c.experiment.method, "exclusive", False):
+        return (
+            "method.exclusive takes a client's own share out of the merged model exactly, which the rounding of "
+            "privacy.aggregation = 'masked' does not allow: leave one of the two out"
+        )
     return None
 
 
@@ -438,6 +517,13 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     privacy_needs_a_mean,
     privacy_hides_numbers_of_samples,
     privacy_counts_every_round,
+    masks_hide_what_is_merged,
+    masks_leave_a_sum,
+    masks_and_noise,
+    masks_end_defences,
+    masks_hide_clients_own_models,
+    masks_add_sums_once,
+    masks_and_exclusive_peers,
     attack_and_screening_need_merging,
     attack_and_screening_need_labels,
     screening_needs_one_loss,
@@ -806,4 +892,22 @@ def enough_for_the_defence(m: Presence) -> str | None:
     return None
 
 
-PRESENCE: Sequence[Callable[[Presence], str | None]] = (somebody_is_present, enough_for_the_defence)
+def enough_for_masks(m: Presence) -> str | None:
+    """Of two, each knows what the other has sent."""
+    if not m.masked or (getattr(m.experiment.data, "part", False) and not m.partition.remote):
+        return None  # a party knows of nobody but itself
+    for round in m.changes():
+        drawn = drawn_clients(m.experiment.strategy.fraction, len(m.partition.present(round)))
+        if drawn < 3:
+            return (
+                "privacy.aggregation = 'masked' needs three clients in a round, since of two each knows what the other "
+                f"has sent, and round {round} (counted from 0) has {drawn}: change partition or strategy.fraction"
+            )
+    return None
+
+
+PRESENCE: Sequence[Callable[[Presence], str | None]] = (
+    somebody_is_present,
+    enough_for_the_defence,
+    enough_for_masks,
+)

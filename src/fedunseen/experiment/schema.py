@@ -171,11 +171,14 @@ class Experiment(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, defaults included, as JSON values; :meth:`from_dict` reads it back."""
-        there = [s for s in SECTIONS if s not in OPTIONAL or getattr(self, s).name != "none"]
+        there = [s for s in SECTIONS if s not in OPTIONAL or getattr(self, s).name != "none" or self._masked(s)]
         return {
             "name": self.name,
             **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in there},
         }
+
+    def _masked(self, section: str) -> bool:
+        return section == "privacy" and self.privacy.aggregation == "masked"
 
     def _check_combination(self) -> None:
         obey(READING, Chosen(self))

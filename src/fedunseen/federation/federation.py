@@ -25,7 +25,7 @@ from fedunseen.strategies.selective import selective
 from fedunseen.strategies.summed import Summed
 from fedunseen.threats.attacks import Attack
 
-__all__ = ["Federation", "State", "drawn_clients", "mean_terms", "one_place", "suited"]
+__all__ = ["Federation", "State", "drawn_clients", "mean_losses", "mean_terms", "one_place", "suited"]
 
 _SCALE = 1000  # training samples whose length a learning rate may follow from
 _NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
@@ -234,6 +234,13 @@ def drawn_clients(fraction: float, present: int) -> int:
         (3, 1)
     """
     return max(1, int(np.floor(fraction * present + 0.5)))
+
+
+def mean_losses(strategy: Strategy, result: RoundResult) -> dict[str, float]:
+    """Return the mean of each loss over the clients of a round that have it."""
+    if result.masked is not None:
+        return dict(result.masked.reply.terms)
+    return mean_terms(strategy.reply_weights(result.replies), result.replies)
 
 
 def mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, float]:

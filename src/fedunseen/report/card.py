@@ -132,17 +132,16 @@ def _numbers(result: Any) -> list[str]:
 
 
 def _privacy(run: Run) -> list[str]:
-    privacy = run.manifest["experiment"].get("privacy")
-    if not privacy:
-        return [
-            "- Merged without differential privacy. What the model says of one client's data is not bounded.",
-            "- Updates were seen by the server one by one: there is no secure aggregation.",
-        ]
-    told = f"- Merged with `{privacy['name']}` differential privacy."
-    spent = run.result.get("privacy") or {}
-    if isinstance(spent, dict) and "epsilon" in spent:
-        told += f" Epsilon {spent['epsilon']:.2f} at delta {spent.get('delta', 0):g}."
-    return [told, "- The server itself saw every update: it is trusted."]
+    privacy = run.manifest["experiment"].get("privacy") or {"name": "none"}
+    if privacy["name"] == "none":
+        told = "- Merged without differential privacy. What the model says of one client's data is not bounded."
+    else:
+        told = f"- Merged with `{privacy['name']}` differential privacy."
+        if "epsilon" in run.result:
+            told += f" Epsilon {run.result['epsilon']:.2f} at delta {privacy['delta']:g}."
+    if privacy.get("aggregation") == "masked":
+        return [told, "- Merged under masks: the server saw the sum of each round's updates, and none of them alone."]
+    return [told, "- Updates were seen by the server one by one: it is trusted."]
 
 
 def _limits(few_shot: bool) -> list[str]:

@@ -108,6 +108,7 @@ class Strategy:
         lengths: what the server divides by the step lengths that replies claim. ``nothing``; ``memory``: updates, to
             remember mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
             merges (FedNova), so that no defence can bound them.
+        adds: replies are sums, whose total the server takes.
         merges_by_mean: all that the server takes from a round's replies is the weighted mean of their updates, which
             private merging can replace by a noisy one. True until a subclass overrides ``merge``; one that does, and
             still takes nothing but the mean, says so.
@@ -126,6 +127,7 @@ class Strategy:
     merges: bool = True
     pools: bool = False
     mirrors: bool = False
+    adds: bool = False
     lengths: Literal["nothing", "memory", "model"] = "nothing"
     merges_by_mean: bool = True
 

@@ -36,7 +36,7 @@ class Summed(Wrapper):
     def __init__(self, inner: Strategy, nothing: Params) -> None:
         super().__init__(inner)
         self.nothing = nothing
-        self.lengths, self.merges_by_mean = "nothing", False
+        self.lengths, self.merges_by_mean, self.adds = "nothing", False, True
 
     def init(self, params: Params, clients: int) -> Params:
         """Return no client's sums."""

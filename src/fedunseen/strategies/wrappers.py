@@ -43,7 +43,8 @@ class Wrapper(Strategy):
     def __init__(self, inner: Strategy) -> None:
         super().__init__(inner.settings)
         self.inner = inner
-        self.merges, self.pools, self.mirrors = inner.merges, inner.pools, inner.mirrors
+        self.merges, self.pools, self.adds = inner.merges, inner.pools, inner.adds
+        self.mirrors = inner.mirrors
         self.lengths, self.merges_by_mean = inner.lengths, inner.merges_by_mean
 
     def init(self, params: Params, clients: int) -> Params:

@@ -22,7 +22,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
 from fedunseen.engines import RoundResult
-from fedunseen.federation.federation import Federation, mean_terms
+from fedunseen.federation.federation import Federation, mean_losses
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
 
@@ -319,10 +319,9 @@ class Task(ABC):
 
     def shared_lines(self, round: int, result: RoundResult) -> dict[str, Any]:
         """Return what every task's line of metrics has: losses, who took part, and what travelled."""
-        weights = self.federation.strategy.reply_weights(result.replies)
         return {
-            "losses": mean_terms(weights, result.replies),
-            "participants": [reply.client for reply in result.replies],
+            "losses": mean_losses(self.federation.strategy, result),
+            "participants": result.participants,
             "bytes_down": result.bytes_down,
             "bytes_up": result.bytes_up,
         }

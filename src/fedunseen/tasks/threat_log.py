@@ -39,7 +39,7 @@ def threat_line(
     """
     line: dict[str, Any] = {}
     if (attack := federation.attack) is not None:
-        took_part = sorted([*(reply.client for reply in result.replies), *result.dropped])
+        took_part = sorted([*result.participants, *result.dropped])
         line["attackers"] = [client for client in took_part if attack.active(client, round)]
         if attack.probes:
             line["backdoor_of"] = backdoor(federation, models[0], factor)

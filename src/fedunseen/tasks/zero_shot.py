@@ -94,7 +94,7 @@ class ZeroShot(Task):
         line |= threat_line(federation, round, result, models, factor)
         own_too = self.evaluation.clients
         cheap = federation.method.trained and not federation.method.generates
-        if own_too or (own_too is None and cheap):
+        if own_too or (own_too is None and cheap and result.masked is None):
             if federation.strategy.merges:
                 own = [federation.answers(federation.complete(result.models(i))) for i in range(len(replies))]
             else:  # ``models`` are the clients' own

@@ -27,11 +27,9 @@ that are kept. The model of the first try may have been written before the kill;
 release more than the accountant has counted. The attack on the lowest bits of floating-point noise (Mironov 2012) is
 not defended against. Several seeds are several runs on the same data, whose costs add up; epsilon here is one run's.
 
-**Secure aggregation** is refused. Masks that cancel in the sum hide each client's update from the server, if clients
-agree on keys and the protocol survives that some of them drop out. In the in-process engine one process has every
-update anyway, so masks would hide nothing; no maintained library offers the protocol for the other engines, and
-home-made cryptography is worse than none. Masks would also rule out every defence, because a defence looks at single
-updates.
+**Secure aggregation** (``aggregation = "masked"``) hides each client's update from the server by masks that cancel in
+the sum: see :mod:`fedunseen.engines.masked`. It rules out every defence of the server, because a defence looks at
+single updates.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
 from fedunseen.core.parameters import Params, length, under, within
@@ -57,6 +55,7 @@ from fedunseen.threats.defences.base import add_noise
 __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
 
 Accountant = Literal["pld", "rdp"]
+_MASKING = frozenset({"threshold", "neighbours", "range"})
 _LONGEST = 1e30  # of updates whose shortening float32 still does exactly enough; longer ones count as not finite
 _ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the series does not always converge
 
@@ -82,20 +81,35 @@ class PrivacySettings(Settings):
     """`seed`: noise that the same seed draws again, for studies; `system`: from the operating system's entropy, so that
     nobody can take it off again, and no two runs are the same."""
 
+    aggregation: Literal["plain", "masked"] = "plain"
+    """`masked`: secure aggregation; the coordinator learns the sum of the updates and who took part, and no single
+    update (needs `pip install 'fedunseen[masked]'`)."""
+    threshold: float = Field(0.6, gt=0.5, lt=1)
+    """masked: share of those who hold shares of a party's secrets that must answer to take its masks off. Fewer of them
+    see nothing, even if they work together with the coordinator; the others may drop out."""
+    neighbours: int | None = Field(None, ge=4, multiple_of=2)
+    """masked: with how many others each party shares masks, an even number; unset: with all. Fewer are cheaper, and
+    tolerate fewer that drop out or work together."""
+    range: float = Field(64.0, gt=0, le=2.0**20)
+    """masked: the largest number that an update may hold; a party whose update has a larger one does not take part."""
+
     @model_validator(mode="before")
     @classmethod
     def _no_masks(cls, given: Any) -> Any:
         if isinstance(given, Mapping) and given.get("name") in ("secure-aggregation", "secagg"):
             raise ValueError(
-                "secure aggregation is not offered: all clients of the in-process engine are one process, from which "
-                "masks hide nothing, and home-made cryptography is worse than none: choose 'client-level' or 'none'"
+                "secure aggregation goes with or without noise, so that it has a setting of its own: set "
+                "aggregation = 'masked'"
             )
         return given
 
     @model_validator(mode="after")
     def _check(self) -> PrivacySettings:
+        own = self.model_fields_set - {"name", "aggregation"}
+        if self.aggregation == "plain" and (extra := sorted(own & _MASKING)):
+            raise ValueError(f"{extra[0]} has no effect with aggregation = 'plain': set aggregation to 'masked'")
         if self.name == "none":
-            if extra := sorted(self.model_fields_set - {"name"}):
+            if extra := sorted(own - _MASKING):
                 raise ValueError(f"{extra[0]} has no effect with name = 'none': set name to 'client-level'")
             return self
         if self.clip is None:
@@ -103,6 +117,14 @@ class PrivacySettings(Settings):
         if self.noise is None and self.epsilon is None:
             raise ValueError("noise and epsilon are both missing: give a noise multiplier, a budget, or both")
         return self
+
+    @model_serializer(mode="wrap")
+    def _what_has_effect(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what has no effect, which would be refused where it is read again."""
+        idle = {"aggregation", *_MASKING} if self.aggregation == "plain" else set()
+        if self.name == "none":
+            idle |= type(self).model_fields.keys() - {"name", "aggregation", *_MASKING}
+        return {key: value for key, value in dump(self).items() if key not in idle}
 
 
 @lru_cache(maxsize=4096)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.core.parameters import Params, finite, size_in_bytes
 from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
+
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.engines.masked.aggregation import MaskedSum, Masks
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged"]
 
@@ -36,12 +39,14 @@ class RoundResult:
 
     Attributes:
         state, params: the server's.
-        replies: in client order; of those that were left out only because they are not finite, there is none.
+        replies: in client order; of those that were left out only because they are not finite, there is none. Under
+            masks there is none at all.
         models: the model that each reply's client ended with; not kept for longer than the round.
         client_states: the new states of the clients that have one.
         bytes_down, bytes_up: of all clients together.
         dropped: clients whose reply was left out, and why.
         seconds: that each client's local update took, where the engine knows.
+        masked: under masks, all that the server knows of the clients' replies.
     """
 
     state: Params
@@ -53,6 +58,12 @@ class RoundResult:
     bytes_up: int
     dropped: Mapping[int, str] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
+    masked: MaskedSum | None = None
+
+    @property
+    def participants(self) -> list[int]:
+        """The clients whose replies are merged."""
+        return [reply.client for reply in self.replies] if self.masked is None else list(self.masked.clients)
 
 
 class InProcess:
@@ -62,12 +73,13 @@ class InProcess:
         strategy: what is sent and how replies merge.
         worker: does the clients' rounds.
         forgiving: leave out a reply that is not finite, and go on: for runs in which a client may be malicious.
+        masks: add the replies up under masks, as parties elsewhere would; None: the server sees each of them.
     """
 
     Settings = EngineSettings
 
-    def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False) -> None:
-        self.strategy, self.worker, self.forgiving = strategy, worker, forgiving
+    def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False, masks: Masks | None = None) -> None:
+        self.strategy, self.worker, self.forgiving, self.masks = strategy, worker, forgiving, masks
 
     def round(
         self,
@@ -81,6 +93,7 @@ class InProcess:
 
         Raises:
             FedUnseenError: a client's update or one of its losses is not finite, unless the engine is forgiving.
+            QuorumError: too few clients are there for a sum under masks.
         """
         told = self.strategy.instruct(state, params, round)
         works = []
@@ -95,16 +108,43 @@ class InProcess:
         up = sum(size_in_bytes(reply.update) for reply, _ in done)
         kept = [i for i, (reply, _) in enumerate(done) if reply.client not in wrong]
         replies = [replace(done[i][0], update=self.strategy.decode(done[i][0].update, told)) for i in kept]
-        state, params = self.strategy.merge(state, params, replies, round)
         states = {done[i][0].client: done[i][1] for i in kept if done[i][1]}
         dropped = {client: f"{what} is not finite" for client, what in wrong.items()}
         down = len(works) * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else up
+        masked = None
+        if self.masks is not None:
+            masked = hidden_sum(self.masks, self.strategy, told, replies, round)
+            replies, down, up = [], down + masked.bytes_down, masked.bytes_up
+        merged = replies if masked is None else [masked.reply]
+        state, params = self.strategy.merge(state, params, merged, round)
 
         def model(place: int) -> Params:
             return self.strategy.local_model(told.params, replies[place].update)
 
-        return RoundResult(state, params, replies, model, states, down, up, dropped)
+        return RoundResult(state, params, replies, model, states, down, up, dropped, masked=masked)
+
+
+def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Sequence[Reply], round: int) -> MaskedSum:
+    """Add up under masks the replies of a simulation's clients; all of them take part.
+
+    Raises:
+        FedUnseenError: a number does not fit under the masks.
+        QuorumError: there are too few replies.
+    """
+    from fedunseen.engines.masked.aggregation import MaskError, RangeError
+
+    try:
+        return masks.sum(strategy, replies, strategy.expects(told), len(replies))
+    except RangeError as error:
+        raise FedUnseenError(
+            f"round {round + 1}: {error}: raise privacy.range, which is {masks.range:g}, or bound the updates"
+        ) from None
+    except MaskError as error:
+        raise QuorumError(
+            f"round {round + 1} has no sum under masks: {error}: let more clients take part, or change "
+            "privacy.threshold or privacy.neighbours, and go on with --resume"
+        ) from None
 
 
 def diverged(what: str, client: int, round: int) -> str:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import Field, field_validator
@@ -25,7 +25,7 @@ from torch import Tensor
 from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.core.parameters import Params, finite, is_statistic, length, size_in_bytes, to_device, under
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged
+from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged, hidden_sum
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.wire import (
     PROTOCOL,
@@ -42,6 +42,9 @@ from fedunseen.engines.remote.wire import (
 )
 from fedunseen.strategies import Instruction, Reply, Strategy
 
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.engines.masked.aggregation import MaskedSum, Masks
+
 __all__ = [
     "Deployment",
     "Distributed",
@@ -53,6 +56,8 @@ __all__ = [
     "Simulation",
     "needed",
 ]
+
+Answer = TypeVar("Answer")
 
 _log = logging.getLogger("fedunseen.federation")
 _GREETING = 20.0  # seconds to wait for the answer to a greeting; a party that is not ready then is greeted again later
@@ -138,6 +143,7 @@ class Member:
         rounds: how many of its replies were merged.
         seconds: that its last local update took, as it says.
         refused: why it, or its last reply, was not taken; empty if it was.
+        ready: it has joined and can train.
     """
 
     name: str
@@ -147,6 +153,7 @@ class Member:
     rounds: int = 0
     seconds: float = 0.0
     refused: str = ""
+    ready: bool = False
 
 
 @dataclass(eq=False)
@@ -211,6 +218,7 @@ class Distributed:
         forgiving: leave out a simulated client's reply that is not finite, as the in-process engine does where a client
             may be malicious. In a deployment it always is.
         notes: names of numbers that a reply may hold beside its losses.
+        masks: how parties mask what they send, so that only the sum is known; None: each reply is seen.
     """
 
     def __init__(
@@ -222,10 +230,11 @@ class Distributed:
         job: Simulation | Deployment,
         forgiving: bool = False,
         notes: Iterable[str] = (),
+        masks: Masks | None = None,
     ) -> None:
         self.strategy, self.settings, self.classes, self.job = strategy, settings, classes, job
         self.forgiving, self.notes = forgiving, frozenset(notes)
-        self.clients = clients
+        self.clients, self.masks = clients, masks
         self._meeting: Meeting | None = None
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
@@ -265,20 +274,82 @@ class Distributed:
         Raises:
             QuorumError: too few clients have answered, or have answered in a way that can be merged.
         """
+        if self.masks is not None and isinstance(self.job, Deployment):
+            return self._masked_round(self.masks, round, state, params, client_states, clients)
         device = next(iter(params.values())).device
         told = self.strategy.instruct(state, params, round)
-        body = under("params/", told.params) | under("extras/", told.extras)
-        replies: dict[int, Reply] = {}
         states: dict[int, Params] = {}
         seconds: dict[int, float] = {}
         came: dict[int, int] = {}  # bytes of updates, as they came
+
+        def read(client: int, answer: bytes) -> Reply:
+            party = self.parties[client]
+            reply, own, party.seconds, forgot = read_reply(answer, self._expected(client, round, told))
+            if forgot:
+                _log.warning("round %d: %s has lost what it remembered, and begins anew", round + 1, party.name)
+            found = self._decoded(_on(device, reply), told)
+            came[client] = size_in_bytes(reply.update)
+            seconds[client] = party.seconds
+            states[client] = self._kept(round, to_device(own, device))
+            return found
+
+        replies, refused, asked = self._ask(round, told, client_states, clients, read)
+        merged = [replies[client] for client in sorted(replies)]
+        for client in replies:
+            self.parties[client].rounds += 1
+        down = asked * bytes_sent(self.strategy, told)
+        up = 0 if self.strategy.pools else sum(came[client] for client in replies)
+        masked = None
+        if self.masks is not None:  # a simulation: all replies are in this process
+            masked = hidden_sum(self.masks, self.strategy, told, merged, round)
+            merged, down, up = [masked.reply], down + masked.bytes_down, masked.bytes_up
+        state, params = self.strategy.merge(state, params, merged, round)
+        self._check_merged(state, params, merged, round)
+        gone = {client: "it has not answered" for client in clients if client not in replies}
+
+        def model(place: int) -> Params:
+            return self.strategy.local_model(told.params, merged[place].update)
+
+        return RoundResult(
+            state, params, merged if masked is None else [], model,
+            {client: own for client, own in sorted(states.items()) if own},
+            down, up, gone | refused, dict(sorted(seconds.items())), masked,
+        )  # fmt: skip
+
+    def _ask(
+        self,
+        round: int,
+        told: Instruction,
+        client_states: Mapping[int, Params],
+        clients: Sequence[int],
+        read: Callable[[int, bytes], Answer],
+        session: str | None = None,
+    ) -> tuple[dict[int, Answer], dict[int, str], int]:
+        """Instruct clients until a quorum has answered; those that do not answer are asked again.
+
+        Args:
+            round: counted from 0.
+            told: what they are told.
+            client_states: what they remember, or receipts.
+            clients: who is asked.
+            read: reads the answer of a client; raises WireError.
+            session: the masks' session, if they are to answer with keys instead of a reply.
+
+        Returns:
+            The answers; whose answer is refused, and why; how many messages were sent.
+
+        Raises:
+            QuorumError: too few clients have answered, or have answered in a way that can be used.
+        """
+        body = under("params/", told.params) | under("extras/", told.extras)
+        answers: dict[int, Answer] = {}
         refused: dict[int, str] = {}
         need = needed(self.settings.quorum, len(clients))
         simulated = isinstance(self.job, Simulation)
         asked, patience = 0, self.settings.patience
         for attempt in range(_ATTEMPTS):
-            missing = [client for client in clients if client not in replies and client not in refused]
-            lacking = need - len(replies) - len(refused)  # a refused reply counts as an answer
+            missing = [client for client in clients if client not in answers and client not in refused]
+            lacking = need - len(answers) - len(refused)  # a refused reply counts as an answer
             if lacking <= 0:
                 break
             began = time.monotonic()
@@ -288,9 +359,8 @@ class Distributed:
             patience = max(0.0, patience - (time.monotonic() - began))
             if len(there) < lacking:
                 break
-            expected = {client: self._expected(client, round, told) for client in there}
             messages = {
-                self.parties[client].name: self._message(client, round, client_states.get(client, {}), body)
+                self.parties[client].name: self._message(client, round, client_states.get(client, {}), body, session)
                 for client in there
             }
             asked += len(messages)
@@ -302,9 +372,7 @@ class Distributed:
                     _log.warning("round %d: %s has not answered", round + 1, name)
                     continue
                 try:
-                    reply, own, party.seconds, forgot = read_reply(answer, expected[client])
-                    came[client] = size_in_bytes(reply.update)
-                    reply = self._decoded(_on(device, reply), told)
+                    answers[client] = read(client, answer)
                 except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
                     _log.warning("round %d: %s could not answer: %s", round + 1, name, error)
                     self._meet().greeted.pop(name, None)
@@ -317,30 +385,68 @@ class Distributed:
                     refused[client] = party.refused = str(error)
                     _log.warning("round %d: the reply of %s is refused: %s", round + 1, name, error)
                     continue
-                if forgot:
-                    _log.warning("round %d: %s has lost what it remembered, and begins anew", round + 1, name)
                 party.refused = ""
-                replies[client] = reply
-                seconds[client] = party.seconds
-                states[client] = self._kept(round, to_device(own, device))
-        if clients and (len(replies) + len(refused) < need or not replies):
-            raise QuorumError(self._too_few(round, need, clients, replies, refused))
-        merged = [replies[client] for client in sorted(replies)]
-        for client in replies:
+        if clients and (len(answers) + len(refused) < need or not answers):
+            raise QuorumError(self._too_few(round, need, clients, answers, refused))
+        return answers, refused, asked
+
+    def _masked_round(
+        self,
+        masks: Masks,
+        round: int,
+        state: Params,
+        params: Params,
+        client_states: Mapping[int, Params],
+        clients: Sequence[int],
+    ) -> RoundResult:
+        """Run a round of which nothing but the sum is known.
+
+        As long as nothing has been unmasked, a round with too few parties begins anew.
+
+        Raises:
+            QuorumError: too few parties are left, again and again, or masks cannot be taken off.
+        """
+        from fedunseen.engines.masked.primitives import MaskError
+        from fedunseen.engines.remote.masking import BeginAnewError, Hearing
+
+        told = self.strategy.instruct(state, params, round)
+        expected = {name: value.cpu() for name, value in self.strategy.expects(told).items()}
+        names = [party.name for party in self.parties]
+        need, asked, down, up, why = needed(self.settings.quorum, len(clients)), 0, 0, 0, ""
+        masked: MaskedSum | None = None
+        for _ in range(_ATTEMPTS):
+            hearing = Hearing(self.link, names, masks.server(need), round)
+            session = hearing.session
+            _, refused, more = self._ask(round, told, client_states, clients, hearing.take_keys, session)
+            asked += more
+            try:
+                masked = hearing.sum(masks, self.strategy, expected, self.settings.timeout)
+            except BeginAnewError as error:
+                why = str(error)
+                _log.warning("round %d begins anew: %s", round + 1, error)
+                continue
+            except MaskError as error:  # something may have been unmasked: whoever resumes the run decides
+                why = str(error)
+            finally:
+                down, up = down + hearing.down, up + hearing.up
+            break
+        if masked is None:
+            raise QuorumError(
+                f"round {round + 1} has no sum under masks: {why}: mend that, or change engine.quorum, engine.timeout "
+                "or privacy.threshold, and go on with --resume"
+            )
+        reply = _on(next(iter(params.values())).device, masked.reply)
+        state, params = self.strategy.merge(state, params, [reply], round)
+        self._check_merged(state, params, [reply], round)
+        for client in masked.clients:
             self.parties[client].rounds += 1
-        state, params = self.strategy.merge(state, params, merged, round)
-        self._check_merged(state, params, merged, round)
-        gone = {client: "it has not answered" for client in clients if client not in replies}
-        down = asked * bytes_sent(self.strategy, told)
-        up = 0 if self.strategy.pools else sum(came[client] for client in replies)
-
-        def model(place: int) -> Params:
-            return self.strategy.local_model(told.params, merged[place].update)
-
+        gone = {client: "it has not answered" for client in clients if client not in masked.clients}
         return RoundResult(
-            state, params, merged, model,
-            {client: own for client, own in sorted(states.items()) if own},
-            down, up, gone | refused, dict(sorted(seconds.items())),
+            state, params, [], lambda place: {},
+            {client: self._kept(round, {}) for client in masked.clients},
+            asked * bytes_sent(self.strategy, told) + down, up,
+            {client: {**refused, **masked.refused}.get(client, why) for client, why in gone.items()},
+            masked=masked,
         )  # fmt: skip
 
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
@@ -381,8 +487,10 @@ class Distributed:
             except WireError as error:
                 _log.warning("%s may not have the model: its answer is refused: %s", name, error)
 
-    def _message(self, client: int, round: int, own: Params, body: Params) -> bytes:
+    def _message(self, client: int, round: int, own: Params, body: Params, session: str | None) -> bytes:
         header: dict[str, Any] = {"kind": "round", "client": client, "round": round}
+        if session is not None:
+            header["session"] = session
         if isinstance(self.job, Simulation):
             header |= {"experiment": self.job.experiment, "selection": self.job.selection}
             return pack(header, body | under("state/", own))
@@ -435,7 +543,7 @@ class Distributed:
             if new:
                 self._greet(new, self.job, connected)
         for party in self.parties:
-            there = party.name in connected and (isinstance(self.job, Simulation) or party.samples > 0)
+            there = party.name in connected and (isinstance(self.job, Simulation) or party.ready)
             if party.connected and not there:
                 _log.warning("%s is gone", party.name)
             party.connected = there
@@ -460,20 +568,25 @@ class Distributed:
         for name, answer in self.link.exchange(messages, _GREETING):
             party = self.parties[place[name]]
             party.classes = party.samples = 0
+            party.ready = False
             if answer is None:  # it is greeted again later, since it may be busy with an earlier request
                 self._deaf[name] = time.monotonic() + _GREETING
                 continue
             self._meet().greeted[name] = tokens[name]
             try:
-                party.classes, party.samples = _read_hello(answer, self.classes)
-                party.refused = ""
-                _log.info("%s has joined: %d samples of %d classes", name, party.samples, party.classes)
+                if self.masks is None:
+                    party.classes, party.samples = _read_hello(answer, self.classes)
+                    _log.info("%s has joined: %d samples of %d classes", name, party.samples, party.classes)
+                else:
+                    _read_masked_hello(answer)
+                    _log.info("%s has joined, and masks what it sends", name)
+                party.refused, party.ready = "", True
             except WireError as error:
                 party.refused = str(error)
                 _log.warning("%s is refused: %s", name, error)
 
     def _too_few(
-        self, round: int, need: int, clients: Sequence[int], replies: Mapping[int, Reply], refused: Mapping[int, str]
+        self, round: int, need: int, clients: Sequence[int], replies: Mapping[int, Any], refused: Mapping[int, str]
     ) -> str:
         missing = [self.parties[client] for client in clients if client not in replies and client not in refused]
         reasons = [f"the reply of {self.parties[client].name} is refused ({why})" for client, why in refused.items()]
@@ -491,6 +604,11 @@ class Distributed:
         own = {name: value for name, value in state.items() if name.rpartition("/")[2] in params}
         if finite(own) and finite(params):
             return
+        if self.masks is not None:
+            raise FedUnseenError(
+                f"the merged model of round {round + 1} is not finite, and masks hide whose update made it so: bound "
+                "updates (privacy.range) in a new run"
+            )
         worst = max(replies, key=lambda reply: (length(reply.update), -min(reply.step_lengths.values(), default=1.0)))
         raise FedUnseenError(
             f"the merged model of round {round + 1} is not finite; the largest update is that of "
@@ -512,6 +630,15 @@ def _read_hello(answer: bytes, classes: int) -> tuple[int, int]:
     if held > min(classes, samples):
         raise WireError(f"it says that it holds {samples} samples of {held} classes, and there are {classes}")
     return held, samples
+
+
+def _read_masked_hello(answer: bytes) -> None:
+    """Refuse a party that does not mask what it sends; how much it holds, it does not say."""
+    header, _ = unpack(answer, 2**20)
+    if "error" in header:
+        raise WireError(plain(header["error"]))
+    if header != {"masked": True}:
+        raise WireError("it does not say that it masks what it sends")
 
 
 def _on(device: torch.device, reply: Reply) -> Reply:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import Params, within
+from fedunseen.core.parameters import Params, finite, within
 from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.local.worker import Work
 from fedunseen.engines.remote.wire import (
@@ -42,10 +42,14 @@ from fedunseen.engines.remote.wire import (
 )
 from fedunseen.strategies import Instruction, Reply
 
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.engines.remote.masking import Masking
+
 __all__ = ["Party", "Prepare", "Ready", "stand_in"]
 
 _ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the round after which it was written
 _RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
+_MASKING = ("shares", "masked", "unmask")  # kinds of the messages that follow the first one of a masked round
 _KEPT = 4  # states that a client keeps, since a coordinator may resume from the checkpoint before the last
 
 
@@ -96,6 +100,8 @@ class Party:
         self.home: Path | None = None
         self._told: dict[str, Any] = {}
         self._ready: Ready | None = None
+        self._masking: Masking | None = None  # what this party keeps between the messages of a masked round
+        self._opened: dict[int, frozenset[int]] = {}  # round -> whose sum this party has helped to unmask
 
     def answer(self, message: bytes) -> bytes:
         """Do what the coordinator asks for, and return the answer. An error is part of the answer, never raised."""
@@ -111,8 +117,12 @@ class Party:
                     return failure(self._discreet(str(error)))
             if kind == "round" and self._ready is not None:
                 return self._round(self._ready.engine, header, tensors)
+            if kind in _MASKING and self._masking is not None:
+                return self._masked(self._masking, header)
             if kind == "stop":
                 return self._stop(header, tensors)
+            if kind in _MASKING:
+                return failure("this party is in no session of masks")
             return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is no request")
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
@@ -141,7 +151,12 @@ class Party:
                 raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
             self._ready = self.prepare(header, statistics)
             self._told = told
-        self.say(f"joined with {self._ready.samples} samples of {self._ready.classes} classes")
+            self._masking, self._opened = None, {}
+        held = f"{self._ready.samples} samples of {self._ready.classes} classes"
+        if self._ready.engine.masks is not None:
+            self.say(f"joined with {held}, which stays here: only sums of several parties can be read")
+            return pack({"masked": True})
+        self.say(f"joined with {held}")
         return pack({"classes": self._ready.classes, "samples": self._ready.samples})
 
     def _round(self, engine: InProcess, header: Mapping[str, Any], tensors: Params) -> bytes:
@@ -161,7 +176,30 @@ class Party:
                 path.unlink()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
         self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
-        return reply_message(reply, None, round, seconds, forgot)
+        if engine.masks is None:
+            return reply_message(reply, None, round, seconds, forgot)
+        from fedunseen.engines.remote import masking
+
+        expected = engine.strategy.expects(told)
+        if not finite(reply.update):
+            return failure("the update is not finite")
+        half = engine.masks.party(client, masking.session_of(header))
+        self._masking = masking.Masking(engine.masks, half, reply, engine.strategy, expected, round, self._opened)
+        return masking.keys_message(half, reply, round)
+
+    def _masked(self, kept: Masking, header: Mapping[str, Any]) -> bytes:
+        """Answer the later messages of a masked round."""
+        from fedunseen.engines.masked.primitives import MaskError
+
+        try:
+            answer = kept.answer(header)
+        except MaskError as error:
+            self.say(f"round {kept.round + 1}: {error}")
+            return failure(str(error))
+        if header["kind"] == "unmask":
+            self._masking = None
+            self.say(f"round {kept.round + 1}: part of a sum of {len(header['told']['there'])} parties")
+        return answer
 
     def _stop(self, header: Mapping[str, Any], model: Params) -> bytes:
         """End, with the merged model where it came along."""
