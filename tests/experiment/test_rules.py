@@ -110,6 +110,12 @@ READ = {
         "method.exclusive takes a client's own share out of the merged model exactly, which the rounding of "
         "privacy.aggregation = 'masked' does not allow: leave one of the two out",
     ),
+    "masks_and_growth": (
+        "digit-pairs",
+        {**LAST, **MASKED, "growth.name": "unknown"},
+        "privacy.aggregation = 'masked' is laid out once, for classes that do not change, and growth.name = 'unknown' "
+        "changes them: leave one of the two out",
+    ),
     "attack_and_screening_need_merging": (
         "digit-pairs",
         {**LAST, "attack.name": "sign-flip", "strategy.name": "centralised"},

@@ -250,6 +250,16 @@ def masks_and_exclusive_peers(c: Chosen) -> str | None:
     return None
 
 
+def masks_and_growth(c: Chosen) -> str | None:
+    """What is laid out for the classes of the first round does not fit those of the third."""
+    if c.masked and c.experiment.growth.name != "none":
+        return (
+            "privacy.aggregation = 'masked' is laid out once, for classes that do not change, and growth.name = "
+            f"{c.experiment.growth.name!r} changes them: leave one of the two out"
+        )
+    return None
+
+
 def attack_and_screening_need_merging(c: Chosen) -> str | None:
     """There is nobody to attack or to be attacked through where nothing is merged."""
     for section, name in c.named("attack", "screening"):
@@ -524,6 +534,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     masks_hide_clients_own_models,
     masks_add_sums_once,
     masks_and_exclusive_peers,
+    masks_and_growth,
     attack_and_screening_need_merging,
     attack_and_screening_need_labels,
     screening_needs_one_loss,

@@ -111,7 +111,7 @@ class Masks:
         if by == "samples" and weight > _SAMPLES:
             raise RangeError(f"it holds more samples than the {_SAMPLES:.0f} that masks can weight by")
         values: dict[str, Any] = {"weight": weight, "classes": reply.classes, "samples": reply.samples}
-        for name, value in reply.update.items():
+        for name, value in sorted(reply.update.items()):
             weighted = value.is_floating_point() and not strategy.adds
             if weighted and not bool((value.abs() <= self.range).all()):  # nor if one is not a number
                 raise RangeError(f"'update/{name}' holds a number beyond the range of the masks")
