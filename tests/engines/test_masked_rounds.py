@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
-from fedunseen.core.errors import FedUnseenError, QuorumError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
-from fedunseen.experiment import Experiment, run
+from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.experiment.forget import forget
 from fedunseen.experiment.party import PartyData
 
 NAMES = ("north", "south", "west", "east")
@@ -88,6 +89,12 @@ def test_sums_of_a_method_in_closed_form_add_up_to_the_same_model(method, tmp_pa
     kept = load_file(next(masked.path.glob("checkpoints/*.safetensors")))
     assert not [name for name in kept if "client/0/" in name]  # nobody's own sums are kept
     assert [name for name in kept if "client/-1/" in name]  # those of everybody are
+    with pytest.raises(ExperimentError) as told:
+        forget(load_run(masked.path), "1", tmp_path / "left")
+    assert str(told.value) == (
+        "privacy.aggregation = 'masked' has hidden each party's sums from the server, so that none can be taken out: "
+        "run it again without the party"
+    )
 
 
 def test_a_number_beyond_the_range_ends_a_simulation(tmp_path):

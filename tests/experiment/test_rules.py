@@ -116,6 +116,12 @@ READ = {
         "privacy.aggregation = 'masked' is laid out once, for classes that do not change, and growth.name = 'unknown' "
         "changes them: leave one of the two out",
     ),
+    "masks_and_compression": (
+        "digit-pairs",
+        {**MASKED, "compression.name": "top-k"},
+        "compression.name = 'top-k' makes updates smaller, which privacy.aggregation = 'masked' turns into words that "
+        "look like noise: leave one of the two out",
+    ),
     "attack_and_screening_need_merging": (
         "digit-pairs",
         {**LAST, "attack.name": "sign-flip", "strategy.name": "centralised"},

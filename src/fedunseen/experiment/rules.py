@@ -260,6 +260,17 @@ def masks_and_growth(c: Chosen) -> str | None:
     return None
 
 
+def masks_and_compression(c: Chosen) -> str | None:
+    """Words under masks are as many as numbers, and look like noise."""
+    for _, name in c.named("compression"):
+        if c.masked:
+            return (
+                f"compression.name = {name!r} makes updates smaller, which privacy.aggregation = 'masked' turns into "
+                "words that look like noise: leave one of the two out"
+            )
+    return None
+
+
 def attack_and_screening_need_merging(c: Chosen) -> str | None:
     """There is nobody to attack or to be attacked through where nothing is merged."""
     for section, name in c.named("attack", "screening"):
@@ -535,6 +546,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     masks_add_sums_once,
     masks_and_exclusive_peers,
     masks_and_growth,
+    masks_and_compression,
     attack_and_screening_need_merging,
     attack_and_screening_need_labels,
     screening_needs_one_loss,
