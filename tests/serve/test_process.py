@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started):
 
 def test_with_a_certificate_it_speaks_tls(started, tmp_path):
     pytest.importorskip("cryptography")
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, timedelta
 
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -149,3 +150,14 @@ def test_off_loopback_without_a_token_the_exit_code_is_2():
     done = subprocess.run(line, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: --host 0.0.0.0 lets other machines in: give --token-file FILE with a token for them\n"
+
+
+def test_with_json_every_line_is_an_object_with_date_zone_and_level(started):
+    process, port = started("--log-format", "json")
+    assert ask(port)[0] == 200
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert [line["level"] for line in lines] == ["info", "info"]
+    assert [line["message"].split()[0] for line in lines] == ["serving", "stopped"]
+    assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)

@@ -71,9 +71,11 @@ def heard(hear: Hearer) -> Iterator[None]:
 
 
 @contextmanager
-def logged(folder: Path | None = None, *more: logging.Handler) -> Iterator[None]:
-    """Write what the federation logs to standard error, to ``federation.log`` in a folder, and where more is heard."""
-    log = logging.getLogger("fedunseen.federation")
+def logged(
+    folder: Path | None = None, *more: logging.Handler, name: str = "fedunseen.federation", least: int = logging.INFO
+) -> Iterator[None]:
+    """Write what a logger hears to standard error, to ``federation.log`` in a folder, and where more is heard."""
+    log = logging.getLogger(name)
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(_Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     handlers: list[logging.Handler] = [shown, *more]
@@ -82,7 +84,8 @@ def logged(folder: Path | None = None, *more: logging.Handler) -> Iterator[None]
         kept = logging.FileHandler(folder / "federation.log", encoding="utf-8")
         kept.setFormatter(_Machines() if is_json() else _Dated())
         handlers.append(kept)
-    before, log.level = log.level, logging.INFO
+    before = log.level
+    log.setLevel(least)
     for handler in handlers:
         log.addHandler(handler)
     try:
@@ -91,7 +94,7 @@ def logged(folder: Path | None = None, *more: logging.Handler) -> Iterator[None]
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
-        log.level = before
+        log.setLevel(before)
 
 
 class _Machines(logging.Formatter):
