@@ -29,7 +29,7 @@ TRAINED: dict[str, Any] = {
     "evaluation": QUIET,
 }
 CLOSED: dict[str, Any] = {**TRAINED, "method": {"name": "gaussian"}, "strategy": {"name": "fedavg", "rounds": 1}}
-ROUNDS = {"digit-pairs": 30, "AWA1_LAMPERT": 15, "CIFAR100_MBV2": 6}
+ROUNDS = {"digit-pairs": 8, "AWA1_LAMPERT": 8, "CIFAR100_MBV2": 3}
 FORMS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "none"},
     "8-bit": {"name": "8-bit"},
@@ -84,7 +84,7 @@ def main() -> None:
         "--root", default=Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "xlsa17", type=Path
     )
     parser.add_argument("--seeds", default=3, type=int)
-    parser.add_argument("--rounds", type=int, help="by default 30, or fewer on larger data")
+    parser.add_argument("--rounds", type=int, help="by default 8, and 3 on CIFAR100_MBV2")
     parser.add_argument("--smallest", action="store_true", help="two rounds of two forms: to see that it runs")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -92,7 +92,7 @@ def main() -> None:
     if asked.smallest:
         asked.datasets, asked.seeds, asked.rounds, forms = ["digit-pairs"], 1, 2, ["FedAvg", "1-bit"]
     for name in asked.datasets:
-        table(name, asked.root, asked.seeds, asked.rounds or ROUNDS.get(name, 15), forms)
+        table(name, asked.root, asked.seeds, asked.rounds or ROUNDS.get(name, 8), forms)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,22 @@ def test_mutated_bytes_of_arrays(tmp_path):
         assert isinstance(made, (str, np.ndarray))
 
 
+def test_a_member_of_an_archive_that_nobody_needs_is_not_read(tmp_path, make_folder):
+    """It says that it has 2 GiB, and its bytes are not what its checksum says: reading it would fail."""
+    make_folder(tmp_path)
+    path, whole = tmp_path / "features.npz", Folder.load(Folder.Settings(root=tmp_path), 0)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("unasked.npy", b"x" * 1000)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"x" * 1000) + 500] = 0
+    entry = content.rindex(b"unasked.npy") - 46  # in the central directory, with its size of 4 bytes at place 24
+    content[entry + 24 : entry + 28] = (2**31).to_bytes(4, "little")
+    path.write_bytes(content)
+    assert Folder.load(Folder.Settings(root=tmp_path), 0).fingerprint() == whole.fingerprint()
+    with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile):
+        archive.read("unasked.npy")
+
+
 def test_mutated_features_as_text(tmp_path):
     whole = "x,y,z\n1,2.5,-3\n4e-3,5,6\n"
     for number in range(150):

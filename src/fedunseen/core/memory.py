@@ -1,4 +1,4 @@
-"""Keep the allocator's pages: why a batched round is fast.
+"""Memory: a sentence where there is too little, and why a batched round is fast: the allocator's pages are kept.
 
 Parameters, gradients and momenta of a whole round are tens of megabytes. The C library returns blocks of that size
 to the system as soon as they are freed. Then every gradient of every step faults in fresh zeroed pages, which costs
@@ -12,9 +12,44 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["keep_pages"]
+import torch
+
+from fedunseen.core.errors import FedUnseenError
+
+__all__ = ["enough_memory", "keep_pages"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+
+
+@contextmanager
+def enough_memory(remedy: str) -> Iterator[None]:
+    """Turn an allocation that fails into one sentence.
+
+    Args:
+        remedy: what to make smaller.
+
+    Raises:
+        FedUnseenError: NumPy, PyTorch or Python could not have the memory that they asked for.
+
+    Example:
+        >>> with enough_memory("lower method.hidden"):
+        ...     raise MemoryError("Unable to allocate 16.0 GiB for an array")
+        Traceback (most recent call last):
+            ...
+        fedunseen.core.errors.FedUnseenError: this takes more memory than there is (Unable to allocate ...
+    """
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        what = str(error)
+    except RuntimeError as error:
+        what = str(error)
+        if "allocate memory" not in what:  # PyTorch's allocator for the CPU has no exception of its own
+            raise
+    else:
+        return
+    told = " ".join(what.split())[:120]
+    raise FedUnseenError(f"this takes more memory than there is{f' ({told})' if told else ''}: {remedy}")
 
 
 @contextmanager

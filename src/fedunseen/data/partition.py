@@ -47,7 +47,7 @@ class PartitionSettings(Settings):
     kind: Literal["iid", "dirichlet", "pccd", "user", "file"] = "pccd"
     """How the samples are dealt: every class evenly, every class by its own Dirichlet draw, each client classes of its
     own (partial class-conditional distribution), each client whole users, or as a file says."""
-    clients: int = Field(10, ge=1)
+    clients: int = Field(10, ge=1, le=1_000_000)
     """How many clients."""
     counts: Literal["even", "uneven", "dirichlet"] = "even"
     """pccd: how many classes each client holds."""

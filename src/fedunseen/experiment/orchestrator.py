@@ -23,7 +23,7 @@ import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
-from fedunseen.core.memory import keep_pages
+from fedunseen.core.memory import enough_memory, keep_pages
 from fedunseen.data import Benchmark, Partition, fit_semantics
 from fedunseen.data.partition import elsewhere
 from fedunseen.engines import Distributed, DistributedSettings
@@ -54,6 +54,7 @@ Present = Callable[[Sequence[Member]], None]
 """Hears who the clients are, once they are known."""
 
 
+@enough_memory("lower method.batch_size, the sizes of the model, or how much data is loaded")
 def run(
     experiment: Experiment,
     out: str | Path | None = None,

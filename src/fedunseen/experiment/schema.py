@@ -280,8 +280,7 @@ def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) 
         wanted_types = {wanted, *get_args(wanted)}
         if isinstance(value, bool) and wanted_types & {int, float} and bool not in wanted_types:
             raise ExperimentError(f"{section}.{key}: input should be a number, not {str(value).lower()}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ExperimentError(f"{section}.{key}: input should be a finite number, not {value}")
+        _check_numbers(f"{section}.{key}", value)
     try:
         return kind.model_validate(dict(content))
     except ValidationError as error:
@@ -301,6 +300,22 @@ def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) 
     message = problem["msg"][0].lower() + problem["msg"][1:]
     message = message.replace("a valid tuple", "a list in square brackets").replace("a valid dictionary", "a table")
     raise ExperimentError(f"{place}: {message}, not {problem['input']!r}")
+
+
+_LARGEST = 3.4e38  # in float32, which models are trained in
+_LONGEST = 2**63
+
+
+def _check_numbers(place: str, value: object) -> None:
+    """Refuse numbers that no arithmetic here can hold, also within lists and tables."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ExperimentError(f"{place}: input should be a finite number, not {value}")
+    if isinstance(value, float) and abs(value) > _LARGEST:
+        raise ExperimentError(f"{place}: input should be a number that float32 holds, at most 3.4e38, not {value:g}")
+    if isinstance(value, int) and abs(value) >= _LONGEST:
+        raise ExperimentError(f"{place}: input should be a whole number of 64 bits, below 2^63")
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_numbers(place, one)
 
 
 def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:

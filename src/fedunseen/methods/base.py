@@ -35,7 +35,7 @@ class MethodSettings(NamedSettings):
     """Momentum; its state starts anew each round."""
     weight_decay: float = Field(1e-5, ge=0)
     """Weight decay."""
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(64, ge=1, le=100_000)
     """Samples a step (B)."""
 
 

@@ -61,7 +61,7 @@ class GenerativeSettings(NamedSettings):
     """Factor on the attributes that generator and critic are given; the papers have none (1). By default such that a
     class's attributes are on average as long as the noise, sqrt(noise): shorter, they drown in it, and take many more
     rounds to be learnt."""
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(64, ge=1, le=100_000)
     """Samples a step (B)."""
     critic_steps: int = Field(5, ge=1)
     """Steps of the critic for each of the generator, on batches of their own."""
