@@ -237,6 +237,12 @@ READ = {
         "attack.name = 'sign-flip' forges updates as clients make them, and compression.name = '8-bit' changes them on "
         "their way: leave one of them out",
     ),
+    "own_models_need_a_merged_one": (
+        "digit-pairs-clswgan",
+        {"strategy.personal_epochs": 1},
+        "strategy.personal_epochs trains the merged model on at every client, but method.name = 'clswgan' would train "
+        "classifiers for each client: leave it out",
+    ),
     "exclusive_peers_need_plain_means": (
         "digits-maml",
         {"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},

@@ -141,7 +141,16 @@ def run(
                 task.rounds = rounds
             _connect(federation, met, directory)
             result = train(
-                federation, task, directory, rounds, choice, hear, observed=True, stop_after=stop_after, growth=growth
+                federation,
+                task,
+                directory,
+                rounds,
+                choice,
+                hear,
+                observed=True,
+                stop_after=stop_after,
+                personal_epochs=experiment.strategy.personal_epochs,
+                growth=growth,
             )
             if growth is not None:
                 federation, task, benchmark = growth.federation, growth.task, growth.federation.benchmark

@@ -316,6 +316,24 @@ def attacks_forge_whole_updates(c: Chosen) -> str | None:
     return None
 
 
+def own_models_need_a_merged_one(c: Chosen) -> str | None:
+    """A client's own model goes on from the merged one, where the client's samples are."""
+    e = c.experiment
+    if e.strategy.personal_epochs is None:
+        return None
+    reasons = {
+        f"strategy.name = {e.strategy.name!r} merges none": not c.merging,
+        f"method.name = {c.name!r} is solved from sums, not trained": not c.method.trained,
+        f"method.name = {c.name!r} would train classifiers for each client": c.method.generates,
+        f"{c.task.name} methods measure no client's own model": not c.task.personalises,
+        f"engine.name = {e.engine.name!r} has the clients' samples elsewhere": e.engine.name != "in-process",
+        f"attack.name = {e.attack.name!r} has clients that are not honest": e.attack.name != "none",
+        "[growth] changes who holds what from round to round": e.growth.name != "none",
+    }
+    wrong = next((reason for reason, there in reasons.items() if there), None)
+    return wrong and f"strategy.personal_epochs trains the merged model on at every client, but {wrong}: leave it out"
+
+
 def exclusive_peers_need_plain_means(c: Chosen) -> str | None:
     """A client finds the model of all others from the merged one only if that is a plain mean."""
     if not getattr(c.experiment.method, "exclusive", False):
@@ -562,6 +580,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     only_some_settings_are_chosen,
     compression_changes_what_arrives,
     attacks_forge_whole_updates,
+    own_models_need_a_merged_one,
     exclusive_peers_need_plain_means,
     sharing_needs_merging,
     growth_needs_descriptions_as_rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,8 +12,9 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.engines import Distributed, RoundResult
-from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole
+from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.federation.federation import Federation, State
+from fedunseen.federation.personal import personal_models
 
 __all__ = ["Choice", "Growth", "Judge", "Progress", "stalled", "train"]
 
@@ -47,6 +48,9 @@ class Judge(Protocol):
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
         """Return a key that sorts rounds: higher is better."""
 
+    def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure the clients' own models, beside the merged one, with what the chosen round's line says."""
+
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
 
@@ -75,6 +79,7 @@ def train(
     observed: bool = False,
     stop_after: int | None = None,
     growth: Growth | None = None,
+    personal_epochs: int | None = None,
 ) -> dict[str, Any]:
     """Run the rounds, from the newest checkpoint on, and return the final numbers.
 
@@ -89,6 +94,7 @@ def train(
         observed: let the judge write what only exists during a round, for the report.
         stop_after: end after so many rounds in a row without gain; None: run all of them.
         growth: how the class space grows; it then says which federation and judge each round has.
+        personal_epochs: let every client train the model that is reported for so many epochs on, and measure it then.
 
     Raises:
         FedUnseenError: training diverged, or the checkpoint is of another model.
@@ -141,11 +147,17 @@ def train(
     selected = choice.round
     if selected is None:  # the last of equally good rounds, which is trained most
         selected = 1 + max(range(len(lines)), key=lambda i: (*judge.merit(lines[i]), i))
+    own = {}
+    if personal_epochs is not None:
+        merged = load_params(directory.model_path, federation.device)
+        models = personal_models(federation, {n: merged[n] for n in order if n in merged}, state, personal_epochs)
+        own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, models, lines[selected - 1])}}
     why = {"round": len(lines), "of": rounds, "why": f"no gain on validation classes in {stop_after} rounds"}
     return {
         **judge.numbers(lines, selected, directory.model_path),
         **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
         **_traffic(federation, lines),
+        **own,
         "rounds": len(lines),
         "selected_round": selected,
         **({"stopped": why} if len(lines) < rounds else {}),

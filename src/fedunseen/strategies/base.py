@@ -36,6 +36,9 @@ class StrategySettings(NamedSettings):
     run on validation classes stops so, and the run that is reported ends with the round that it has chosen."""
     local_epochs: int = Field(2, ge=1, le=10_000)
     """Passes over a client's data in a round, E."""
+    personal_epochs: int | None = Field(None, ge=1, le=10_000)
+    """After the last round every client trains the merged model for so many epochs more on its own samples, and keeps
+    what it gets: the result says for each client what that changes. By default nobody does."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the present clients that take part in a round, drawn anew each round; at least one does."""
     weights: Literal["classes", "samples", "uniform"] = "classes"

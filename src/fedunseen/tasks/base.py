@@ -7,7 +7,7 @@ file and one line in ``tasks/__init__.py``, or an entry point ``fedunseen.tasks`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -196,6 +196,7 @@ class Task(ABC):
         also_averaged: patterns of other numbers of ``result.json`` that several seeds average.
         needs_descriptions: whether classes must have attributes.
         chooses_settings: whether ``evaluation.choose`` can be used.
+        personalises: whether clients' own models can be measured beside the merged one (``strategy.personal_epochs``).
         attackable: whether ``[attack]`` and ``[screening]`` can be used, which need a label for each sample.
     """
 
@@ -205,6 +206,7 @@ class Task(ABC):
     needs_descriptions: ClassVar[bool] = True
     chooses_settings: ClassVar[bool] = True
     attackable: ClassVar[bool] = True
+    personalises: ClassVar[bool] = False
 
     def __init__(
         self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings, rounds: int
@@ -274,6 +276,10 @@ class Task(ABC):
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
         """Return a key that sorts rounds: higher is better."""
         return self.order(line, self.evaluation, type(self.federation.method))
+
+    def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure the clients' own models beside the merged one: only for a task that ``personalises``."""
+        return {}
 
     @abstractmethod
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:

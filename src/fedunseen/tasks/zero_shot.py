@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Candidates, Method
-from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies
+from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks.base import (
     Classes,
     EvaluationSettings,
@@ -38,6 +38,7 @@ from fedunseen.tasks.zero_shot_summary import observe_round, summary_tensors
 
 __all__ = ["ZeroShot", "added_classes", "candidates", "grown", "ranked"]
 
+_MEASURED = 50  # clients' own models
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
@@ -48,6 +49,7 @@ class ZeroShot(Task):
     accuracies = ZERO_SHOT
     generalised: ClassVar[tuple[str, ...]] = accuracies[1:]  # those that calibration changes
     also_averaged = ("uncalibrated_*", "backdoor*")
+    personalises = True
 
     @classmethod
     def chooses_apart(cls, evaluation: EvaluationSettings) -> bool:
@@ -112,6 +114,36 @@ class ZeroShot(Task):
         """Write similarities after some rounds, the theory's measurements of the kept one, and what an attack does."""
         observe_round(self.federation, self.evaluation, self.rounds, path, round, result, kept)
         observe_threats(self.federation, self.rounds, path, round, result.params)
+
+    def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes.
+
+        Returns:
+            ``clients``, who is measured; for ``merged`` and for ``own`` models lists in that order: the accuracies of a
+            run, and ``held``, the mean accuracy in percent over the classes that the client holds, among all classes.
+        """
+        federation, factor = self.federation, line["calibration_factor"]
+        labels = federation.benchmark.labels
+        holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
+        measured = set(holding[:: -(-len(holding) // _MEASURED)])
+        found: dict[str, Any] = {"clients": [], "merged": {}, "own": {}}
+        plain = federation.answers(merged)
+
+        def note(kind: str, answers: Answers, classes: NDArray[np.int64]) -> None:
+            numbers = asdict(accuracies(answers, factor))
+            right = per_class(answers.labels, answers.generalised(factor), classes)
+            tested = right[~np.isnan(right)]
+            numbers["held"] = float(tested.mean()) if len(tested) else None
+            for name in (*self.accuracies, "held"):
+                found[kind].setdefault(name, []).append(numbers[name])
+
+        for client, model in models:
+            if client in measured:
+                classes = np.unique(labels[federation.partition.clients[client]])
+                found["clients"].append(client)
+                note("merged", plain, classes)
+                note("own", federation.answers(model), classes)
+        return found
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Return the accuracies of the chosen round, calibrated and not, and what threats did."""

@@ -16,6 +16,7 @@ from fedunseen.report.classes import CLASSES
 from fedunseen.report.holdings import MAP, PARTIES, holdings
 from fedunseen.report.learning import LEARNING, SEEDS
 from fedunseen.report.merging import MERGING
+from fedunseen.report.own_models import OWN_MODELS
 from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names, rounds_tried, stopped
 from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
 from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
@@ -218,6 +219,7 @@ SECTIONS = (
     SEEDS,
     Section(IMAGES, _images),
     LEARNING,
+    OWN_MODELS,
     PARTIES,
     Section(HOLDINGS, _holdings),
     CLASSES,
