@@ -150,8 +150,8 @@ def train(
     own = {}
     if personal_epochs is not None:
         merged = load_params(directory.model_path, federation.device)
-        models = personal_models(federation, {n: merged[n] for n in order if n in merged}, state, personal_epochs)
-        own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, models, lines[selected - 1])}}
+        owned = personal_models(federation, {n: merged[n] for n in order if n in merged}, state, personal_epochs)
+        own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, owned, lines[selected - 1])}}
     why = {"round": len(lines), "of": rounds, "why": f"no gain on validation classes in {stop_after} rounds"}
     return {
         **judge.numbers(lines, selected, directory.model_path),
