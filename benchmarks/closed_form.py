@@ -2,6 +2,8 @@
 
     python benchmarks/closed_form.py reach --root FOLDER_WITH_XLSA17     # three seeds, other class splits
     python benchmarks/closed_form.py examples --root FOLDER_WITH_XLSA17  # 0 to 20 examples of each unseen class
+    python benchmarks/closed_form.py start --root FOLDER_WITH_XLSA17     # FedAvg that begins with the closed form
+    python benchmarks/closed_form.py turns --root FOLDER_WITH_XLSA17     # calibration with few validation classes
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
     python benchmarks/closed_form.py sizes --smallest                    # the same in seconds, to see that it works
 
@@ -30,12 +32,13 @@ from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation import answer
+from fedunseen.experiment.turns import turns as class_turns
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
 from fedunseen.methods.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.ridge import Ridge, RidgeSettings
 from fedunseen.methods.sums import statistics
-from fedunseen.metrics import accuracies
+from fedunseen.metrics import Answers, accuracies, best_factor
 
 SETS = ("AWA1_LAMPERT", "CIFAR100_MBV2")
 # FC100's novel classes (Oreshkin et al. 2018): four superclasses of CIFAR-100
@@ -143,6 +146,105 @@ def unit(features: NDArray[Any], train: NDArray[np.int64]) -> NDArray[np.float32
     """Return features less their mean over training samples, of unit length."""
     apart = features.astype(np.float32) - features[train].astype(np.float32).mean(0)
     return apart / np.maximum(np.linalg.norm(apart, axis=1, keepdims=True), 1e-12)
+
+
+ROUNDS = {"AWA1_LAMPERT": 40, "CIFAR100_MBV2": 8}
+
+
+def trained(root: Path, dataset: str, rounds: int, **method: Any) -> Experiment:
+    """Return FedAvg (Eq. 3 alone) on a data set, ten clients (pccd), with other settings of the method."""
+    tree: dict[str, Any] = {
+        "data": {"name": "xlsa17", "root": str(root), "dataset": dataset},
+        "partition": {"kind": "pccd", "clients": 10},
+        "method": {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, **method},
+        "strategy": {"name": "fedavg", "rounds": rounds},
+        "evaluation": {"embedding": False, "theory": False, "clients": False},
+    }
+    tree["data"] |= {"features": ["centre", "l2"], "semantics": ["centre", "l2"]}
+    return Experiment.from_dict(tree, name=f"{dataset} trained")
+
+
+def start(root: Path, rounds: int, seeds: int) -> None:
+    """Print what FedAvg makes of the closed form that it begins with, round and factor from validation classes."""
+    print("| data | lr | the closed form: ZSL | after FedAvg: ZSL | H | rounds, chosen of " + f"{rounds} |")
+    print("|---|---|--:|--:|--:|---|", flush=True)
+    for dataset in SETS:
+        for lr in ("auto", 0.01):
+            results = []
+            for seed in range(seeds):
+                experiment = trained(root, dataset, rounds, start="closed-form", lr=lr)
+                with tempfile.TemporaryDirectory() as folder:
+                    results.append(run(experiment.with_overrides({"run.seed": seed}), Path(folder) / "run").result)
+            cells = [[one["start"]["zsl"] for one in results]]
+            cells += [[one[name] for one in results] for name in ("zsl", "gzsl_harmonic")]
+            parts = [f"{np.mean(some):.1f} ± {np.std(some, ddof=min(1, seeds - 1)):.1f}" for some in cells]
+            chosen = ", ".join(str(one["selected_round"]) for one in results)
+            print(f"| {dataset} | {lr} | {' | '.join(parts)} | {chosen} |", flush=True)
+
+
+def few(whole: Benchmark, seen: int, unseen: int, draw: int) -> Benchmark:
+    """Return 40 samples of some classes, 32 of a seen one to train on; a fifth of the seen classes are to validate."""
+    rng = np.random.default_rng(draw)
+    chosen = rng.permutation(np.concatenate([whole.space.seen, whole.space.unseen]))[: seen + unseen]
+    rows = [rng.permutation(np.flatnonzero(whole.labels == c))[:40] for c in chosen]
+    return replace(
+        whole,
+        space=replace(
+            whole.space,
+            seen=np.sort(chosen[:seen]),
+            validation=np.sort(chosen[: max(1, round(seen / 5))]),
+            unseen=np.sort(chosen[seen:]),
+        ),
+        train=np.sort(np.concatenate([some[:32] for some in rows[:seen]])),
+        test_seen=np.sort(np.concatenate([some[32:] for some in rows[:seen]])),
+        test_unseen=np.sort(np.concatenate(rows[seen:])),
+    )
+
+
+def answered(kind: type[ClosedForm], settings: Any, benchmark: Benchmark, classes: NDArray[np.float32]) -> Answers:
+    """Return the answers to test samples of a method that one place solves."""
+    inputs = torch.from_numpy(benchmark.features)
+    method = kind(settings, benchmark.space, torch.from_numpy(classes), Backbone((inputs.shape[1],)))
+    rows = torch.from_numpy(benchmark.train)
+    model = method.solve(method.statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows]))
+    test = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    return answer([method.scores(model, inputs[test], method.semantics)], benchmark.labels[test], benchmark.space)
+
+
+def by_turns(root: Path, draws: int) -> None:
+    """Print what the calibration factor of few validation classes gives, and that of all seen classes in turn."""
+    print(f"{draws} draws of seen and unseen classes of AWA1_LAMPERT, 40 samples each; H in percent\n")
+    print("| seen, unseen classes | method | few classes | lowest tenth | turns | lowest tenth | none | in hindsight |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    whole = load(root, "AWA1_LAMPERT")
+    classes = whole.space.semantics - whole.space.semantics.mean(0)
+    classes = (classes / np.linalg.norm(classes, axis=1, keepdims=True)).astype(np.float32)
+    shapes: list[tuple[int, int, type[ClosedForm], Any]] = [
+        (9, 3, Gaussian, GaussianSettings(shrinkage=0.3)),
+        (6, 2, Gaussian, GaussianSettings(shrinkage=0.3)),
+        (9, 3, Ridge, RidgeSettings()),
+    ]
+    for seen, unseen, kind, settings in shapes:
+        found: dict[str, list[float]] = {name: [] for name in ("one", "turns", "none", "best")}
+        for draw in range(draws):
+            benchmark = few(whole, seen, unseen, draw)
+            benchmark = replace(benchmark, features=unit(benchmark.features, benchmark.train))
+            test = answered(kind, settings, benchmark, classes)
+            some = [
+                answered(kind, settings, turn.for_selection(draw), classes) for turn in class_turns(benchmark, draw)
+            ]
+            factors = {
+                "one": best_factor(some[:1]),
+                "turns": best_factor(some),
+                "none": 0.0,
+                "best": best_factor([test]),
+            }
+            for name, factor in factors.items():
+                found[name].append(accuracies(test, factor).gzsl_harmonic)
+        mean = {name: f"{np.mean(values):.1f}" for name, values in found.items()}
+        low = {name: f"{np.quantile(values, 0.1):.1f}" for name, values in found.items()}
+        cells = [mean["one"], low["one"], mean["turns"], low["turns"], mean["none"], mean["best"]]
+        print(f"| {seen}, {unseen} | {kind.__name__} | {' | '.join(cells)} |", flush=True)
 
 
 def per_class(answers: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
@@ -314,9 +416,13 @@ def sizes(smallest: bool) -> None:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="sizes", choices=("reach", "examples", "sizes", "streamed"))
+    parser.add_argument(
+        "what", nargs="?", default="sizes", choices=("reach", "examples", "start", "turns", "sizes", "streamed")
+    )
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smallest", action="store_true")
     parser.add_argument("--shape", type=int, nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -327,6 +433,10 @@ def main() -> None:
         streamed(given.root, *given.shape)
     elif given.root is None:
         parser.error("--root: say where the xlsa17 data sets are")
+    elif given.what == "start":
+        start(given.root, given.rounds, given.seeds)
+    elif given.what == "turns":
+        by_turns(given.root, given.draws)
     else:
         reach(given.root) if given.what == "reach" else examples(given.root, given.draws)
 

@@ -31,6 +31,11 @@ READ = {
         {"method.name": "eszsl", "strategy.rounds": 3},
         "method.name = 'eszsl' is solved from sums",
     ),
+    "starting_needs_plain_sums": (
+        "digit-pairs",
+        {"method.start": "closed-form"},
+        "method.start = 'closed-form' is one linear model for all clients to begin with: leave method.hidden out",
+    ),
     "defence_and_privacy_need_merging": (
         "digit-pairs",
         {**LAST, "defence.name": "median", "strategy.name": "local"},
@@ -352,6 +357,11 @@ LATER = {
         built(made=method(trained=True), preset="digit-pairs-clswgan"),
         built(made=method(), preset="digit-pairs-clswgan"),
         "method.name = 'clswgan' learns from features that stay what they are, but encoder.name = 'none' is trained",
+    ),
+    "starting_needs_frozen_features": lambda: (
+        built(made=method(trained=True), method__hidden=[], method__start="closed-form"),
+        built(made=method(), method__hidden=[], method__start="closed-form"),
+        "method.start = 'closed-form' is a linear model of features that stay what they are, but encoder.name = 'none'",
     ),
     "clients_train_as_one_batch": lambda: (
         built(made=method(batched=False), engine__mode="batched"), built(made=method(), engine__mode="batched"),

@@ -37,10 +37,12 @@ from fedunseen.experiment.registry import carrier, find, task_of
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.turns import turns
 from fedunseen.experiment.weights import carry
 from fedunseen.federation import Federation
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.federation.rounds import Choice, Progress, train
+from fedunseen.metrics import best_factor
 from fedunseen.tasks import Task
 
 __all__ = ["Progress", "free_directory", "run", "unused"]
@@ -139,6 +141,7 @@ def run(
                 # No later round can be the one that is reported, and gains on test samples are nobody's business.
                 rounds, stop_after = choice.round, None
                 task.rounds = rounds
+            start = _begin(experiment, federation, benchmark, partition, directory, hear, met)
             _connect(federation, met, directory)
             result = train(
                 federation,
@@ -152,6 +155,7 @@ def run(
                 personal_epochs=experiment.strategy.personal_epochs,
                 growth=growth,
             )
+            result |= {"start": start} if start else {}
             if growth is not None:
                 federation, task, benchmark = growth.federation, growth.task, growth.federation.benchmark
             result |= {
@@ -206,6 +210,53 @@ def _connect(federation: Federation, met: Meeting | None, directory: RunDirector
     if met is not None and isinstance(federation.engine, Distributed):
         met.run = directory.identity()  # parties keep the states of each apart
         federation.engine.connect(met)
+
+
+def _begin(
+    experiment: Experiment,
+    federation: Federation,
+    benchmark: Benchmark,
+    partition: Partition,
+    parent: RunDirectory,
+    hear: Progress,
+    met: Meeting | None,
+    selection: bool = False,
+) -> dict[str, Any]:
+    """Let a federation begin with the closed form, where its method is to: parties send sums before they train.
+
+    Args:
+        experiment: the run's, or that of one which chooses for it.
+        federation: of that experiment, whose first parameters change.
+        benchmark: what it is measured on.
+        partition: who holds what of it.
+        parent: of the directory ``start``, where the closed form's run is kept.
+        hear: hears of the round.
+        met: the parties of a deployment.
+        selection: the benchmark is its version for selection.
+
+    Returns:
+        What the closed form reaches on the benchmark's test samples, and the bytes that a client sends for it.
+    """
+    if getattr(experiment.method, "start", "random") != "closed-form":
+        return {}
+    quiet = {"selection": "last", "clients": False, "theory": False, "embedding": False, "choose": {}}
+    strategy = {"strategy.name": "fedavg", "strategy.fraction": 1.0, "strategy.stop_after": None}
+    closed = experiment.with_overrides(
+        {"method.name": "gaussian", **strategy, **{f"evaluation.{key}": value for key, value in quiet.items()}}
+    )
+    directory = RunDirectory(parent.path / "start")
+    result = directory.result()
+    if result is None:
+        first, task = _made(closed, benchmark, partition, selection)
+        directory.create({**manifest(closed, benchmark.fingerprint(), benchmark), "stage": "start"})
+        _connect(first, met, directory)
+        result = train(first, task, directory, 1, Choice(1, 0.0), hear, "beginning with the closed form")
+        result |= {"selection": "last", "seed": closed.run.seed}
+        write_json(directory.result_path, result)
+    model = load_params(directory.model_path, federation.device)
+    bias = model["bias"] - model["weight"] @ model["centre"]
+    federation.first = federation.method.begin(federation.first, model["weight"], bias)
+    return {name: result[name] for name in (*task_of(experiment).accuracies, "bytes_up")}
 
 
 def _check_engine(experiment: Experiment, meeting: Meet | None) -> None:
@@ -309,7 +360,7 @@ def _select(
         hear: hears of every round.
         met: the parties of a deployment.
     """
-    partition = partition.restricted_to(benchmark.train)
+    everyone, partition = partition, partition.restricted_to(benchmark.train)
     grid = experiment.evaluation.choose
     candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     results: list[dict[str, Any]] = []
@@ -327,6 +378,7 @@ def _select(
             federation, task = _made(candidate, benchmark, partition, selection=True)
             directory.create({**manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             choice = task.choice(candidate.evaluation, method, candidate.strategy.rounds, selecting=True)
+            _begin(candidate, federation, benchmark, partition, directory, hear, met, selection=True)
             _connect(federation, met, directory)
             own = candidate.strategy
             result = train(federation, task, directory, own.rounds, choice, hear, stage, stop_after=own.stop_after)
@@ -345,12 +397,38 @@ def _select(
         **{name: result[name] for name in ("rounds", "stopped") if name in result},
         "validation": {name: result[name] for name in names},
     }
+    turned = _factor_of_turns(settled(experiment.with_overrides(candidates[best]), whole), whole, everyone)
+    if turned is not None:
+        found |= {"factor": turned[0], "turns": turned[1]}
     if len(candidates) > 1:
         found["tried"] = [
             {"settings": settings, **{name: one[name] for name in names}}
             for settings, one in zip(candidates, results, strict=True)
         ]
-    return Choice(result["selected_round"], result["calibration_factor"]), found
+    return Choice(result["selected_round"], found["factor"]), found
+
+
+def _factor_of_turns(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> tuple[float, int] | None:
+    """Return the calibration factor from all seen classes taking turns, and how many turns there were.
+
+    None where the validation classes are enough, nothing is calibrated, or the method takes time or parties elsewhere.
+    """
+    method, own = find("method", experiment.method.name), experiment.evaluation
+    calibrates = own.calibration == "stacking" and own.factor is None and method.zero_shot
+    quick = not method.trained and experiment.engine.name == "in-process" and experiment.strategy.rounds == 1
+    some = turns(benchmark, experiment.run.seed) if calibrates and quick else []
+    if len(some) < 2:
+        return None
+    answered = []
+    for turn in some:
+        selection = turn.for_selection(experiment.run.seed)
+        try:
+            federation, _ = _made(experiment, selection, partition.restricted_to(selection.train), selection=True)
+        except FedUnseenError:  # somebody would be left without classes: the others' turns have to do
+            continue
+        state, _ = federation.round(federation.start())
+        answered.append([federation.answers(model) for model in federation.models(state)])
+    return best_factor([one for many in answered for one in many]), len(answered)
 
 
 def _rivals(

@@ -119,6 +119,23 @@ def sums_are_sent_once(c: Chosen) -> str | None:
     return None
 
 
+def starting_needs_plain_sums(c: Chosen) -> str | None:
+    """Sums are sent as they are, and added; what follows is one linear model for everybody."""
+    if getattr(c.experiment.method, "start", "random") != "closed-form":
+        return None
+    for section, name in c.named("attack", "screening", "defence", "privacy", "growth"):
+        return (
+            f"method.start = 'closed-form' lets clients send sums before they train, which {section}.name = {name!r} "
+            "does not know: leave one of the two out"
+        )
+    kept = ["method.hidden"] if getattr(c.experiment.method, "hidden", ()) else []
+    kept += ["strategy.shared"] if tuple(c.experiment.strategy.shared) != ("*",) else []
+    if kept or not c.strategy.merges:
+        what = " and ".join(kept) or f"strategy.name = {c.experiment.strategy.name!r}, which merges nothing,"
+        return f"method.start = 'closed-form' is one linear model for all clients to begin with: leave {what} out"
+    return None
+
+
 def defence_and_privacy_need_merging(c: Chosen) -> str | None:
     """A defence, private merging and compression work on what is merged."""
     for section, choice in c.named("defence", "privacy", "compression"):
@@ -551,6 +568,7 @@ def growth_knows_its_engine(c: Chosen) -> str | None:
 READING: Sequence[Callable[[Chosen], str | None]] = (
     sums_are_no_updates,
     sums_are_sent_once,
+    starting_needs_plain_sums,
     defence_and_privacy_need_merging,
     defence_needs_bounded_merging,
     privacy_needs_a_mean,
@@ -769,6 +787,17 @@ def frozen_features_stay(b: Built) -> str | None:
     return None
 
 
+def starting_needs_frozen_features(b: Built) -> str | None:
+    """What sums are over must not change."""
+    begins = getattr(b.experiment.method, "start", "random") == "closed-form"
+    if begins and b.made is not None and b.made.backbone.trained:
+        return (
+            "method.start = 'closed-form' is a linear model of features that stay what they are, but encoder.name = "
+            f"{b.experiment.encoder.name!r} is trained: name a frozen one, for example tflite"
+        )
+    return None
+
+
 def clients_train_as_one_batch(b: Built) -> str | None:
     """Losses that are not pure cannot be mapped over clients."""
     engine = b.experiment.engine
@@ -885,6 +914,7 @@ BUILDING: Sequence[Callable[[Built], str | None]] = (
     scaling_is_of_vectors,
     maps_come_from_an_encoder,
     frozen_features_stay,
+    starting_needs_frozen_features,
     clients_train_as_one_batch,
     steps_can_be_counted,
     scoring_has_what_it_needs,

@@ -270,6 +270,18 @@ class Method:
         """
         raise TypeError(f"{type(self).__name__} has no learning rate that follows from its inputs")
 
+    def begin(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
+        """Return drawn parameters with a linear model in their place: scores x weight^T + bias, but for one constant.
+
+        Only for a method with the setting ``start``.
+
+        Args:
+            params: before round 0.
+            weight: (C, d) for all classes of the space.
+            bias: (C,).
+        """
+        raise TypeError(f"{type(self).__name__} cannot begin with a linear model")
+
     def settle(self, params: Params, inputs: Tensor) -> None:
         """Put in place what the settings leave to the data: the learning rate (:meth:`rate`)."""
         if getattr(self.settings, "lr", 0.0) is None:

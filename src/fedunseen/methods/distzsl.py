@@ -38,6 +38,8 @@ class DistZSLSettings(MethodSettings):
     of 10 bears little more."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of trained layers on top of the backbone; empty: none."""
+    start: Literal["random", "closed-form"] = "random"
+    """How g begins: at random, or as the model that `gaussian` solves from sums, which parties send before round 1."""
     sce: float = Field(1.0, ge=0)
     """Weight of the semantic cross-entropy, DistZSL Eq. 3."""
     kl: float = Field(10.0, ge=0)

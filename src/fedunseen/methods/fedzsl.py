@@ -42,6 +42,8 @@ class FedZSLSettings(MethodSettings):
     features and semantics and the weights of the losses; for a trained encoder 0.01 at most."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the trained network f on top of the inputs; empty: frozen features."""
+    start: Literal["random", "closed-form"] = "random"
+    """How g begins: at random, or as the model that `gaussian` solves from sums, which parties send before round 1."""
     sce: float = Field(1.0, ge=0)
     """Weight of the semantic cross-entropy, FedZSL Eq. 3."""
     kl: float = Field(3.0, ge=0)
@@ -89,6 +91,20 @@ class FedZSL(Method):
         if self.config.consistency:
             params |= linear_layer("h", attributes, widths[-1], rng)
         return params
+
+    def begin(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
+        """Put the linear g in place that scores the classes that take part as closely as attributes allow.
+
+        With at least as many independent attributes as classes it scores them exactly so. What all classes have in
+        common changes no answer and no softmax, so it is left out.
+        """
+        part = torch.from_numpy(np.union1d(self.space.seen, self.space.unseen))
+        s = self.semantics.double().cpu()[part]
+        wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part] / self.config.scale
+        # attributes that hardly differ between classes are not blown up
+        found = torch.linalg.pinv(s - s.mean(0), rtol=1e-4) @ (wanted - wanted.mean(0))
+        like = params["g.weight"]
+        return params | {"g.weight": found[:, :-1].to(like).contiguous(), "g.bias": found[:, -1].to(like).contiguous()}
 
     def phases(self) -> Sequence[Phase]:
         """One phase: all parameters, FedZSL Eq. 8."""

@@ -1,0 +1,132 @@
+"""A trained method that begins with the closed form: the parties' sums come first, on every engine."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen import Experiment, run
+from fedunseen.core.errors import ExperimentError
+
+SEEN, UNSEEN, ATTRIBUTES = 10, 3, 16
+STILL = {"method.lr": 1e-12, "method.weight_decay": 0.0}  # a step that changes nothing
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """More attributes than classes, so that a linear g can score the classes as any linear model does."""
+    folder, rng = tmp_path_factory.mktemp("start"), np.random.default_rng(2)
+    s = rng.random((SEEN + UNSEEN, ATTRIBUTES))
+    labels = np.repeat(np.arange(SEEN + UNSEEN), 20)
+    rows = s[labels] @ rng.normal(size=(ATTRIBUTES, 30)) + 0.8 * rng.normal(size=(len(labels), 30))
+    split = np.where((labels < SEEN) & (np.arange(len(labels)) % 4 > 0), "train", "test")
+    np.savez(folder / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
+    lines = ["name,split," + ",".join(f"a{i}" for i in range(ATTRIBUTES))]
+    for c, row in enumerate(s):
+        kind = "unseen" if c >= SEEN else "validation" if c >= SEEN - 2 else "seen"
+        lines.append(f"c{c},{kind},{','.join(map(str, row))}")
+    (folder / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    return {
+        "data": {"name": "folder", "root": str(folder)},
+        "partition": {"kind": "pccd", "clients": 3},
+        "method": {"name": "fedzsl", "start": "closed-form"},
+        "strategy": {"name": "fedavg", "rounds": 2, "local_epochs": 1},
+        "evaluation": {"selection": "last", "embedding": False, "theory": False, "clients": False},
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "strategy"), [("fedzsl", "fedavg"), ("distzsl", "scaffold"), ("fedzsl", "centralised")]
+)
+def test_it_scores_as_the_closed_form_does_before_it_trains(method, strategy, tree, tmp_path):
+    change = {"method.name": method, "strategy.name": strategy, **STILL}
+    change |= {"method.decorrelation": 0.0} if method == "distzsl" else {}
+    trained = run(Experiment.from_dict(tree, change), tmp_path / "trained")
+    closed = run(
+        Experiment.from_dict(tree, {"method.name": "gaussian", "data.features": ["centre", "l2"]}), tmp_path / "closed"
+    )
+    rows = torch.from_numpy(trained.scaler(np.load(f"{tree['data']['root']}/features.npz")["features"]))
+    one = trained.method.scores(trained.params, rows, trained.method.semantics)
+    two = closed.method.scores(closed.params, rows, closed.method.semantics).float()
+    apart = (one - one.mean(1, keepdim=True)) - (two - two.mean(1, keepdim=True))
+    assert apart.abs().max() < 1e-3 * two.std()
+    assert trained.result["start"]["zsl"] == closed.result["zsl"] == trained.result["zsl"]
+    assert trained.result["start"]["bytes_up"] == closed.result["bytes_up"] > 0
+
+
+def test_it_trains_on_from_there(tree, tmp_path):
+    started = run(Experiment.from_dict(tree), tmp_path / "started")
+    drawn = run(Experiment.from_dict(tree, {"method.start": "random"}), tmp_path / "drawn")
+    still = run(Experiment.from_dict(tree, STILL), tmp_path / "still")
+    assert started.metrics[0]["losses"]["sce"] < drawn.metrics[0]["losses"]["sce"]
+    assert not torch.equal(started.params["g.weight"], still.params["g.weight"])
+    assert "start" not in drawn.result
+
+
+def test_the_run_that_chooses_begins_without_the_validation_classes(tree, tmp_path):
+    experiment = Experiment.from_dict(tree, {"evaluation.selection": "validation"})
+    done = run(experiment, tmp_path / "run")
+    count = load_file(done.path / "selection" / "start" / "model.safetensors")["count"]
+    assert (count > 0).tolist() == [True] * (SEEN - 2) + [False] * (2 + UNSEEN)
+    assert (load_file(done.path / "start" / "model.safetensors")["count"] > 0).sum() == SEEN
+
+
+def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch):
+    experiment = Experiment.from_dict(tree)
+    whole = run(experiment, tmp_path / "whole")
+
+    class Cut(Exception):
+        pass
+
+    def stop(stage, round, rounds, line):
+        if stage == "training" and round == 1:
+            raise Cut
+
+    with pytest.raises(Cut):
+        run(experiment, tmp_path / "cut", progress=stop)
+    monkeypatch.setattr("fedunseen.methods.gaussian.Gaussian.statistics", None)
+    again = run(experiment, tmp_path / "cut", resume=True)
+    for name, value in whole.params.items():
+        assert torch.equal(value, again.params[name])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="no flwr")
+def test_parties_elsewhere_send_their_sums_too(tree, tmp_path):
+    here = run(Experiment.from_dict(tree, {"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    away = run(Experiment.from_dict(tree, {"engine.name": "flower", "engine.processes": 2}), tmp_path / "away")
+    assert away.result["start"] == here.result["start"]
+    for name, value in here.params.items():
+        assert torch.allclose(value, away.params[name], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"method.hidden": [8]},
+            "method.start = 'closed-form' is one linear model for all clients to begin with: leave method.hidden out",
+        ),
+        (
+            {"strategy.shared": ["g.*"]},
+            "method.start = 'closed-form' is one linear model for all clients to begin with: leave strategy.shared out",
+        ),
+        (
+            {"strategy.name": "local"},
+            "method.start = 'closed-form' is one linear model for all clients to begin with: leave strategy.name = "
+            "'local', which merges nothing, out",
+        ),
+        (
+            {"defence.name": "median"},
+            "method.start = 'closed-form' lets clients send sums before they train, which defence.name = 'median' does "
+            "not know: leave one of the two out",
+        ),
+    ],
+)
+def test_what_a_start_does_not_go_with_is_refused(change, message, tree):
+    with pytest.raises(ExperimentError) as error:
+        Experiment.from_dict(tree, change)
+    assert str(error.value) == message

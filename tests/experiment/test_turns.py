@@ -1,0 +1,84 @@
+"""Few validation classes: all seen classes take turns, so that no two of them decide the calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.experiment.assemble import load_data, settled
+from fedunseen.experiment.turns import turns
+from fedunseen.metrics import accuracies, best_factor
+
+SEEN = 9
+
+
+@pytest.fixture
+def tree(tmp_path):
+    rng = np.random.default_rng(5)
+    s = rng.random((SEEN + 3, 6))
+    labels = np.repeat(np.arange(SEEN + 3), 16)
+    rows = s[labels] @ rng.normal(size=(6, 24)) + 0.4 * rng.normal(size=(len(labels), 24))
+    split = np.where((labels < SEEN) & (np.arange(len(labels)) % 4 > 0), "train", "test")
+    np.savez(tmp_path / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
+    lines = ["name,split,a,b,c,d,e,f"]
+    for c, row in enumerate(s):
+        lines.append(f"c{c},{'seen' if c < SEEN else 'unseen'},{','.join(map(str, row))}")
+    (tmp_path / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    return {
+        "data": {"name": "folder", "root": str(tmp_path)},
+        "partition": {"kind": "iid", "clients": 2},
+        "method": {"name": "gaussian", "shrinkage": 0.3},
+        "evaluation": {"embedding": False},
+    }
+
+
+def test_every_seen_class_has_one_turn(tree):
+    experiment = Experiment.from_dict(tree)
+    benchmark = load_data(experiment, 0)
+    some = turns(benchmark, 0)
+    assert some[0] is benchmark
+    everyone = np.concatenate([one.space.validation for one in some])
+    assert sorted(everyone) == list(range(SEEN))
+    assert {len(one.space.validation) for one in some} <= {2, 3}
+
+
+def test_enough_validation_classes_have_one_turn():
+    experiment = Experiment.load("digit-pairs-gaussian")
+    benchmark = load_data(experiment, 0)
+    assert turns(benchmark, 0) == [benchmark]
+
+
+def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
+    """Against a run of its own for each turn, which chooses nothing else."""
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    chosen = done.result["chosen_on_validation"]
+    assert chosen["turns"] == len(turns(load_data(done.experiment, 0), 0)) == 4
+    assert done.result["calibration_factor"] == chosen["factor"]
+    from fedunseen.experiment.assemble import assemble, partition_of
+
+    experiment = settled(Experiment.from_dict(tree), load_data(done.experiment, 0))
+    benchmark = load_data(experiment, 0)
+    partition, answers = partition_of(experiment, benchmark, 0), []
+    for turn in turns(benchmark, 0):
+        selection = turn.for_selection(0)
+        federation = assemble(experiment, selection, partition.restricted_to(selection.train), selection=True)
+        state, _ = federation.round(federation.start())
+        answers.append(federation.answers(federation.complete(state.params)))
+    tried = np.linspace(-20, 20, 801)
+    harmonic = [np.mean([accuracies(one, factor).gzsl_harmonic for one in answers]) for factor in tried]
+    own = np.mean([accuracies(one, chosen["factor"]).gzsl_harmonic for one in answers])
+    assert own >= max(harmonic) - 1e-9
+    assert chosen["factor"] != best_factor(answers[:1])
+
+
+@pytest.mark.parametrize("change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}])
+def test_nothing_turns_where_nothing_is_chosen(change, tree, tmp_path):
+    done = run(Experiment.from_dict(tree, change), tmp_path / "run")
+    assert "turns" not in done.result["chosen_on_validation"]
+
+
+def test_a_trained_method_has_one_turn(tree, tmp_path):
+    change = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds": 1}
+    done = run(Experiment.from_dict(tree, change), tmp_path / "run")
+    assert "turns" not in done.result["chosen_on_validation"]
