@@ -134,13 +134,13 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
     splits = cub.parent / "split" / "att_splits.mat"
     code, told = check(cub, "--set", f"data.splits={splits}")
     assert code == 0
-    assert told.pop("snippet").startswith(f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"\nsize = 64\n')
+    assert told.pop("snippet").startswith(f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"\n')
     assert told == {
         "benchmark": "cub", "root": str(cub), "missing": [], "problems": [], "part": False, "kind": "images",
         "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312,
         "groups": 28, "grouped": 312,
-        "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 64 * 64, "cache": str(own_cache),
-        "constant": 0, "smallest": 5, "untrained": [],
+        "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 224 * 224, "cache": str(own_cache),
+        "centred": True, "constant": 0, "smallest": 5, "untrained": [],
     }  # fmt: skip
     done = command("data", "check", cub, "--set", f"data.splits={splits}")
     assert done.out.splitlines()[:6] == [
@@ -295,7 +295,7 @@ def test_too_little_for_a_run_is_enough_for_a_party(check, command, tmp_path):
         "a part, too little for a run of its own: no sample to train on of ox; no test sample of a seen class; no "
         "sample of an unseen class",
         "ready for one party of a federation (fedunseen join --data) or its coordinator (fedunseen host):",
-        "[data]", 'name = "images"', f'root = "{tmp_path}"', "size = 64", "part = true",
+        "[data]", 'name = "images"', f'root = "{tmp_path}"', "part = true",
     ]  # fmt: skip
 
 
@@ -333,7 +333,7 @@ def test_the_printed_experiment_runs(command, make_folder, tmp_path, kind):
     file.write_text(done.out.partition("for `fedunseen run`:\n")[2], encoding="utf-8")
     small = {"strategy.rounds": 1}
     experiment = Experiment.load(file)
-    if not experiment.method.name.startswith(("fedzsl", "apn")):
+    if experiment.method.name != "gaussian":
         small |= {"method.episodes": 2, "evaluation.episodes": 5}
     assert run(Experiment.load(file, small), tmp_path / "run").result is not None
 
@@ -391,3 +391,14 @@ class Mine(BenchmarkLoader):
             rows[train], names[train], classes, test=(rows[~train], names[~train]), validation=["e"]
         )
 """
+
+
+def test_check_and_init_choose_alike(command, make_folder, tmp_path):
+    """What both write is the same experiment, whatever words stand beside it."""
+    command("init", make_folder(tmp_path / "mine"))
+    checked = command("data", "check", tmp_path / "mine").out.partition("for `fedunseen run`:\n")[2]
+    (tmp_path / "checked.toml").write_text(checked)
+    one, other = (Experiment.load(tmp_path / f"{name}.toml").to_dict() for name in ("mine", "checked"))
+    assert one["data"].pop("root") == str(tmp_path / "mine")
+    assert other["data"].pop("root") == str(tmp_path / "mine")
+    assert {**one, "name": ""} == {**other, "name": ""}

@@ -16,6 +16,7 @@ from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.suggest import start
 
 __all__ = ["check", "data_folder", "examine", "render_check", "render_list"]
 
@@ -81,8 +82,6 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
     name, kind, root = _recognise(folder)
     given = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
     data = {"name": name, **kind.section(root), **given}
-    if "size" in kind.Settings.model_fields:
-        data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images
     told: dict[str, Any] = {
         "benchmark": name, "root": str(root), "missing": kind.missing(root, given), "problems": [],
         "part": bool(given.get("part")),
@@ -95,6 +94,8 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
                 found, data, told["part"] = as_part, data | {"part": True}, True
         told |= found
     whole = "kind" in told and not told["part"]
+    if whole and told["kind"] == "images" and not told["attributes"] and "size" in kind.Settings.model_fields:
+        data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images
     told["snippet"] = toml_text(_experiment(data, told) if whole else {"data": data}).strip()
     return told
 
@@ -170,26 +171,20 @@ def _lacking(told: Mapping[str, Any]) -> list[str]:
 def _experiment(data: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
     """Return an experiment that runs on what was found: a first try, not a tuned one."""
     kind, training = told["kind"], told["seen"] - told["validation"]
+    if told["attributes"] and kind != "sequences":
+        begun = start(kind, told["seen"], told["centred"])
+        apart = {} if told["validation"] else {"evaluation": {"selection": "last"}}  # there is nothing to choose on
+        return {
+            **begun,
+            **apart,
+            "data": {**data, **{key: value for key, value in begun["data"].items() if key not in data}},
+        }
     tree: dict[str, Any] = {"data": dict(data)}
-    if kind == "images":
-        tree["encoder"] = {"name": "conv"}
-    elif kind == "sequences":
-        tree["encoder"] = {"name": "gru"}
-    if told["attributes"]:
-        tree["partition"] = {"kind": "pccd", "clients": min(training, max(2, min(10, training // 2)))}
-        tree["method"] = {"name": "apn" if kind == "maps" else "fedzsl"}
-        if kind == "vectors":
-            tree["data"].setdefault("features", ["centre", "l2"])
-        elif kind == "maps":
-            tree["method"]["grouped"] = told["grouped"] == told["attributes"]
-        else:
-            tree["method"] |= {"lr": 0.003, "consistency": 0.0}
-        if kind != "maps" and told["constant"]:
-            tree["method"]["kl"] = 0.0  # a class with one value for every attribute is like no other
-    else:
-        tree["partition"] = {"kind": "user" if kind == "sequences" else "iid", "clients": 2}
-        queries = max(1, min(5, told["smallest"] // 3 - 1))  # a client has a part of a class
-        tree["method"] = {"name": "protonet", "ways": min(5, training, told["unseen"]), "shots": 1, "queries": queries}
+    if kind in ("images", "sequences"):
+        tree["encoder"] = {"name": "conv" if kind == "images" else "gru"}
+    tree["partition"] = {"kind": "user" if kind == "sequences" else "iid", "clients": 2}
+    queries = max(1, min(5, told["smallest"] // 3 - 1))  # a client has a part of a class
+    tree["method"] = {"name": "protonet", "ways": min(5, training, told["unseen"]), "shots": 1, "queries": queries}
     tree["strategy"] = {"name": "fedavg", "rounds": 20}
     if not told["validation"]:
         tree["evaluation"] = {"selection": "last"}  # there is nothing to choose on

@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.errors import DataError
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.features import read_features
+from fedunseen.data.scaling import fit_semantics
 
-__all__ = ["BenchmarkLoader", "count", "part_of_layout"]
+__all__ = ["BenchmarkLoader", "can_be_centred", "count", "part_of_layout"]
 
 
 class BenchmarkLoader:
@@ -139,11 +141,21 @@ class BenchmarkLoader:
         return count(benchmark.space, benchmark.labels, splits, benchmark.kind)
 
 
+def can_be_centred(space: ClassSpace) -> bool:
+    """Say whether the descriptions of classes can be centred and brought to unit length: none is exactly their mean."""
+    try:
+        fit_semantics(space, ("centre", "l2"))(space.semantics)
+    except DataError:
+        return False
+    return space.attributes > 0
+
+
 def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str) -> dict[str, Any]:
     """Return the numbers of samples, classes and attributes as JSON values.
 
-    Among them are ``constant``, how many classes have the same value for every attribute; ``smallest``, how many
-    samples the class with the fewest has; and ``untrained``, the names of the seen classes without a training sample.
+    Among them are ``centred``, whether descriptions can be; ``constant``, how many classes have the same value for
+    every attribute; ``smallest``, how many samples the class with the fewest has; and ``untrained``, the names of the
+    seen classes without a training sample.
 
     Args:
         space: the classes.
@@ -164,6 +176,7 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
         "seen": len(space.seen),
         "validation": len(space.validation),
         "unseen": len(space.unseen),
+        "centred": can_be_centred(space),
         "constant": int((np.ptp(space.semantics, axis=1) == 0).sum()) if space.attributes else 0,
         "smallest": int(min(each[each > 0], default=0)),
         "untrained": [space.names[c] for c in space.seen.tolist() if c not in trained],

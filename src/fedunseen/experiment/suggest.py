@@ -24,7 +24,8 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import replacing
-from fedunseen.data import ClassSpace, fit_semantics
+from fedunseen.data import ClassSpace
+from fedunseen.data.base import can_be_centred
 from fedunseen.data.class_table import check_collisions
 from fedunseen.data.features import load_arrays
 from fedunseen.data.folder import Folder
@@ -33,7 +34,7 @@ from fedunseen.data.images import UNREADABLE, list_images
 from fedunseen.data.tables import number, read_csv, write_csv
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["Choice", "Suggestion", "suggest"]
+__all__ = ["Choice", "Suggestion", "start", "suggest"]
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes of which a fifth, one class, says nothing of how unseen ones are told apart
@@ -77,6 +78,41 @@ class _Found:
     data: list[tuple[str, Any, str]]
     kind: str
     choices: list[Choice] = field(default_factory=list)
+
+
+def start(kind: str, seen: int, centred: bool) -> dict[str, dict[str, Any]]:
+    """Return what a first experiment begins with where classes are described: scalings of data and all other sections.
+
+    ``fedunseen init`` and ``fedunseen data check`` both ask here.
+
+    Args:
+        kind: of the samples: ``vectors``, ``maps`` or ``images``.
+        seen: how many classes have training samples.
+        centred: the descriptions may be centred: no class is exactly the mean of the others.
+    """
+    scaled = ["centre", "l2"]
+    return {
+        "data": {
+            **({"features": scaled} if kind != "maps" else {}),
+            **({"semantics": scaled} if centred else {}),
+        },
+        **({"encoder": {"name": "efficientnet-lite"}} if kind == "images" else {}),
+        "partition": {"kind": "pccd", "clients": 3 if seen >= 6 else 2},
+        "method": {"name": "gaussian"},
+        **({"evaluation": {"selection": "last"}} if seen < _FEW else {}),
+        "run": {"seed": 0},
+    }
+
+
+_WHY = {
+    "features": "so that nothing depends on how long the features are",
+    "semantics": "descriptions of classes, likewise",
+    "efficientnet-lite": "comes with fedunseen, and is not trained",
+    "clients": "parties, played on this machine; each holds classes of its own",
+    "gaussian": "exact in one round, the same whoever holds what; nothing to tune",
+    "seed": "seeds = 3 says how far chance goes",
+}
+"""What the file says of a setting, by its key, or of a choice by its name."""
 
 
 def suggest(data: Path, file: Path) -> Suggestion:
@@ -365,23 +401,18 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
     (_, name, _), *lines = found.data
     data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *lines]
-    scaling = _semantics(space)
-    if found.kind != "maps":
-        data += [("features", ["centre", "l2"], "so that nothing depends on how long the features are")]
-    if scaling:
-        data.append(("semantics", list(scaling), "descriptions of classes, likewise"))
-    sections: list[tuple[str, list[tuple[str, Any, str]]]] = [("data", data)]
+    begun = start(found.kind, seen, can_be_centred(space))
+    told = {**_WHY, "selection": f"{seen} seen classes are too few to set some aside for validation"}
+    sections = [
+        (name, [(key, value, told.get(str(value), told.get(key, ""))) for key, value in content.items()])
+        for name, content in begun.items()
+    ]
+    sections[0] = ("data", data + sections[0][1])
     if found.kind == "images":
-        sections.append(("encoder", [("name", "efficientnet-lite", "comes with fedunseen, and is not trained")]))
         why = "its weights are installed; pictures are encoded once, and kept"
         choices.append(Choice("pictures to features by efficientnet-lite, frozen", why))
-    clients = 3 if seen >= 6 else 2
-    note = "parties, played on this machine; each holds classes of its own"
-    sections.append(("partition", [("kind", "pccd", ""), ("clients", clients, note)]))
-    method, chosen = _method(space)
-    sections += method
-    choices.append(chosen)
-    sections.append(("run", [("seed", 0, "seeds = 3 says how far chance goes")]))
+    why = "in closed form: parties send sums once, no rate or number of rounds has to be found"
+    choices.append(Choice("method gaussian", why))
     lead = [
         f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and {unseen} unseen.",
         f"# Run it:    fedunseen run {file}",
@@ -392,27 +423,8 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
     return text, [first, *choices]
 
 
-def _semantics(space: ClassSpace) -> tuple[Any, ...]:
-    steps: tuple[Any, ...] = ("centre", "l2")
-    try:
-        fit_semantics(space, steps)
-    except DataError:  # a class is exactly the mean of the others
-        return ()
-    return steps
-
-
 def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:
     """Write one section of TOML; values are such that JSON writes them alike."""
     told = [(f"{key} = {json.dumps(value, ensure_ascii=False)}", why) for key, value, why in content]
     width = max((len(line) for line, why in told if why), default=0)
     return "\n".join(["", f"[{name}]", *(f"{line:<{width}}  # {why}" if why else line for line, why in told)])
-
-
-def _method(space: ClassSpace) -> tuple[list[tuple[str, list[tuple[str, Any, str]]]], Choice]:
-    """Return the sections of method and evaluation, and why."""
-    sections = [("method", [("name", "gaussian", "exact in one round, the same whoever holds what; nothing to tune")])]
-    if len(space.seen) < _FEW:
-        why = f"{len(space.seen)} seen classes are too few to set some aside for validation"
-        sections.append(("evaluation", [("selection", "last", why)]))
-    why = "in closed form: parties send sums once, no rate or number of rounds has to be found"
-    return sections, Choice("method gaussian", why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -15,6 +16,8 @@ from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.sums import no_sums, statistics, widened
 
 __all__ = ["ClosedForm"]
+
+_BLOCK = 1024  # maps averaged at once
 
 
 class ClosedForm(Method):
@@ -36,7 +39,9 @@ class ClosedForm(Method):
         return no_sums(self.width, self.space)
 
     def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
-        """Return the sums of a party's samples."""
+        """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
+        if inputs.ndim > 2:
+            inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
         return statistics(inputs, labels, self.space)
 
     def grown(self, params: Params) -> Params:
