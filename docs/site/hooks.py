@@ -30,6 +30,7 @@ OUTSIDE = {
 """Pages that are no files of docs/ under their name on the site -> where they stand there."""
 
 LINK = re.compile(r'(\]\(|(?:src|href)=")(?!\w+:|#)([^)#"\s]+)')
+CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.M | re.S)  # in which nothing is a link
 ENTRY = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.M)
 
 API = {
@@ -96,6 +97,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for notebook in sorted((ROOT / "docs/tutorials").glob("*.ipynb")):
         source = f"docs/tutorials/{notebook.name}"
         made[address(source)] = translated(source, pages_of(json.loads(notebook.read_text("utf-8")), notebook.name))
+    for page in (ROOT / "docs").rglob("*.md"):
+        for target in linked(str(page.relative_to(ROOT)), page.read_text("utf-8")):
+            if address(target).startswith("source/"):
+                made[address(target)] = (ROOT / target).read_text("utf-8")
     for uri, content in made.items():
         files.append(File.generated(config, uri, content=content))
     return files
@@ -120,24 +125,37 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def address(source: str) -> str:
-    """Return where a file of the repository stands on the site: ``docs/guide.md`` at ``guide.md``."""
+    """Return where a file of the repository stands on the site: ``docs/guide.md`` at ``guide.md``.
+
+    What is no page stands there as text: ``deploy/compose.yaml`` at ``source/deploy/compose.yaml.txt``.
+    """
     if source in OUTSIDE:
         return OUTSIDE[source]
-    if not source.startswith("docs/") or not (ROOT / source).is_file():
-        raise PluginError(f"a link leads to {source}, which is no page of the site")
+    if not (ROOT / source).is_file():
+        raise PluginError(f"a link leads to {source}, which is no file of the repository")
+    if not source.startswith("docs/"):
+        return f"source/{source}.txt"
     return re.sub(r"\.ipynb$", ".md", source.removeprefix("docs/"))
 
 
 def translated(source: str, text: str) -> str:
     """Return the text of a file of the repository with its links as those of the site."""
-    here = posixpath.dirname(address(source))
+    here = posixpath.dirname(address(source)) or "."
 
     def link(match: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(match[2])))
-        return match[1] + posixpath.relpath(address(target), here or ".")
+        return match[1] + posixpath.relpath(address(target_of(source, match)), here)
 
-    outside_code = re.split(r"(^```.*?^```$|`[^`\n]+`)", text, flags=re.M | re.S)
-    return "".join(part if i % 2 else LINK.sub(link, part) for i, part in enumerate(outside_code))
+    return "".join(part if i % 2 else LINK.sub(link, part) for i, part in enumerate(CODE.split(text)))
+
+
+def linked(source: str, text: str) -> list[str]:
+    """Return the files of the repository that the text of one of them links to."""
+    return [target_of(source, match) for part in CODE.split(text)[::2] for match in LINK.finditer(part)]
+
+
+def target_of(source: str, match: re.Match[str]) -> str:
+    """Return the file of the repository that a link leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(match[2])))
 
 
 def pages_of(notebook: dict, name: str) -> str:
@@ -146,9 +164,10 @@ def pages_of(notebook: dict, name: str) -> str:
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
+            if not parts:
+                title, _, text = text.partition("\n")
+                parts += [title, f'<p><a href="{name}" download>Download this page as a notebook</a></p>']
             parts.append(text)
-            if len(parts) == 1:
-                parts.append(f'<p><a href="{name}" download>Download this page as a notebook</a></p>')
             continue
         parts.append(f"```python\n{text}\n```")
         for output in cell["outputs"]:
