@@ -3,6 +3,9 @@
 import json
 import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
 import urllib.request
 
@@ -255,6 +258,48 @@ def test_a_port_that_is_taken_is_refused_before_the_run(tmp_path):
     assert str(error.value) == (
         f"127.0.0.1:{port} cannot be listened at (Address already in use): choose another --dashboard-at"
     )
+
+
+def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedunseen.serve.dashboard._RECENT", 300.0)
+    monkeypatch.setattr("fedunseen.serve.dashboard._LAST_LOOK", 300.0)
+    phases = []
+
+    def look(url):
+        while not phases or phases[-1] == "preparing":
+            with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
+                phases.append(json.loads(reply.read())["phase"])
+
+    with watched(door_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
+        reader = threading.Thread(target=look, args=(capsys.readouterr().err.rpartition("live page: ")[2].strip(),))
+        reader.start()
+        while not phases:
+            assert reader.is_alive()
+    reader.join()
+    assert phases[-1] == "complete"
+
+
+def test_the_command_shows_a_run_live_and_refuses_what_serve_refuses(tmp_path):
+    settings = [f"--set={key}={json.dumps(value)}" for key, value in {**SMALL, "strategy.rounds": 400}.items()]
+    command = [sys.executable, "-m", "fedunseen", "run", "digit-pairs", *settings, "--out", str(tmp_path / "run")]
+    done = subprocess.run([*command, "--dashboard-at", "0.0.0.0:0"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, (tmp_path / "run").exists()) == (2, "", False)
+    assert done.stderr == (
+        "error: --dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them\n"
+    )
+    process = subprocess.Popen([*command, "--dashboard-at", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+    try:
+        url = process.stderr.readline().strip().removeprefix("live page: ")
+        told = {"round": 0}
+        while told["round"] < 2:
+            with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
+                told = json.loads(reply.read())
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(300) == 130
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from fedunseen.cli.console import (
     say,
     warning_lines,
 )
-from fedunseen.cli.dashboard import Dashboard, DashboardAt, both, door_of, watched
+from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
 from fedunseen.cli.health import health
@@ -103,6 +103,9 @@ def run(
     track: Track = None,
     dashboard: Dashboard = False,
     dashboard_at: DashboardAt = None,
+    dashboard_token_file: TokenFile = None,
+    dashboard_certificate: Certificate = None,
+    dashboard_key: Key = None,
     log_format: LogFormat = Format.text,
     as_json: Json = False,
 ) -> None:
@@ -114,7 +117,7 @@ def run(
     from fedunseen.experiment.tracking import tracked
 
     speak(log_format)
-    door = door_of(dashboard, dashboard_at)
+    door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     chosen = Experiment.load(experiment, overrides_of(overrides))
     if out is None and not resume:
         out = free_directory(chosen)
