@@ -92,15 +92,14 @@ def host(
     told: dict[str, Any] = dict(parse_override(text) for text in overrides or [])
     name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
     at, port = _address(address)
-    chosen = Experiment.load(experiment, {"engine.name": name, **told, "partition.clients": len(names)})
-    deployed = {"engine.mode": "deployment"}
+    fixed = {"engine.mode": "deployment", "partition.clients": len(names)}
+    chosen = Experiment.load(experiment, {"engine.name": name, **told, **fixed})
     if chosen.evaluation.selection == "validation" and "evaluation.selection" not in told:
         say(
             "note: a deployment chooses nothing unless it is told to: evaluation.selection is 'last'; --set "
             "evaluation.selection=validation takes samples of validation classes at the coordinator, and a second run"
         )
-        deployed["evaluation.selection"] = "last"
-    chosen = chosen.with_overrides(deployed)
+        chosen = chosen.with_overrides({"evaluation.selection": "last"})
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     out = out or free_directory(chosen)

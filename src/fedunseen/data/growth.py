@@ -26,7 +26,17 @@ from fedunseen.data.class_space import ClassSpace, check_semantics, read_classes
 from fedunseen.data.partition import NEVER, Partition
 from fedunseen.data.tables import composed
 
-__all__ = ["GrowthSettings", "Timeline", "Version", "described_as", "first_version", "next_version", "seen_through"]
+__all__ = [
+    "GrowthSettings",
+    "Timeline",
+    "Version",
+    "check_new_name",
+    "corrections",
+    "described_as",
+    "first_version",
+    "next_version",
+    "seen_through",
+]
 
 Ids = NDArray[np.int64]
 
@@ -336,7 +346,7 @@ class Timeline:
                 new.sort()
                 version = first_version(_only(space, new))
                 new = []
-            corrected = _corrections(files[now], version.space, now) if now in files else {}
+            corrected = corrections(files[now], version.space, now) if now in files else {}
             version = next_version(
                 version,
                 now,
@@ -366,7 +376,12 @@ def _only(space: ClassSpace, ids: list[int]) -> ClassSpace:
     )
 
 
-def _corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
+def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
+    """Read the classes that are described anew from ``round`` (counted from 0) on: name -> description.
+
+    Raises:
+        ExperimentError: one of them is not known by then.
+    """
     names, rows = read_classes(path, space)
     for name in names:
         if name not in space.names:

@@ -361,8 +361,10 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     tree = experiment.to_dict()
     paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
     data = {key: value for key, value in tree["data"].items() if key not in ("name", *paths)}
-    left = ("data", "partition", "engine", "attack", "defence", "privacy")
+    left = ("data", "partition", "growth", "engine", "attack", "defence", "privacy")
     tree["run"] = {"seed": experiment.run.seed}  # on which device is the party's affair
+    if not find("method", experiment.method.name).trained:
+        tree["strategy"]["rounds"] = 1  # how often sums are asked for is the coordinator's affair
     engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
     told = {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
     if experiment.privacy.aggregation == "masked":

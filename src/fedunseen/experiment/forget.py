@@ -8,20 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import write_json, write_tensors
-from fedunseen.engines import RoundResult
+from fedunseen.core.parameters import Params
+from fedunseen.data import Benchmark, ClassSpace
+from fedunseen.data.partition import elsewhere
+from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.learn import free_folder
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.run import Run, load_run
-from fedunseen.federation import State
+from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import Checkpoint, RunDirectory
 from fedunseen.federation.rounds import Choice
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without
 from fedunseen.strategies.summed import kept_sums
+from fedunseen.tasks import Task
 
 __all__ = ["forget"]
 
@@ -63,14 +69,12 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     folder = free_folder(out)
     client = _client(run, party)
     benchmark = load_data(experiment, experiment.run.seed)
-    task_class = task_of(experiment)
-    partition = partition_of(experiment, benchmark, experiment.run.seed)
-    federation = assemble(experiment, task_class.held(benchmark), partition)
-    task = task_class(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
-    checkpoint = RunDirectory(run.path).newest_checkpoint(federation.device)
+    directory = RunDirectory(run.path)
+    checkpoint = directory.newest_checkpoint(torch.device("cpu"))
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
     server, params = without(checkpoint.state, client)
+    federation, task, space = _judged(run, benchmark, checkpoint.rounds, params)
     state = State(checkpoint.rounds, server, params, {})
     replies = [
         Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
@@ -90,6 +94,7 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     for one in lines:
         directory.add_metrics(one)
     write_tensors(directory.model_path, model)
+    space.save(partial / "classes.csv")
     directory.save_checkpoint(Checkpoint(state.round, params, server, {}))
     numbers = {**run.result, **task.numbers(lines, len(lines), directory.model_path)}
     drawn = task.summary(model, numbers)
@@ -101,6 +106,30 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
         folder.rmdir()
     partial.rename(folder)
     return load_run(folder, run.weights, run.overrides)
+
+
+def _judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Task, ClassSpace]:
+    """Return what solves and measures the sums that are left, and the class space.
+
+    Where the class space has grown, a class of which no sample is left is unseen again.
+    """
+    experiment, kind = run.experiment, task_of(run.experiment)
+    deployed = isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment"
+    if deployed:
+        partition = elsewhere(experiment.partition)
+    else:
+        partition = partition_of(experiment, benchmark, experiment.run.seed)
+    growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
+    if growth is None:
+        federation = assemble(experiment, kind.held(benchmark), partition)
+        task = kind(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
+        return federation, task, run.space
+    federation, task = growth.at(rounds)
+    gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()
+    gone = np.intersect1d(gone, growth.version.space.seen)
+    if len(gone):
+        federation, task = growth.without(gone)
+    return federation, task, growth.version.space
 
 
 def _client(run: Run, party: str) -> int:

@@ -8,21 +8,35 @@ asked for what, and the task that measures it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.data import Benchmark, Partition, Scaler
-from fedunseen.data.growth import Timeline, Version, seen_through
+from fedunseen.data.growth import (
+    Timeline,
+    Version,
+    check_new_name,
+    corrections,
+    first_version,
+    next_version,
+    seen_through,
+)
+from fedunseen.engines import Distributed
+from fedunseen.engines.remote.coordinator import Deployment, Meeting
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.registry import task_of
+from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import RunDirectory
 from fedunseen.tasks import Task
 
-__all__ = ["Growth", "Simulated", "growth_of"]
+__all__ = ["Deployed", "Growth", "Simulated", "growth_of", "known_first"]
 
 
 class Growth(ABC):
@@ -48,6 +62,7 @@ class Growth(ABC):
     ) -> None:
         self.experiment, self.benchmark, self.partition = experiment, benchmark, partition
         self.directory = directory
+        obey(PRESENCE, Presence(experiment, partition))
         self.scaler: Scaler | None = None  # fitted on what is known first
 
     @abstractmethod
@@ -80,6 +95,20 @@ class Growth(ABC):
         self.version, self.task.groups = version, version.groups()
         self.directory.save_space(self.version.round, self.version.to_dict())
         return self.federation, self.task, state
+
+    def without(self, ids: NDArray[np.int64]) -> tuple[Federation, Task]:
+        """Go to the class space in which nobody has ever held some seen classes: they are unseen."""
+        version, space = self.version, self.version.space
+        space = replace(
+            space,
+            seen=np.setdiff1d(space.seen, ids),
+            validation=np.setdiff1d(space.validation, ids),
+            unseen=np.union1d(space.unseen, ids),
+        )
+        names = {space.names[c] for c in ids}
+        held = {name: round for name, round in version.held.items() if name not in names}
+        self._enter(replace(version, space=space, held=held, left=tuple(n for n in version.left if n not in names)))
+        return self.federation, self.task
 
     def line(self) -> dict[str, Any]:
         """Return what a round's metrics say of the class space."""
@@ -123,6 +152,73 @@ class Simulated(Growth):
         return self.timeline.version(round)
 
 
+class Deployed(Growth):
+    """The versions of a deployment, which parties change when they take part."""
+
+    meeting: Meeting | None = None
+
+    def meet(self, meeting: Meeting) -> None:
+        """Set the link to the parties, before the first round."""
+        self.meeting = meeting
+
+    def _begun(self) -> Version:
+        return first_version(self.benchmark.space)
+
+    def _next(self, round: int) -> Version:
+        """Ask those who take part in ``round`` what they hold, and take in what is new.
+
+        Raises:
+            QuorumError: too few have come.
+            ExperimentError: no class is seen, or none unseen; or a correction is of a class that nobody knows.
+        """
+        engine, version = self.federation.engine, self.version
+        assert isinstance(engine, Distributed)
+        members = engine.gather(round, self.partition.present(round))
+        added: dict[str, NDArray[np.float64]] = {}
+        for _, member in sorted(members.items()):
+            for name, row in member.brought.items():
+                try:
+                    check_new_name(name, (*version.space.names, *added))
+                except DataError:
+                    continue  # somebody has brought it before: this party is greeted again, and compares
+                added[name] = row
+        known = {*version.space.names, *added}
+        held = {name for member in members.values() for name in member.held} & known
+        still = {name for client in self.partition.present(round) for name in engine.parties[client].held}
+        files = self.experiment.growth.files()
+        now = [path for at, path in files.items() if at == round or (version.round < 0 and at <= round)]
+        corrected = {name: row for path in now for name, row in corrections(path, version.space, round).items()}
+        new = next_version(version, round, held=held, holders=still, added=added, corrected=corrected)
+        return version if new.hash() == version.hash() and new.left == version.left else new
+
+    def _enter(self, version: Version) -> None:
+        super()._enter(version)
+        engine, space, own = self.federation.engine, version.space, self.benchmark.space
+        assert isinstance(engine, Distributed)
+        assert isinstance(engine.job, Deployment)
+        growing = {
+            "classes": list(space.names),
+            "attributes": list(space.attribute_names),
+            "groups": {name: list(columns) for name, columns in space.attribute_groups.items()},
+            "seen": space.seen.tolist(),
+            "unseen": space.unseen.tolist(),
+            "former": {name: list(hashes) for name, hashes in version.former.items()},
+            "tested": [own.names[c] for c in own.unseen],
+            "open": self.experiment.growth.name == "unknown",
+        }
+        engine.job = replace(engine.job, growing=growing, semantics=torch.from_numpy(space.semantics))
+        if self.meeting is not None:
+            self.meeting.greeted.clear()  # everybody is told the classes of now
+            engine.connect(self.meeting)
+
+
+def known_first(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark:
+    """Return what of a benchmark is known in the first round: what scalings and learning rates may be fitted to."""
+    if experiment.growth.name == "none" or partition.remote:
+        return benchmark
+    return seen_through(benchmark, Timeline(experiment.growth, benchmark, partition).version(0).space)
+
+
 def growth_of(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, directory: RunDirectory
 ) -> Growth | None:
@@ -133,4 +229,5 @@ def growth_of(
     """
     if experiment.growth.name == "none":
         return None
-    return Simulated(experiment, benchmark, partition, directory)
+    kind = Deployed if partition.remote else Simulated
+    return kind(experiment, benchmark, partition, directory)

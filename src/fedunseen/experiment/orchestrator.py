@@ -25,12 +25,12 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, Ru
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import enough_memory, keep_pages
 from fedunseen.data import Benchmark, Partition, fit_semantics
-from fedunseen.data.partition import elsewhere
+from fedunseen.data.partition import NEVER, elsewhere
 from fedunseen.engines import Distributed, DistributedSettings
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
-from fedunseen.experiment.growth import growth_of
+from fedunseen.experiment.growth import Deployed, growth_of, known_first
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.record import encoder_of, manifest, write_inputs
 from fedunseen.experiment.registry import carrier, find, task_of
@@ -96,18 +96,19 @@ def run(
         return _run_seeds(experiment, path, resume, hear, present)
     started = time.perf_counter()
     benchmark = load_data(experiment, experiment.run.seed)
-    given, experiment = experiment, settled(experiment, benchmark)
     if meeting is None:
         partition = partition_of(experiment, benchmark, experiment.run.seed)
     else:
         partition = elsewhere(experiment.partition)
+    given, experiment = experiment, settled(experiment, known_first(experiment, benchmark, partition))
     fingerprint = _fingerprint(experiment, benchmark)
     directory = RunDirectory(path)
     directory.check(experiment.to_dict(), fingerprint, resume)
     if directory.complete():
         done = load_run(path)
         if meeting is not None:  # the last coordinator was killed before it told the parties that the run is over
-            federation, _ = _made(done.experiment, benchmark, partition)
+            late = growth_of(done.experiment, benchmark, partition, directory)
+            federation = _made(done.experiment, benchmark, partition)[0] if late is None else late.at(NEVER)[0]
             assert isinstance(federation.engine, Distributed)
             with meeting() as met:
                 _connect(federation, met, directory)
@@ -143,6 +144,8 @@ def run(
                 task.rounds = rounds
             start = _begin(experiment, federation, benchmark, partition, directory, hear, met)
             _connect(federation, met, directory)
+            if isinstance(growth, Deployed) and met is not None:
+                growth.meet(met)
             result = train(
                 federation,
                 task,

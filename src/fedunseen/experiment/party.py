@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.parameters import Params, finite, within
-from fedunseen.data import Benchmark, Partition, Scaler
+from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
+from fedunseen.data.growth import check_new_name, described_as, seen_through
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
-from fedunseen.engines.remote.wire import WireError, plain, read_farewell
+from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.record import bring_home
@@ -92,17 +94,31 @@ class PartyData:
         benchmark = encode(experiment, self.benchmark)
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment.run.seed)
+        growing, semantics = header.get("growing"), statistics.get(SEMANTICS)
+        told: ClassSpace | None = None
+        if growing is None:
+            self._compare(benchmark, header["space"])
+        else:
+            told = self._told(benchmark, growing, semantics)
         benchmark = task_of(experiment).held(benchmark)
-        self._compare(benchmark, header["space"])
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
                 f"{self.folder}: a sample has the shape {benchmark.features.shape[1:]}, but the coordinator's model "
                 f"takes {tuple(header['shape'])}: give features of the same kind"
             )
+        names: tuple[str, ...] = ()
+        if told is not None:
+            names = tuple(benchmark.space.names[c] for c in np.unique(benchmark.labels[benchmark.train]))
+            if any(name not in told.names or told.names.index(name) not in told.seen for name in names):
+                new = {name: benchmark.space.semantics[benchmark.space.names.index(name)] for name in names}
+                brought = {name: row for name, row in new.items() if name not in told.names}
+                return Ready(None, len(names), len(benchmark.train), None, names, brought)
+            benchmark = seen_through(benchmark, told)
         nobody = np.zeros(0, dtype=np.int64)
         held = tuple(benchmark.train if k == client else nobody for k in range(clients))
         partition = Partition(held, np.zeros(clients, dtype=np.int64), np.full(clients, NEVER))
-        scaler = Scaler(experiment.data.features or (), {name: value.numpy() for name, value in statistics.items()})
+        fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
+        scaler = Scaler(experiment.data.features or (), fitted)
         federation = assemble(experiment, benchmark, partition, scaler=scaler)
         samples = federation.partition.clients[client]
 
@@ -114,7 +130,61 @@ class PartyData:
             return self.home
 
         held_classes = len(np.unique(benchmark.labels[samples]))
-        return Ready(_in_process(federation), held_classes, len(samples), keep if self.home is not None else None)
+        take = keep if self.home is not None else None
+        return Ready(_in_process(federation), held_classes, len(samples), take, names)
+
+    def _told(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
+        """Return the class space that a coordinator describes, once it agrees with what is held here.
+
+        Raises:
+            RefusedError: it is no class space, or a class is another one there, or nobody may hold it.
+        """
+        space, table = benchmark.space, self.folder / "classes.csv"
+        if semantics is None:
+            raise RefusedError("the coordinator's greeting describes no classes: start it again with `fedunseen host`")
+        try:
+            told = ClassSpace(
+                names=tuple(growing["classes"]),
+                semantics=semantics.numpy(),
+                attribute_names=tuple(growing["attributes"]),
+                seen=np.array(growing["seen"], dtype=np.int64),
+                validation=np.array([], dtype=np.int64),
+                unseen=np.array(growing["unseen"], dtype=np.int64),
+                attribute_groups={name: tuple(columns) for name, columns in growing["groups"].items()},
+            )
+            former, tested, is_open = dict(growing["former"]), set(growing["tested"]), bool(growing["open"])
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            raise RefusedError(f"the coordinator's greeting describes no class space: {error}") from None
+        same = space.attribute_names == told.attribute_names
+        if not same or dict(space.attribute_groups) != dict(told.attribute_groups):
+            raise RefusedError(
+                f"the attributes of {table} are not those of the coordinator, in their order: copy the coordinator's "
+                "classes.csv and add a line for each new class"
+            )
+        place = {name: i for i, name in enumerate(told.names)}
+        for name in (space.names[c] for c in np.unique(benchmark.labels[benchmark.train])):
+            row = space.semantics[space.names.index(name)]
+            if name not in place:
+                if not is_open:
+                    raise RefusedError(
+                        f"{self.folder} holds samples of {name!r}, which the coordinator does not know, and this "
+                        "federation takes no new classes (growth.name = 'unknown'): leave them out"
+                    )
+                try:
+                    check_new_name(name, told.names)
+                except DataError as error:
+                    raise RefusedError(f"{table}: {error}") from None
+            elif name in tested:
+                raise RefusedError(
+                    f"{self.folder} holds samples of {name!r}, which the coordinator tests as a class that nobody "
+                    "holds: leave them out, or let the coordinator mark the class as seen"
+                )
+            elif described_as(row) not in (described_as(told.semantics[place[name]]), *former.get(name, ())):
+                raise RefusedError(
+                    f"{table} describes the class {name!r} otherwise than the coordinator does: copy its line, or give "
+                    "the class another name if it is another"
+                )
+        return told
 
     def _without(self, benchmark: Benchmark, validation: object, seed: int) -> Benchmark:
         """Return what is left to train on while the coordinator's validation classes play the unseen ones.

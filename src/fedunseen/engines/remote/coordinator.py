@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor
 
@@ -29,6 +31,7 @@ from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.wire import (
     PROTOCOL,
+    SEMANTICS,
     Expected,
     NotFiniteError,
     PartyError,
@@ -37,6 +40,7 @@ from fedunseen.engines.remote.wire import (
     installed,
     pack,
     plain,
+    read_holdings,
     read_reply,
     unpack,
 )
@@ -144,6 +148,8 @@ class Member:
         seconds: that its last local update took, as it says.
         refused: why it, or its last reply, was not taken; empty if it was.
         ready: it has joined and can train.
+        held: of a class space that grows, the names of its classes.
+        brought: those of them that nobody knew when it was greeted -> description (attributes,).
     """
 
     name: str
@@ -154,6 +160,8 @@ class Member:
     seconds: float = 0.0
     refused: str = ""
     ready: bool = False
+    held: tuple[str, ...] = ()
+    brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -197,6 +205,8 @@ class Deployment:
         statistics: with which features are scaled.
         validation: ids of the classes that play the unseen ones while rounds and settings are chosen; None: this is the
             run on all classes.
+        growing: of a class space that grows: all that a party has to know of the classes, beside their hashes.
+        semantics: of a class space that grows: (classes, attributes) float64.
     """
 
     experiment: Mapping[str, Any]
@@ -204,6 +214,8 @@ class Deployment:
     shape: Sequence[int]
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
     validation: Sequence[int] | None = None
+    growing: Mapping[str, Any] | None = None
+    semantics: Tensor | None = None
 
 
 class Distributed:
@@ -449,6 +461,18 @@ class Distributed:
             masked=masked,
         )  # fmt: skip
 
+    def gather(self, round: int, clients: Sequence[int]) -> dict[int, Member]:
+        """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those that are.
+
+        Raises:
+            QuorumError: too few have come.
+        """
+        need = needed(self.settings.quorum, len(clients))
+        there = self._wait(clients, need, self.settings.patience)
+        if len(there) < need:
+            raise QuorumError(self._too_few(round, need, clients, dict.fromkeys(there), {}))
+        return {client: self.parties[client] for client in there}
+
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
         """Tell the parties of a deployment that the run is over, and hand them the merged model if they may have it.
 
@@ -563,8 +587,10 @@ class Distributed:
             "space": job.space,
             "shape": list(job.shape),
             **({} if job.validation is None else {"validation": list(job.validation)}),
+            **({} if job.growing is None else {"growing": job.growing}),
         }
-        messages = {p.name: pack({**hello, "client": place[p.name]}, dict(job.statistics)) for p in new}
+        told = {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
+        messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}
         for name, answer in self.link.exchange(messages, _GREETING):
             party = self.parties[place[name]]
             party.classes = party.samples = 0
@@ -574,12 +600,16 @@ class Distributed:
                 continue
             self._meet().greeted[name] = tokens[name]
             try:
-                if self.masks is None:
-                    party.classes, party.samples = _read_hello(answer, self.classes)
-                    _log.info("%s has joined: %d samples of %d classes", name, party.samples, party.classes)
-                else:
+                if self.masks is not None:
                     _read_masked_hello(answer)
                     _log.info("%s has joined, and masks what it sends", name)
+                else:
+                    if job.growing is None:
+                        party.classes, party.samples = _read_hello(answer, self.classes)
+                    else:
+                        found = read_holdings(answer, job.growing)
+                        party.classes, party.samples, party.held, party.brought = found
+                    _log.info("%s has joined: %d samples of %d classes", name, party.samples, party.classes)
                 party.refused, party.ready = "", True
             except WireError as error:
                 party.refused = str(error)

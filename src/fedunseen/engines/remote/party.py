@@ -15,12 +15,14 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -58,15 +60,19 @@ class Ready:
     """A party that knows the experiment, and can train.
 
     Attributes:
-        engine: trains its client.
+        engine: trains its client; None while a class that it holds is not known to everybody yet.
         classes, samples: how many it holds.
         keep: takes the merged model when the run is over, with the header that came with it; returns where it is now.
+        held: of a class space that grows, the names of its classes.
+        brought: those of them that the coordinator does not know -> description (attributes,).
     """
 
-    engine: InProcess
+    engine: InProcess | None
     classes: int
     samples: int
     keep: Callable[[Mapping[str, Any], Params], Path] | None = None
+    held: tuple[str, ...] = ()
+    brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 Prepare = Callable[[Mapping[str, Any], Params], Ready]
@@ -115,7 +121,7 @@ class Party:
                     self.error = error
                     self.done.set()
                     return failure(self._discreet(str(error)))
-            if kind == "round" and self._ready is not None:
+            if kind == "round" and self._ready is not None and self._ready.engine is not None:
                 return self._round(self._ready.engine, header, tensors)
             if kind in _MASKING and self._masking is not None:
                 return self._masked(self._masking, header)
@@ -152,12 +158,19 @@ class Party:
             self._ready = self.prepare(header, statistics)
             self._told = told
             self._masking, self._opened = None, {}
-        held = f"{self._ready.samples} samples of {self._ready.classes} classes"
-        if self._ready.engine.masks is not None:
+        ready = self._ready
+        held = f"{ready.samples} samples of {ready.classes} classes"
+        if ready.engine is not None and ready.engine.masks is not None:
             self.say(f"joined with {held}, which stays here: only sums of several parties can be read")
             return pack({"masked": True})
-        self.say(f"joined with {held}")
-        return pack({"classes": self._ready.classes, "samples": self._ready.samples})
+        new = f", {len(ready.brought)} of them new to the coordinator" if ready.brought else ""
+        self.say(f"joined with {held}{new}")
+        answer: dict[str, Any] = {"classes": ready.classes, "samples": ready.samples}
+        if not ready.held:
+            return pack(answer)
+        brought = [torch.from_numpy(np.array(row, dtype=np.float64)) for row in ready.brought.values()]
+        answer |= {"held": list(ready.held), "brings": list(ready.brought)}
+        return pack(answer, {"brought": torch.stack(brought)} if brought else {})
 
     def _round(self, engine: InProcess, header: Mapping[str, Any], tensors: Params) -> bytes:
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])

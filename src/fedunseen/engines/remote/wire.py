@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -27,6 +29,7 @@ from fedunseen.strategies import Instruction, Reply
 
 __all__ = [
     "PROTOCOL",
+    "SEMANTICS",
     "Expected",
     "NotFiniteError",
     "PartyError",
@@ -37,6 +40,7 @@ __all__ = [
     "pack",
     "plain",
     "read_farewell",
+    "read_holdings",
     "read_instruction",
     "read_reply",
     "reply_message",
@@ -46,8 +50,12 @@ __all__ = [
 PROTOCOL = 1
 """The version of the messages; coordinator and party must have the same."""
 
+SEMANTICS = "space/semantics"
+"""The tensor that describes the classes of a class space that grows."""
+
 _HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # header key: name -> name of the same tensor, which travels once
+_HOLDINGS = 2**26  # bytes of what a party says of its classes: 1,000 of 8,000 attributes
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 _ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how much of a name is shown
 _WARNINGS = 20  # warnings that a farewell may tell
@@ -146,6 +154,50 @@ def plain(text: object, most: int = 1000) -> str:
 def failure(why: str) -> bytes:
     """Return the answer of a party that cannot do what it was asked for."""
     return pack({"error": why[:1000]})
+
+
+def read_holdings(
+    answer: bytes, growing: Mapping[str, Any]
+) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
+    """Read what a party says it holds where the class space grows.
+
+    Args:
+        answer: to a greeting.
+        growing: what the party was told: ``classes``, ``attributes`` and ``tested``, which nobody may hold.
+
+    Returns:
+        How many classes and samples; the names of the classes; those that nobody knew, with their descriptions.
+
+    Raises:
+        WireError: it cannot be true, or it holds a class that nobody may hold.
+    """
+    header, tensors = unpack(answer, _HOLDINGS)
+    if "error" in header:
+        raise WireError(plain(header["error"]))
+    held, brings, samples = header.get("held"), header.get("brings"), header.get("samples")
+    for names in (held, brings):
+        if not isinstance(names, list) or not all(isinstance(name, str) and 0 < len(name) <= _NAME for name in names):
+            raise WireError("it does not say which classes it holds")
+    assert isinstance(held, list)
+    assert isinstance(brings, list)
+    new = [name for name in held if name not in set(growing["classes"])]
+    if not held or len(set(held)) < len(held) or brings != new or any(name != name.strip() for name in new):
+        raise WireError("it does not say which classes it holds")
+    if not isinstance(samples, int) or isinstance(samples, bool) or not len(held) <= samples < 2**48:
+        raise WireError(f"it says that it holds {plain(samples, 40)} samples of {len(held)} classes")
+    if tested := [name for name in held if name in set(growing["tested"])]:
+        raise WireError(f"it holds samples of {tested[0]!r}, which is tested as a class that nobody holds")
+    if new and not growing["open"]:
+        raise WireError(f"it brings the class {plain(new[0], 80)}, and this federation takes no new classes")
+    rows = tensors.get("brought")
+    if new:
+        shape = (len(new), len(growing["attributes"]))
+        if rows is None or rows.dtype != torch.float64 or rows.shape != shape or not bool(torch.isfinite(rows).all()):
+            raise WireError(f"it brings {len(new)} classes without a description of {shape[1]} numbers for each")
+        if bool((rows == 0).all(1).any()):
+            raise WireError("it brings a class with only zeros as description")
+    described = {} if rows is None or not new else dict(zip(new, rows.numpy(), strict=True))
+    return len(held), samples, tuple(held), described
 
 
 def read_instruction(tensors: Params, device: torch.device) -> Instruction:

@@ -1,0 +1,140 @@
+"""A federation that lives: a party brings classes that nobody knew, the coordinator dies, a party leaves for good.
+
+Real processes over loopback; and the same story told in one process ends with the same bits.
+"""
+
+import importlib.util
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.cli.main import app
+from fedunseen.data.folder import write_folder
+from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.forget import forget
+from processes import Machine, free_port
+
+PARTIES = {"north": ["zèbre", "猫", "d"], "south": ["two words", "e", "f"], "west": ["g", "h"]}
+NEW = PARTIES["west"]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    made = Machine(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def tree(make_folder, tmp_path_factory):
+    """The story's experiment: west joins in round 3 with two classes of its own, south leaves after round 4."""
+    folder = make_folder(tmp_path_factory.mktemp("story") / "data")
+    holders = folder / "holders.csv"
+    lines = [f"{name},{k}\n" for k, names in enumerate(PARTIES.values()) for name in names]
+    holders.write_text("class,client\n" + "".join(lines), "utf-8")
+    return {
+        "name": "story",
+        "data": {"name": "folder", "root": str(folder), "features": ["l2"]},
+        "partition": {"kind": "file", "file": str(holders), "clients": 3, "join": {"2": 2}, "leave": {"1": 4}},
+        "growth": {"name": "unknown"},
+        "method": {"name": "gaussian", "shrinkage": 0.1},
+        "strategy": {"name": "fedavg", "rounds": 5},
+        "evaluation": {"selection": "last", "embedding": False, "theory": False},
+        "run": {"device": "cpu"},
+    }
+
+
+@pytest.fixture(scope="module")
+def told(tree, tmp_path_factory):
+    """The story in one process."""
+    return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("told") / "run")
+
+
+def deal(tree, out):
+    """Write what each party and the coordinator hold; of west's classes only west has a line."""
+    whole = load_data(Experiment.from_dict(tree), 0)
+    names = np.array(whole.space.names)[whole.labels]
+    train = np.isin(np.arange(len(names)), whole.train)
+    for party, classes in PARTIES.items():
+        rows = np.flatnonzero(np.isin(names, classes) & train)
+        write_folder(out / party, whole, rows, "train")
+    tests = np.concatenate([whole.test_seen, whole.test_unseen])
+    write_folder(out / "coordinator", whole, tests[~np.isin(names[tests], NEW)], "test")
+    for folder in (out / "north", out / "south", out / "coordinator"):
+        table = folder / "classes.csv"
+        lines = table.read_text("utf-8").splitlines(keepends=True)
+        table.write_text("".join(line for line in lines if line.split(",")[0] not in NEW), "utf-8")
+
+
+def toml(tree, path, root):
+    """Write the experiment for `host`, which finds its own data elsewhere."""
+    sections = {**tree, "data": {**tree["data"], "root": str(root), "part": True}, "partition": {}}
+    sections["partition"] = {"join": {"2": 2}, "leave": {"1": 4}}
+    text = "".join(
+        f"[{section}]\n" + "".join(f"{key} = {value(one)}\n" for key, one in content.items())
+        for section, content in sections.items()
+        if section != "name"
+    )
+    path.write_text(text, "utf-8")
+
+
+def value(one):
+    if isinstance(one, dict):
+        return "{ " + ", ".join(f'"{key}" = {value(inner)}' for key, inner in one.items()) + " }"
+    return json.dumps(one)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nvflare") is None, reason="no nvflare")
+def test_the_story_ends_with_the_bits_of_one_process(machine, tree, told, tmp_path):
+    deal(tree, tmp_path / "data")
+    toml(tree, tmp_path / "story.toml", tmp_path / "data" / "coordinator")
+    at = f"127.0.0.1:{free_port()}"
+    words = ["host", "story.toml", "--insecure", "--parties", ",".join(PARTIES)]
+    words += ["--address", at, "--out", "run"]
+
+    def join(name):
+        own = ["--insecure", "--name", name, "--data", tmp_path / "data" / name]
+        return machine.start(f"{name}.log", "join", at, *own)
+
+    coordinator = machine.start("host.log", *words, killed_in=2)  # in round 3, which west's classes came for
+    parties = {name: join(name) for name in PARTIES}
+    assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL, machine.said("host.log")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
+    coordinator = machine.start("host.log", *words, "--resume")
+    assert machine.ended(coordinator) == 0, machine.said("host.log")
+    for name, party in parties.items():
+        assert machine.ended(party) == 0, machine.said(f"{name}.log")
+    assert "2 of them new to the coordinator" in machine.said("west.log")
+    lived = load_run(tmp_path / "run")
+    assert lived.space.names == told.space.names
+    assert lived.space.names[-2:] == tuple(NEW)
+    assert [line["space"]["known"] for line in lived.metrics] == [10, 10, 12, 12, 12]
+    assert lived.metrics[2]["space"]["added"] == NEW
+    assert lived.metrics[4]["space"]["left"] == told.metrics[4]["space"]["left"]
+    assert set(lived.metrics[4]["space"]["left"]) == set(PARTIES["south"])
+    assert same(dict(lived.params), dict(told.params))
+    # South is forgotten.
+    done = CliRunner().invoke(
+        app, ["forget", str(tmp_path / "run"), "--party", "south", "--out", str(tmp_path / "left")]
+    )
+    assert done.exit_code == 0, done.output
+    left, other = load_run(tmp_path / "left"), forget(told, "1", tmp_path / "other")
+    assert same(dict(left.params), dict(other.params))
+    assert left.space.hashes() == other.space.hashes()
+    assert {left.space.names[c] for c in left.space.seen} == {*PARTIES["north"], *NEW}
+    assert set(PARTIES["south"]) <= {left.space.names[c] for c in left.space.unseen}
+    # The newcomers' classes are recognised: of twelve classes, by test samples that no party has trained on.
+    whole = load_data(told.experiment, 0)
+    for name in NEW:
+        rows = whole.test_seen[whole.labels[whole.test_seen] == whole.space.names.index(name)]
+        answers = [ranking[0].name for ranking in left.predict(whole.features[rows])]
+        assert answers.count(name) > len(rows) / 2
