@@ -13,6 +13,7 @@ ENCODERS = {
     "resnet": "fedunseen.encoders.transformers:ResNet",
     "vit": "fedunseen.encoders.transformers:ViT",
     "efficientnet-lite": "fedunseen.encoders.efficientnet:EfficientNetLite",
+    "vision": "fedunseen.encoders.vision:Vision",
     "tflite": "fedunseen.encoders.tflite:TFLite",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""

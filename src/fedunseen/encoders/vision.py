@@ -1,0 +1,179 @@
+"""The image part of DINOv2, CLIP and SigLIP, of the ``transformers`` library: frozen, from the hub or from a folder.
+
+CLIP and SigLIP have a text part too, in the same space: where ``data.text_encoder`` names the same weights, a class's
+text lies where its images do, which ``gaussian`` uses with ``method.prior = "semantics"``.
+
+The library's own preparation of images needs torchvision; :class:`~fedunseen.encoders.images.Preparation` stands in
+for it, with the means and deviations that the weights' folder names.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+from torch import Tensor
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
+from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
+from fedunseen.encoders.images import Preparation, Resize, as_floats
+
+__all__ = ["Vision", "VisionSettings"]
+
+_AT_ONCE = 32  # images; more is no faster
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+class _Kind(NamedTuple):
+    """A family of models.
+
+    Attributes:
+        model: the library's class of its image part.
+        vector: the output that describes an image.
+        normalisation: where the folder names none.
+        unit: vectors are of unit length, as the family compares them with texts.
+        side: of the images, where the folder does not say; None: as its configuration says.
+    """
+
+    model: str
+    vector: str
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]]
+    unit: bool
+    side: int | None = None
+
+
+_DINO = _Kind("Dinov2Model", "pooler_output", _IMAGENET, unit=False, side=224)  # trained at 518, used at 224
+_KINDS = {
+    "dinov2": _DINO,
+    "dinov2_with_registers": _DINO._replace(model="Dinov2WithRegistersModel"),
+    "clip": _Kind("CLIPVisionModelWithProjection", "image_embeds", _CLIP, unit=True),
+    "siglip": _Kind("SiglipVisionModel", "pooler_output", _HALF, unit=True),
+}
+_KINDS |= {f"{name}_vision_model": _KINDS[name] for name in ("clip", "siglip")}
+
+
+class VisionSettings(WeightsSettings):
+    """Settings of the image part of a DINOv2, CLIP or SigLIP."""
+
+    name: Literal["vision"] = "vision"
+    weights: str = "facebook/dinov2-small"
+    """A hub name (`facebook/dinov2-base`, `openai/clip-vit-base-patch16`, `google/siglip-base-patch16-224`), or a
+    folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
+    size: PositiveInt | None = None
+    """Side of the images that the network sees, a multiple of its patches'; others are resized without keeping their
+    proportions. Unset, as the weights' folder says."""
+    resize: Resize = "bicubic"
+    """How they are resized: `bilinear` or `bicubic`."""
+
+
+class Vision(Encoder):
+    """A vector an image (DINOv2: the CLS token after the last norm; CLIP and SigLIP: as compared with texts), or maps.
+
+    Raises:
+        DataError: if the weights are not there, or of another kind of model.
+        ExperimentError: if the size is not a multiple of the patches'.
+        MissingDependencyError: if ``transformers`` is not installed.
+    """
+
+    Settings = VisionSettings
+    setting = "encoder.weights"
+
+    def __init__(self, settings: VisionSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+        super().__init__(settings, image_shape, output)
+        require_transformers("the encoder 'vision'")
+        self.folder = weights_folder(settings.weights, "encoder.weights")
+        whole = read_json(self.folder / "config.json")
+        kind = str(whole.get("model_type"))
+        if kind not in _KINDS:
+            raise DataError(
+                f"{self.folder} holds a model of the type {kind!r}, but encoder.name = 'vision' takes "
+                f"{', '.join(sorted(name for name in _KINDS if not name.endswith('_model')))}: name other weights, or "
+                "for a ViT or a ResNet the encoder 'vit' or 'resnet'"
+            )
+        weight_files(self.folder)
+        self.kind, config = _KINDS[kind], whole.get("vision_config", whole)
+        self.prepared = self.folder / "preprocessor_config.json"
+        said = read_json(self.prepared) if self.prepared.is_file() else {}
+        own = int(config.get("image_size", 224))
+        side = settings.size or _side(said) or self.kind.side or own
+        self.patch = int(config.get("patch_size", 16))
+        if side % self.patch:
+            raise ExperimentError(f"encoder.size: {side} is not a multiple of the patches' side, {self.patch}")
+        self.interpolates = side != own
+        mean, deviation = self.kind.normalisation
+        if not said.get("do_normalize", True):
+            mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+        mean, deviation = said.get("image_mean", mean), said.get("image_std", deviation)
+        self.prepare = Preparation(image_shape, side, settings.resize, tuple(mean), tuple(deviation))
+        self.cells = side // self.patch
+        hidden = int(config.get("hidden_size", 768))
+        projected = int(config.get("projection_dim") or whole.get("projection_dim") or 512)
+        width = projected if self.kind.vector == "image_embeds" and output == "vectors" else hidden
+        self.shape = (width, self.cells, self.cells) if output == "maps" else (width,)
+        self._model: Any = None
+
+    def files(self) -> list[Path]:
+        """Return configuration and weights."""
+        prepared = [self.prepared] if self.prepared.is_file() else []
+        return [self.folder / "config.json", *prepared, *weight_files(self.folder)]
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return vectors (n, d) float32, or the patches' tokens as maps (n, d, s, s) float16; on a GPU if there is."""
+        prepare = self.prepare
+        depends = {
+            "encoder": "vision",
+            "weights": files_digest([self.folder / "config.json", *weight_files(self.folder)]),
+            "output": self.output,
+            "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
+            "device": _device().type,
+            "library": [version("transformers"), version("torch")],  # other releases may round differently
+        }
+        dtype = "float16" if self.output == "maps" else "float32"
+        return cached(depends, images, self.shape, dtype, self._encode)
+
+    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        import transformers
+
+        if self._model is None:
+            kind = getattr(transformers, self.kind.model)
+            self._model = load_model(kind, self.folder).to(_device())
+        out = []
+        with torch.inference_mode():
+            for start in range(0, len(images), _AT_ONCE):
+                part = torch.from_numpy(np.array(images[start : start + _AT_ONCE])).to(_device())
+                out.append(self._features(self.prepare(part)).cpu().numpy())
+        return np.concatenate(out)
+
+    def _features(self, planes: Tensor) -> Tensor:
+        # DINOv2 interpolates its positions wherever the size is not its own; the others have to be told.
+        told = {"interpolate_pos_encoding": True} if self.interpolates and self.kind.unit else {}
+        found = self._model(pixel_values=planes, **told)
+        if self.output == "vectors":
+            vectors = as_floats(getattr(found, self.kind.vector))
+            return torch.nn.functional.normalize(vectors, dim=1) if self.kind.unit else vectors
+        patches = found.last_hidden_state[:, -(self.cells**2) :]  # CLS and registers, if there are any, stand before
+        return as_floats(patches.transpose(1, 2).reshape(len(patches), -1, self.cells, self.cells))
+
+
+def _side(said: dict[str, Any]) -> int | None:
+    """Return the side of images that a folder's ``preprocessor_config.json`` names, after its crop."""
+    for key in ("crop_size", "size"):
+        value = said.get(key)
+        if isinstance(value, dict):
+            value = value.get("height", value.get("shortest_edge"))
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
