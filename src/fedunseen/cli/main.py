@@ -278,6 +278,23 @@ def data_deal(
     print(json.dumps(told) if as_json else render(told), flush=True)
 
 
+@data_app.command("encode")
+def data_encode(
+    experiment: ExperimentName,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The data set's folder: a new or an empty one.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: encoder.name=vision")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write what an experiment's frozen encoder makes of its images, in the xlsa17 layout (.mat files)."""
+    from fedunseen.cli.encode import encode, render
+    from fedunseen.experiment import Experiment
+
+    told = encode(Experiment.load(experiment, overrides_of(overrides)), out)
+    print(json.dumps(told) if as_json else render(told), flush=True)
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what is installed, which devices and data are there, what is missing and how to get it."""

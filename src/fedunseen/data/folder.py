@@ -66,6 +66,9 @@ class Folder(BenchmarkLoader):
         """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""
+        glosses: Path | None = None
+        """Descriptions that end the sentence: a text file of lines `name: description`, or a folder with WordNet's
+        `index.noun` and `data.noun` (`/usr/share/wordnet` of Debian's package wordnet-base)."""
         part: bool = False
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
@@ -81,7 +84,11 @@ class Folder(BenchmarkLoader):
         if not root.is_dir():
             raise DataError(f"the folder {root} is missing: mend data.root")
         table, encoder = root / "classes.csv", settings.text_encoder
-        space = ClassSpace.load(table) if encoder is None else read_class_table(table, encoder, settings.prompt)
+        space = (
+            ClassSpace.load(table)
+            if encoder is None
+            else read_class_table(table, encoder, settings.prompt, settings.glosses)
+        )
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         path = root / "features.npz"

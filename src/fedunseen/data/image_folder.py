@@ -51,6 +51,9 @@ class ImageFolder(ImageBenchmark):
         """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""
+        glosses: Path | None = None
+        """Descriptions that end the sentence: a text file of lines `name: description`, or a folder with WordNet's
+        `index.noun` and `data.noun` (`/usr/share/wordnet` of Debian's package wordnet-base)."""
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
         part: bool = False
@@ -67,7 +70,7 @@ class ImageFolder(ImageBenchmark):
         table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
         if not table.is_file():
             raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")
-        space = read_class_table(table, settings.text_encoder, settings.prompt)
+        space = read_class_table(table, settings.text_encoder, settings.prompt, settings.glosses)
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         ids = {plain(name): i for i, name in enumerate(space.names)}

@@ -1,0 +1,115 @@
+"""``fedunseen data encode``: what a frozen encoder makes of a benchmark, as files in the xlsa17 layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import replacing, write_text
+from fedunseen.data import Benchmark
+from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.encoding import make_backbone
+from fedunseen.experiment.schema import Experiment
+
+__all__ = ["encode", "render"]
+
+_MOST = 2**31  # bytes of a variable in the file format of MATLAB 5
+
+
+def encode(experiment: Experiment, out: Path) -> dict[str, Any]:
+    """Write a benchmark's features in the layout of the "proposed split": ``res101.mat`` and ``att_splits.mat``.
+
+    The features are those that a run of the experiment would train on before scaling: a frozen encoder's, or the
+    benchmark's own vectors. ``att`` holds the descriptions at unit length, ``original_att`` as they are. ``train_loc``
+    and ``val_loc`` divide trainval by its validation classes, without any test sample. ``predicates.txt`` names the
+    attributes, with their groups.
+
+    Args:
+        experiment: names benchmark, encoder and seed.
+        out: the data set's folder: not there yet, or empty.
+
+    Returns:
+        JSON values: ``out``, ``samples``, ``numbers`` (of a sample), ``classes``, ``attributes``; ``data``, what the
+        section ``[data]`` says to use it.
+
+    Raises:
+        DataError: ``out`` is not empty, or the data are missing, damaged or have no descriptions.
+        ExperimentError: the experiment has no vectors: its encoder is trained, or samples are maps or sequences.
+    """
+    out = out.expanduser().resolve()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} is not an empty folder: empty it, or name another with --out")
+    benchmark = load_data(experiment, experiment.run.seed)
+    backbone = make_backbone(experiment, benchmark.features.shape[1:], benchmark.image_shape)
+    if backbone.trained:
+        raise ExperimentError(
+            f"encoder.name = {experiment.encoder.name!r} is trained with the method, so that its features change: name "
+            "a frozen encoder"
+        )
+    if benchmark.kind != "vectors":
+        raise ExperimentError(
+            f"data.name = {experiment.data.name!r} gives {benchmark.kind} with encoder.name = "
+            f"{experiment.encoder.name!r}, and the layout holds a vector a sample: name a frozen encoder, and a method "
+            "that takes vectors"
+        )
+    if not benchmark.space.attributes:
+        raise DataError(f"{benchmark.name} describes no class, and the layout needs descriptions: take another")
+    if benchmark.features.nbytes > _MOST:
+        raise DataError(f"the features take {benchmark.features.nbytes} bytes, more than a .mat file holds ({_MOST})")
+    _write(benchmark, out)
+    space = benchmark.space
+    return {
+        "out": str(out),
+        "samples": len(benchmark.features),
+        "numbers": int(benchmark.features.shape[1]),
+        "classes": len(space.names),
+        "attributes": space.attributes,
+        "data": {"name": "xlsa17", "root": str(out.parent), "dataset": out.name},
+    }
+
+
+def _write(benchmark: Benchmark, out: Path) -> None:
+    space = benchmark.space
+    held = np.isin(benchmark.labels[benchmark.train], space.validation)
+    places = {
+        "trainval_loc": benchmark.train,
+        "test_seen_loc": benchmark.test_seen,
+        "test_unseen_loc": benchmark.test_unseen,
+        "train_loc": benchmark.train[~held],
+        "val_loc": benchmark.train[held],
+    }
+    names = np.empty((len(space.names), 1), dtype=object)
+    names[:, 0] = space.names
+    lengths = np.linalg.norm(space.semantics, axis=1, keepdims=True)
+    splits = {
+        "att": (space.semantics / np.maximum(lengths, 1e-12)).T,
+        "original_att": space.semantics.T,
+        "allclasses_names": names,
+        **{key: (ids + 1)[:, None] for key, ids in places.items()},
+    }
+    group_of = {i: group for group, members in space.attribute_groups.items() for i in members}
+    named = [
+        name if "::" in name or i not in group_of else f"{group_of[i]}::{name}"
+        for i, name in enumerate(space.attribute_names)
+    ]
+    out.mkdir(parents=True, exist_ok=True)
+    for file, content in (
+        ("res101.mat", {"features": benchmark.features.T, "labels": (benchmark.labels + 1)[:, None]}),
+        ("att_splits.mat", splits),
+    ):
+        with replacing(out / file) as temporary, temporary.open("wb") as stream:
+            scipy.io.savemat(stream, content)
+    write_text(out / "predicates.txt", "".join(f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(named)))
+
+
+def render(told: dict[str, Any]) -> str:
+    """Write what :func:`encode` did for people."""
+    data = "  ".join(f'{key} = "{value}"' for key, value in told["data"].items())
+    return (
+        f"{told['samples']} samples of {told['numbers']} numbers, {told['classes']} classes with {told['attributes']} "
+        f"attributes: {told['out']}\n[data]  {data}"
+    )
