@@ -101,8 +101,8 @@ def _write(benchmark: Benchmark, out: Path) -> None:
         ("res101.mat", {"features": benchmark.features.T, "labels": (benchmark.labels + 1)[:, None]}),
         ("att_splits.mat", splits),
     ):
-        with replacing(out / file) as temporary, temporary.open("wb") as stream:
-            scipy.io.savemat(stream, content)
+        with replacing(out / file) as temporary:
+            scipy.io.savemat(temporary, content, appendmat=False)
     write_text(out / "predicates.txt", "".join(f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(named)))
 
 
