@@ -1,6 +1,7 @@
 """The documentation site builds without a warning, every link in it leads somewhere, and it asks no other host."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -83,3 +84,40 @@ def test_the_commands_and_the_python_interface_have_pages(site):
     assert ":math:" not in losses
     assert "<math" in losses
     assert "=====" not in losses
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def test_it_is_searched_from_the_disk_without_a_network(site, browser):
+    page = browser.new_page()
+    page.set_default_timeout(120_000)  # of a busy machine
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.locator("input.md-search__input").click()
+    page.keyboard.type("calibration")
+    page.wait_for_selector("a.md-search-result__link")
+    assert "matching documents" in page.locator(".md-search-result__meta").inner_text()
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))] == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_window(pages, browser, width):
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_default_timeout(120_000)
+    wide = []
+    for path in pages:
+        page.goto(path.as_uri(), wait_until="load")
+        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+            wide.append(path.name)
+    assert wide == []
