@@ -96,7 +96,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
     for notebook in sorted((ROOT / "docs/tutorials").glob("*.ipynb")):
         source = f"docs/tutorials/{notebook.name}"
-        made[address(source)] = translated(source, pages_of(json.loads(notebook.read_text("utf-8")), notebook.name))
+        title, _, text = translated(source, page_of(json.loads(notebook.read_text("utf-8")))).partition("\n")
+        download = f'<a href="{notebook.name}" download>Download this page as a notebook</a>'
+        made[address(source)] = f"{title}\n\n{download}\n{text}"
     for page in (ROOT / "docs").rglob("*.md"):
         for target in linked(str(page.relative_to(ROOT)), page.read_text("utf-8")):
             if address(target).startswith("source/"):
@@ -158,15 +160,12 @@ def target_of(source: str, match: re.Match[str]) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), unquote(match[2])))
 
 
-def pages_of(notebook: dict, name: str) -> str:
+def page_of(notebook: dict) -> str:
     """Return a notebook as Markdown: its cells, with what they print and show."""
     parts: list[str] = []
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            if not parts:
-                title, _, text = text.partition("\n")
-                parts += [title, f'<p><a href="{name}" download>Download this page as a notebook</a></p>']
             parts.append(text)
             continue
         parts.append(f"```python\n{text}\n```")
