@@ -3,6 +3,7 @@
     python benchmarks/closed_form.py reach --root FOLDER_WITH_XLSA17     # three seeds, other class splits
     python benchmarks/closed_form.py examples --root FOLDER_WITH_XLSA17  # 0 to 20 examples of each unseen class
     python benchmarks/closed_form.py start --root FOLDER_WITH_XLSA17     # FedAvg that begins with the closed form
+    python benchmarks/closed_form.py same --root FOLDER_WITH_XLSA17      # time to the same accuracy as a ratio
     python benchmarks/closed_form.py turns --root FOLDER_WITH_XLSA17     # calibration with few validation classes
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
     python benchmarks/closed_form.py sizes --smallest                    # the same in seconds, to see that it works
@@ -13,10 +14,12 @@ No setting is chosen here: the method's defaults are measured. Features are take
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,22 +167,50 @@ def trained(root: Path, dataset: str, rounds: int, **method: Any) -> Experiment:
     return Experiment.from_dict(tree, name=f"{dataset} trained")
 
 
-def start(root: Path, rounds: int, seeds: int) -> None:
+def start(root: Path, sets: Sequence[str], rounds: int, seeds: int) -> None:
     """Print what FedAvg makes of the closed form that it begins with, round and factor from validation classes."""
     print("| data | lr | the closed form: ZSL | after FedAvg: ZSL | H | rounds, chosen of " + f"{rounds} |")
     print("|---|---|--:|--:|--:|---|", flush=True)
-    for dataset in SETS:
-        for lr in ("auto", 0.01):
-            results = []
-            for seed in range(seeds):
-                experiment = trained(root, dataset, rounds, start="closed-form", lr=lr)
-                with tempfile.TemporaryDirectory() as folder:
-                    results.append(run(experiment.with_overrides({"run.seed": seed}), Path(folder) / "run").result)
-            cells = [[one["start"]["zsl"] for one in results]]
-            cells += [[one[name] for one in results] for name in ("zsl", "gzsl_harmonic")]
-            parts = [f"{np.mean(some):.1f} ± {np.std(some, ddof=min(1, seeds - 1)):.1f}" for some in cells]
-            chosen = ", ".join(str(one["selected_round"]) for one in results)
-            print(f"| {dataset} | {lr} | {' | '.join(parts)} | {chosen} |", flush=True)
+    for dataset, lr in itertools.product(sets, ("auto", 0.01)):
+        results = []
+        for seed in range(seeds):
+            experiment = trained(root, dataset, rounds, start="closed-form", lr=lr)
+            with tempfile.TemporaryDirectory() as folder:
+                results.append(run(experiment.with_overrides({"run.seed": seed}), Path(folder) / "run").result)
+        cells = [[one["start"]["zsl"] for one in results]]
+        cells += [[one[name] for one in results] for name in ("zsl", "gzsl_harmonic")]
+        parts = [f"{np.mean(some):.1f} ± {np.std(some, ddof=min(1, seeds - 1)):.1f}" for some in cells]
+        chosen = ", ".join(str(one["selected_round"]) for one in results)
+        print(f"| {dataset} | {lr} | {' | '.join(parts)} | {chosen} |", flush=True)
+
+
+def same(root: Path, sets: Sequence[str]) -> None:
+    """Print how long FedAvg takes to the ZSL accuracy of each closed form, in one run, and what a client sends."""
+    print("| data | method | ZSL | seconds | MB sent | FedAvg to the same ZSL: round | seconds, times as long | MB |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    quick = {"evaluation.selection": "last"}
+    for dataset in sets:
+        with tempfile.TemporaryDirectory() as folder:
+            base = trained(root, dataset, ROUNDS[dataset]).with_overrides(quick)
+            lines = run(base, Path(folder) / "fedavg").metrics
+            for name in ("gaussian", "ridge", "eszsl"):
+                own = {"method.log_gamma": 1.0 if dataset == SETS[0] else 2.0} if name == "eszsl" else {}
+                own |= {"method.log_lambda": 0.0 if dataset == SETS[0] else -1.0} if name == "eszsl" else {}
+                closed = run(base.with_overrides({"method.name": name, **own}), Path(folder) / name)
+                (line,) = closed.metrics
+                there = next((i for i, one in enumerate(lines, 1) if one["zsl"] >= line["zsl"]), None)
+                taken = lines[:there]
+                times = sum(one["seconds"] for one in taken) / line["seconds"]
+                up = sum(one["bytes_up"] / len(one["participants"]) for one in taken) / 1e6
+                best = max(one["zsl"] for one in lines)
+                when = str(there) if there else f"not in {len(lines)} ({best:.1f} at most)"
+                more = "" if there else "> "
+                sent = line["bytes_up"] / len(line["participants"]) / 1e6
+                print(
+                    f"| {dataset} | {name} | {line['zsl']:.1f} | {line['seconds']:.1f} | {sent:.1f} | {when} | "
+                    f"{more}{times:.1f} | {more}{up:.1f} |",
+                    flush=True,
+                )
 
 
 def few(whole: Benchmark, seen: int, unseen: int, draw: int) -> Benchmark:
@@ -417,10 +448,11 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", nargs="?", default="sizes", choices=("reach", "examples", "start", "turns", "sizes", "streamed")
+        "what", nargs="?", default="sizes", choices=("reach", "examples", "start", "same", "turns", "sizes", "streamed")
     )
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--sets", type=lambda text: text.split(","), default=SETS, help="start, same: data sets")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smallest", action="store_true")
@@ -434,7 +466,9 @@ def main() -> None:
     elif given.root is None:
         parser.error("--root: say where the xlsa17 data sets are")
     elif given.what == "start":
-        start(given.root, given.rounds, given.seeds)
+        start(given.root, given.sets, given.rounds, given.seeds)
+    elif given.what == "same":
+        same(given.root, given.sets)
     elif given.what == "turns":
         by_turns(given.root, given.draws)
     else:

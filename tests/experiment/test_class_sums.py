@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedunseen import Experiment, load_run, run
@@ -13,7 +14,8 @@ from fedunseen.cli.main import main
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
-from fedunseen.experiment.class_sums import read_class_sums, write_class_sums
+from fedunseen.experiment.class_sums import read_all_class_sums, read_class_sums, write_class_sums
+from fedunseen.experiment.forget import forget
 from fedunseen.experiment.registry import find
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "evaluation.embedding": False, "data.features": ["centre"]}
@@ -106,6 +108,7 @@ def test_a_party_s_sums_teach_what_its_samples_would(done, party, tmp_path, monk
         ("short", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
         ("text", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
         ("unnamed", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
+        ("unmade", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
         ("twice", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
         (
             "attributes",
@@ -142,7 +145,11 @@ def test_what_does_not_fit_is_one_sentence(done, party, tmp_path, change, senten
         done = done.learn({"Okapi": party[2]["okapi"]})
     elif change == "twice":
         names[0] = names[1]
-    told = {} if change == "unnamed" else {"classes": json.dumps({"names": names, "attributes": attributes})}
+    with safe_open(file, "pt") as written:
+        made = written.metadata()["made"]
+    told = {"classes": json.dumps({"names": names, "attributes": attributes}), "made": made}
+    if change in ("unnamed", "unmade"):
+        del told["classes" if change == "unnamed" else "made"]
     save_file(tensors, file, told)
     if change == "text":
         file.write_text("no tensors")
@@ -164,3 +171,81 @@ def test_a_trained_method_takes_no_sums(done, party, tmp_path):
     for use in (write, read):
         with pytest.raises(ExperimentError, match=r"^method.name = 'fedzsl' cannot learn from sums once it is trained"):
             use()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"data.features": ["standard"]}, "how features are scaled"),
+        ({"data.features": ["centre"], "data.train_per_class": 9}, "how features are scaled"),
+        ("other classes", "the seen classes"),
+    ],
+)
+def test_sums_of_another_run_are_refused(done, party, tmp_path, change, what):
+    file = tmp_path / "sums.safetensors"
+    write_class_sums(done, party[0], file)
+    if change == "other classes":
+        other = replace(done)
+        space = replace(done.space, seen=done.space.seen[1:], unseen=np.sort(np.append(done.space.unseen, 0)))
+        other.__dict__["space"] = space
+        other.__dict__["scaler"] = done.scaler
+    else:
+        told = {**FEW, "evaluation.selection": "last", **change}
+        other = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    with pytest.raises(DataError) as caught:
+        read_class_sums(other, file)
+    assert str(caught.value) == (
+        f"{file}: the sums were made with another run: it differs in {what}: let the party make them with this run, or "
+        "a copy of it"
+    )
+
+
+def test_sums_made_before_a_run_learnt_classes_still_fit(done, party, tmp_path):
+    file = tmp_path / "sums.safetensors"
+    write_class_sums(done, party[0], file)
+    grown = done.learn({"unicorn": done.space.semantics[5] + done.space.semantics[62]})
+    assert set(read_class_sums(grown, file)[0]) == {"okapi"}
+
+
+def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_path, monkeypatch, capsys):
+    folder, samples, described = party
+    whole, halves = tmp_path / "whole.safetensors", [tmp_path / f"{name}.safetensors" for name in "ab"]
+    write_class_sums(done, folder, whole)
+    with safe_open(whole, "pt") as file:
+        about = file.metadata()
+    tensors = load_file(whole)
+    for path, share in zip(halves, (0.25, 0.75), strict=True):
+        part = {name: value * (1 if name == "semantics" else share) for name, value in tensors.items()}
+        save_file(part, path, about)
+    words = ["learn", done.path, "--out", tmp_path / "new", *(word for path in halves for word in ("--sums", path))]
+    code, said = command(monkeypatch, capsys, *words)
+    assert not code, said.err
+    learnt, wanted = load_run(tmp_path / "new"), done.learn(described, samples)
+    for name, value in wanted.params.items():
+        assert torch.allclose(learnt.params[name], value, rtol=1e-9, atol=1e-12), name
+    with pytest.raises(DataError, match=r"^--sums names a file twice: its samples would count twice, so give it once$"):
+        read_all_class_sums(done, [whole, whole])
+    tensors["semantics"][sorted(samples).index("okapi")] += 1
+    save_file(tensors, halves[1], about)
+    with pytest.raises(DataError) as caught:
+        read_all_class_sums(done, [whole, halves[1]])
+    assert str(caught.value) == (
+        f"{halves[1]}: the class 'okapi' is described otherwise than in {whole}: let both parties use one description, "
+        "or rename one of the classes"
+    )
+
+
+def test_the_total_alone_gives_the_same_model_and_nobody_can_be_forgotten(done, tmp_path):
+    told = {**FEW, "evaluation.selection": "last", "method.keep": "total"}
+    total = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    for name, value in done.params.items():
+        assert torch.equal(total.params[name], value), name
+    kept = {path.name: [*load_file(path)] for path in (total.path / "checkpoints").rglob("*.safetensors")}
+    assert kept
+    assert not [name for names in kept.values() for name in names if "client/" in name]
+    with pytest.raises(ExperimentError) as caught:
+        forget(total, "3", tmp_path / "without")
+    assert str(caught.value) == (
+        "method.keep = 'total' has kept the total of all parties' sums alone, so that none can be taken out: run it "
+        "again without the party"
+    )

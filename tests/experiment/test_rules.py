@@ -31,6 +31,11 @@ READ = {
         {"method.name": "eszsl", "strategy.rounds": 3},
         "method.name = 'eszsl' is solved from sums",
     ),
+    "totals_are_of_one_round": (
+        "digit-pairs-gaussian",
+        {"method.keep": "total", "strategy.rounds": 2, "partition.join": {"1": 1}},
+        "method.keep = 'total' remembers nothing of who has sent what, so that nobody can come late or leave",
+    ),
     "starting_needs_plain_sums": (
         "digit-pairs",
         {"method.start": "closed-form"},

@@ -32,8 +32,8 @@ def learn(
         Path | None, typer.Option(metavar="FOLDER", help="Examples: a folder with a folder for each class.")
     ] = None,
     sums: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What a party has written with fedunseen sums, and nothing else."),
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="What a party has written with fedunseen sums; repeatable."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -41,22 +41,22 @@ def learn(
     from fedunseen.experiment import load_run
     from fedunseen.report import write_card
 
-    if sums is not None and (named or classes is not None or support is not None):
+    if sums and (named or classes is not None or support is not None):
         raise ArgumentError("--sums brings its own descriptions and examples: learn from it and from others in turn")
     if named and classes is not None:
         raise ExperimentError("--class and --classes both name classes to add: give one of them")
-    if classes is None and not named and support is None and sums is None:
+    if classes is None and not named and support is None and not sums:
         raise ExperimentError(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE"
         )
     run = load_run(path)
-    if sums is None:
+    if not sums:
         done = run.learn(named or classes, support, out)
     else:
-        from fedunseen.experiment.class_sums import read_class_sums
+        from fedunseen.experiment.class_sums import read_all_class_sums
 
         run = run.seeds[0] if run.seeds else run
-        new, examples = read_class_sums(run, sums)
+        new, examples = read_all_class_sums(run, sums)
         done = run.learn(new or None, examples, out)
     write_card(done)
     added = done.result["learnt"]

@@ -1,12 +1,16 @@
 """Classes that a party adds to a finished run: it sends their sums, and its samples stay where they are.
 
 A file of sums is in the safetensors format. Its metadata, JSON under ``classes``, name the classes and the attributes;
-its tensors, all float64, are ``count`` (K,), ``total`` (K, d) and ``semantics`` (K, a), the descriptions.
+its tensors, all float64, are ``count`` (K,), ``total`` (K, d) and ``semantics`` (K, a), the descriptions. The metadata
+``made``, JSON too, hold a digest of all that the sums depend on beside the samples: how features are scaled, which
+encoder made them, and the seen classes of the run. Sums of others mean something else, and are refused.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +27,7 @@ from fedunseen.methods.gaussian import Gaussian
 from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.base import ClassSum
 
-__all__ = ["read_class_sums", "write_class_sums"]
+__all__ = ["read_all_class_sums", "read_class_sums", "write_class_sums"]
 
 _TENSORS = ("count", "semantics", "total")
 
@@ -64,7 +68,8 @@ def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
         "total": torch.stack([one.total for one in sums]),
         "semantics": torch.from_numpy(space.semantics[ids].astype(np.float64)),
     }
-    write_tensors(out, tensors, {"classes": json.dumps({"names": names, "attributes": space.attribute_names})})
+    about = {"classes": {"names": names, "attributes": space.attribute_names}, "made": _digests(run)}
+    write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
     return {name: int(one.count) for name, one in zip(names, sums, strict=True)}
 
 
@@ -79,7 +84,8 @@ def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[
     damaged = DataError(f"{path} is no file of sums, or is damaged: let the party write it again with fedunseen sums")
     try:
         with safe_open(str(path), "pt") as file:
-            told = json.loads((file.metadata() or {})["classes"])
+            metadata = file.metadata() or {}
+            told, made = json.loads(metadata["classes"]), dict(json.loads(metadata["made"]))
             names, attributes = told["names"], told["attributes"]
             count, semantics, total = (file.get_tensor(name) for name in _TENSORS)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
@@ -93,6 +99,12 @@ def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[
     if not fits or not classes or len(set(names)) < classes:
         raise damaged
     _check_attributes(str(path), run, attributes)
+    own = _digests(run)
+    if different := [what for what in own if made.get(what) != own[what]]:
+        raise DataError(
+            f"{path}: the sums were made with another run: it differs in {' and '.join(different)}: let the party make "
+            "them with this run, or a copy of it"
+        )
     if total.shape[1] != width:
         raise DataError(
             f"{path}: the sums are over features of {total.shape[1]} numbers, but this run's model takes {width}: let "
@@ -113,6 +125,52 @@ def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[
                 "classes.csv, or rename the class if it is another"
             )
     return new, {name: ClassSum(n, s) for name, n, s in zip(names, count.tolist(), total, strict=True)}
+
+
+def read_all_class_sums(run: Run, paths: Sequence[Path]) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
+    """Return what :func:`read_class_sums` does, of the files of several parties, whose sums of one class are added.
+
+    Raises:
+        DataError: as there; or two files describe a class differently, or are one file given twice.
+    """
+    described: dict[str, list[float]] = {}
+    added: dict[str, ClassSum] = {}
+    where: dict[str, Path] = {}
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise DataError("--sums names a file twice: its samples would count twice, so give it once")
+    for path in paths:
+        new, sums = read_class_sums(run, path)
+        for name, row in new.items():
+            if name in described and not np.allclose(row, described[name], rtol=1e-5, atol=1e-8):
+                raise DataError(
+                    f"{path}: the class {name!r} is described otherwise than in {where[name]}: let both parties use "
+                    "one description, or rename one of the classes"
+                )
+            described.setdefault(name, row)
+            where.setdefault(name, path)
+        for name, own in sums.items():
+            before = added.get(name)
+            added[name] = own if before is None else ClassSum(before.count + own.count, before.total + own.total)
+    return described, added
+
+
+def _digests(run: Run) -> dict[str, str]:
+    """Return what sums depend on beside the samples, each as a digest, under the words that a message has for it.
+
+    Classes that a run has learnt since are unseen ones: they change none of it.
+    """
+    steps = run.scaler
+    scaling = json.dumps(steps.steps).encode()
+    for name, value in sorted(steps.statistics.items()):
+        scaling += name.encode() + value.tobytes()
+    space, encoder = run.space, run.manifest.get("encoder") or {}
+    seen = json.dumps([[space.names[c] for c in space.seen], space.attribute_names]).encode()
+    parts = {
+        "how features are scaled": scaling,
+        "the encoder": json.dumps([run.experiment.encoder.name, encoder.get("digest")]).encode(),
+        "the seen classes": seen + space.semantics[space.seen].astype(np.float64).tobytes(),
+    }
+    return {what: hashlib.sha256(value).hexdigest() for what, value in parts.items()}
 
 
 def _gaussian(run: Run) -> Gaussian:

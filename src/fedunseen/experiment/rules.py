@@ -119,6 +119,16 @@ def sums_are_sent_once(c: Chosen) -> str | None:
     return None
 
 
+def totals_are_of_one_round(c: Chosen) -> str | None:
+    """Who sends again replaces what he has sent, which a total does not remember."""
+    if getattr(c.experiment.method, "keep", "each") == "total" and c.experiment.strategy.rounds > 1:
+        return (
+            "method.keep = 'total' remembers nothing of who has sent what, so that nobody can come late or leave: set "
+            "strategy.rounds to 1 and leave partition.join and partition.leave out, or set method.keep to 'each'"
+        )
+    return None
+
+
 def starting_needs_plain_sums(c: Chosen) -> str | None:
     """Sums are sent as they are, and added; what follows is one linear model for everybody."""
     if getattr(c.experiment.method, "start", "random") != "closed-form":
@@ -568,6 +578,7 @@ def growth_knows_its_engine(c: Chosen) -> str | None:
 READING: Sequence[Callable[[Chosen], str | None]] = (
     sums_are_no_updates,
     sums_are_sent_once,
+    totals_are_of_one_round,
     starting_needs_plain_sums,
     defence_and_privacy_need_merging,
     defence_needs_bounded_merging,

@@ -23,6 +23,9 @@ class ESZSLSettings(NamedSettings):
     """Settings of ESZSL: both regularisers as powers of ten, chosen on validation classes in the papers."""
 
     name: Literal["eszsl"] = "eszsl"
+    keep: Literal["each", "total"] = "each"
+    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
+    total alone, after which nobody can tell what a party has sent."""
     log_gamma: float = 3.0
     """Exponent of the regulariser on features."""
     log_lambda: float = 0.0

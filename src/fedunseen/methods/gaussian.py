@@ -77,6 +77,9 @@ class GaussianSettings(NamedSettings):
     """Settings of Gaussian classes. By default the sums themselves say what each should be."""
 
     name: Literal["gaussian"] = "gaussian"
+    keep: Literal["each", "total"] = "each"
+    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
+    total alone, after which nobody can tell what a party has sent."""
     shrinkage: float | None = Field(None, gt=0, le=1)
     """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset: the best of 0.01,
     0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the server."""

@@ -26,6 +26,9 @@ class RidgeSettings(NamedSettings):
     """Settings of ridge regression to semantics."""
 
     name: Literal["ridge"] = "ridge"
+    keep: Literal["each", "total"] = "each"
+    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
+    total alone, after which nobody can tell what a party has sent."""
     log_gamma: float = -1.0
     """Exponent of the regulariser, as a power of ten, in units of the features' mean variance times the number of
     samples: so it means the same whatever the features' scale."""

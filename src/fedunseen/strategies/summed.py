@@ -31,11 +31,12 @@ class Summed(Wrapper):
     Args:
         inner: a strategy.
         nothing: the sums of no sample, which all sums are like.
+        each: keep those of every client; otherwise what a round brings is added, and only the total stays.
     """
 
-    def __init__(self, inner: Strategy, nothing: Params) -> None:
+    def __init__(self, inner: Strategy, nothing: Params, each: bool = True) -> None:
         super().__init__(inner)
-        self.nothing = nothing
+        self.nothing, self.each = nothing, each
         self.lengths, self.merges_by_mean, self.adds = "nothing", False, True
 
     def init(self, params: Params, clients: int) -> Params:
@@ -84,6 +85,8 @@ class Summed(Wrapper):
                         "classes with the same descriptions, in the same order"
                     )
             state |= under(f"client/{reply.client}/", dict(reply.update))
+        if not self.each:
+            return {}, _total(self.nothing, kept_sums(state).values())
         return state, _total(self.nothing, kept_sums(state).values())
 
 
