@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
+from fedunseen.core import files
 from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
@@ -192,6 +194,37 @@ def test_parties_of_a_run_that_is_over_are_told_so(folders, tmp_path):
     parties = members(folders, tmp_path)
     hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
     assert all(party.done.is_set() and party.error is None for party in parties.values())
+
+
+def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch):
+    """A party cannot keep its client's state for a while; then the coordinator cannot write a checkpoint."""
+    save, full = files.save_file, {"after-000001": 2, "checkpoints/.000002": 1}
+
+    def crowded(tensors, path, metadata):
+        for part in full:
+            if part in str(path) and "west" not in str(path) and "south" not in str(path) and full[part]:
+                full[part] -= 1
+                Path(path).write_bytes(b"half a file")
+                raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        save(tensors, path, metadata)
+
+    monkeypatch.setattr(files, "save_file", crowded)
+    chosen = experiment(strategy__name="scaffold", method__kl=0.0)
+    link = Inline(members(folders, tmp_path))
+    with pytest.raises(RunDirectoryError) as said:
+        hosted(chosen, link, tmp_path / "run")
+    assert str(said.value).startswith(f"{tmp_path / 'run'} cannot be written (")
+    assert "No space left on device" in str(said.value)
+    assert str(said.value).endswith("choose another --out, or mend that and go on with --resume")
+    assert set(full.values()) == {0}
+    heard = [unpack(answer)[0].get("error", "") for name, answer in link.heard if name == "north"]
+    assert sum("No space left on device" in one for one in heard) == 2  # told, and asked again
+    assert not any(str(tmp_path) in one for one in heard)
+    assert not list((tmp_path / "state").rglob(".*.tmp"))
+    hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run", resume=True)
+    run(chosen.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "here"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
 
 
 def test_a_compressed_update_takes_few_bytes_on_the_wire(folders, tmp_path):

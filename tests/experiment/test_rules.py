@@ -253,6 +253,12 @@ READ = {
         "strategy.personal_epochs trains the merged model on at every client, but method.name = 'clswgan' would train "
         "classifiers for each client: leave it out",
     ),
+    "late_updates_merge_by_their_mean": (
+        "digit-pairs",
+        {"engine.name": "buffered", "strategy.name": "scaffold"},
+        "engine.name = 'buffered' merges updates as they come, but strategy.name = 'scaffold' takes more than the mean "
+        "of updates that began together: change one of them",
+    ),
     "exclusive_peers_need_plain_means": (
         "digits-maml",
         {"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ENGINES = {
     "in-process": "fedunseen.engines.local.in_process:InProcess",
+    "buffered": "fedunseen.engines.local.buffered:Buffered",
     "flower": "fedunseen.engines.remote.coordinator:Flower",
     "nvflare": "fedunseen.engines.remote.coordinator:NVFlare",
 }

@@ -16,6 +16,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs, Samples
 from fedunseen.data import Benchmark, Partition, Scaler, Scaling, fit_semantics, make_partition
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
+from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment.encoding import encode, make_backbone
 from fedunseen.experiment.registry import find, task_of
@@ -203,7 +204,10 @@ def assemble(
         worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
         if (screening := make_screening(experiment, method)) is not None:
             worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
-        engine = InProcess(strategy, worker, forgiving, masks)
+        if isinstance(experiment.engine, BufferedSettings):
+            engine = Buffered(strategy, worker, experiment.engine, seed)
+        else:
+            engine = InProcess(strategy, worker, forgiving, masks)
     return Federation(
         benchmark,
         partition,

@@ -353,12 +353,36 @@ def own_models_need_a_merged_one(c: Chosen) -> str | None:
         f"method.name = {c.name!r} is solved from sums, not trained": not c.method.trained,
         f"method.name = {c.name!r} would train classifiers for each client": c.method.generates,
         f"{c.task.name} methods measure no client's own model": not c.task.personalises,
-        f"engine.name = {e.engine.name!r} has the clients' samples elsewhere": e.engine.name != "in-process",
+        f"engine.name = {e.engine.name!r} has the clients' samples elsewhere": (
+            isinstance(e.engine, DistributedSettings)
+        ),
         f"attack.name = {e.attack.name!r} has clients that are not honest": e.attack.name != "none",
         "[growth] changes who holds what from round to round": e.growth.name != "none",
     }
     wrong = next((reason for reason, there in reasons.items() if there), None)
     return wrong and f"strategy.personal_epochs trains the merged model on at every client, but {wrong}: leave it out"
+
+
+def late_updates_merge_by_their_mean(c: Chosen) -> str | None:
+    """Buffered merging takes what comes, of whatever age, from everybody."""
+    e = c.experiment
+    if e.engine.name != "buffered":
+        return None
+    others = [f"{section}.name = {name!r}" for section, name in c.named("attack", "defence", "privacy", "growth")]
+    exclusive = getattr(e.method, "exclusive", False)
+    reasons = {
+        f"strategy.name = {e.strategy.name!r} merges nothing": not c.merging,
+        f"strategy.name = {e.strategy.name!r} takes more than the mean of updates that began together": (
+            not c.strategy.merges_by_mean or c.strategy.mirrors
+        ),
+        f"method.name = {c.name!r} is solved from sums": not c.method.trained,
+        "method.exclusive asks who had a share in the last merge": exclusive,
+        f"strategy.fraction = {e.strategy.fraction:g} lets some clients rest": e.strategy.fraction != 1,
+        "clients come and go (partition.join, partition.leave)": bool(e.partition.join or e.partition.leave),
+        f"{', '.join(others)} is about rounds of clients that began together": bool(others),
+    }
+    wrong = next((reason for reason, there in reasons.items() if there), None)
+    return wrong and f"engine.name = 'buffered' merges updates as they come, but {wrong}: change one of them"
 
 
 def exclusive_peers_need_plain_means(c: Chosen) -> str | None:
@@ -610,6 +634,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     compression_changes_what_arrives,
     attacks_forge_whole_updates,
     own_models_need_a_merged_one,
+    late_updates_merge_by_their_mean,
     exclusive_peers_need_plain_means,
     sharing_needs_merging,
     growth_needs_descriptions_as_rows,

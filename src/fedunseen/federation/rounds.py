@@ -128,6 +128,8 @@ def train(
             line |= growth.line()
         if result.dropped:
             line["dropped"] = {str(client): why for client, why in result.dropped.items()}
+        if result.clock is not None:
+            line["clock"] = dict(result.clock)
         if result.seconds:
             line["client_seconds"] = {str(client): seconds for client, seconds in result.seconds.items()}
         line["seconds"] = round(time.perf_counter() - started, 4)

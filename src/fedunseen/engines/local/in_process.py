@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from fedunseen.strategies import Instruction, Reply, Strategy
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.engines.masked.aggregation import MaskedSum, Masks
 
-__all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged"]
+__all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged", "not_finite"]
 
 
 class EngineSettings(NamedSettings):
@@ -46,6 +46,8 @@ class RoundResult:
         bytes_down, bytes_up: of all clients together.
         dropped: clients whose reply was left out, and why.
         seconds: that each client's local update took, where the engine knows.
+        clock: where time is simulated, ``time``, when the merge was, and ``ages``, how many merges old the model was
+            that each reply began with.
         masked: under masks, all that the server knows of the clients' replies.
     """
 
@@ -59,6 +61,7 @@ class RoundResult:
     dropped: Mapping[int, str] = field(default_factory=dict)
     seconds: Mapping[int, float] = field(default_factory=dict)
     masked: MaskedSum | None = None
+    clock: Mapping[str, Any] | None = None
 
     @property
     def participants(self) -> list[int]:
@@ -76,7 +79,7 @@ class InProcess:
         masks: add the replies up under masks, as parties elsewhere would; None: the server sees each of them.
     """
 
-    Settings = EngineSettings
+    Settings: ClassVar[type[EngineSettings]] = EngineSettings
 
     def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False, masks: Masks | None = None) -> None:
         self.strategy, self.worker, self.forgiving, self.masks = strategy, worker, forgiving, masks
@@ -101,7 +104,7 @@ class InProcess:
             own = client_states.get(client, {})
             works.append(Work(client, self.strategy.recall(told, own, round), own))
         done = self.worker.round(works, round) if works else []
-        wrong = {reply.client: what for reply, own in done if (what := _not_finite(reply, own))}
+        wrong = {reply.client: what for reply, own in done if (what := not_finite(reply, own))}
         for client, what in wrong.items():
             if not self.forgiving:
                 raise FedUnseenError(diverged(what, client, round))
@@ -155,7 +158,7 @@ def diverged(what: str, client: int, round: int) -> str:
     )
 
 
-def _not_finite(reply: Reply, own: Params) -> str:
+def not_finite(reply: Reply, own: Params) -> str:
     """Say what of a reply, or of what its client remembers, is not finite; nothing if all is."""
     if not (finite(reply.update) and finite(own)):
         return "the update"

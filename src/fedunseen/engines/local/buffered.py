@@ -1,0 +1,167 @@
+r"""Buffered asynchronous merging (FedBuff, Nguyen et al. 2022), simulated: nobody waits for the slowest client.
+
+All clients train at the same time, each as fast as its speed and its number of samples let it. The server merges as
+soon as ``buffer`` updates have come, whoever sent them; a client that is done begins again at once, from the model that
+there is. So an update may be of a model :math:`\tau` merges old, and counts :math:`(1 + \tau)^{-a}` of a fresh one.
+
+A "round" is a merge. The clock is simulated: a client's local update takes its factor, drawn once from the distribution
+``speeds`` of mean 1, times its samples over the mean client's. Nothing depends on the speed of this machine. Who is at
+work, since when and from which model is part of the server's state, so that a resumed run is the run that was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.parameters import Params, Scaled, size_in_bytes, under, within
+from fedunseen.core.random import stream
+from fedunseen.engines.local.in_process import EngineSettings, InProcess, RoundResult, bytes_sent, diverged, not_finite
+from fedunseen.engines.local.worker import Work, Worker
+from fedunseen.strategies import Instruction, Reply, Strategy
+
+__all__ = ["Buffered", "BufferedSettings", "durations"]
+
+
+class BufferedSettings(EngineSettings):
+    """Settings of buffered asynchronous merging."""
+
+    name: Literal["buffered"] = "buffered"  # type: ignore[assignment]
+    buffer: int = Field(10, ge=1, le=1_000_000)
+    """Updates that the server waits for before it merges them, K."""
+    staleness: float = Field(0.5, ge=0, le=100)
+    """a: an update of a model t merges old counts (1 + t)^-a of a fresh one; 0: as much."""
+    speeds: Literal["equal", "log-normal", "exponential"] = "log-normal"
+    """What the clients' factors of simulated time are drawn from, with mean 1."""
+    spread: float = Field(1.0, ge=0, le=10)
+    """log-normal: standard deviation of the factors' logarithm."""
+
+
+def durations(settings: BufferedSettings, samples: Sequence[int], seed: int) -> NDArray[np.float64]:
+    """Return (K,) how long each client's local update takes, in local updates of the mean client.
+
+    Args:
+        settings: the distribution.
+        samples: (K,) how many samples each client holds.
+        seed: of the factors.
+
+    Example:
+        >>> durations(BufferedSettings(speeds="equal"), [10, 30], 0).tolist()
+        [0.5, 1.5]
+    """
+    rng, count = stream(seed, "speeds"), len(samples)
+    if settings.speeds == "equal":
+        factors = np.ones(count)
+    elif settings.speeds == "exponential":
+        factors = rng.exponential(size=count)
+    else:
+        factors = np.exp(settings.spread * rng.standard_normal(count) - settings.spread**2 / 2)
+    return np.asarray(factors * np.array(samples) / max(1.0, float(np.mean(samples))))
+
+
+class Buffered(InProcess):
+    """Runs a merge: let clients finish in the order of simulated time until enough updates have come.
+
+    The server's state holds, under ``clock/``, the time ``now``; of every client at work ``client``, ``end``, the merge
+    ``version`` that it began after, and of all how many local updates they have begun; and ``model/V/`` of the versions
+    that somebody still works from.
+
+    Args:
+        strategy: what is sent and how replies merge; the instruction to a client follows from the model alone.
+        worker: does the clients' rounds.
+        settings: see :class:`BufferedSettings`.
+        seed: of the speeds.
+    """
+
+    Settings = BufferedSettings
+
+    def __init__(self, strategy: Strategy, worker: Worker, settings: BufferedSettings, seed: int) -> None:
+        super().__init__(strategy, worker)
+        self.settings = settings
+        self.takes = durations(settings, [len(rows) for rows in worker.samples], seed)
+
+    def round(
+        self,
+        round: int,
+        state: Params,
+        params: Params,
+        client_states: Mapping[int, Params],
+        clients: Sequence[int],
+    ) -> RoundResult:
+        """Run until merge ``round`` (counted from 0), with ``clients``, in ascending order.
+
+        Raises:
+            FedUnseenError: a client's update or one of its losses is not finite.
+        """
+        clock = within("clock/", state)
+        state = {name: value for name, value in state.items() if not name.startswith("clock/")}
+        now = float(clock["now"]) if clock else 0.0
+        begun = clock["begun"].tolist() if clock else [0] * len(self.takes)
+        work: dict[int, tuple[float, int]] = {}  # client -> when it is done, the version that it began with
+        if clock:
+            columns = (clock[name].tolist() for name in ("client", "end", "version"))
+            work = {client: (end, version) for client, end, version in zip(*columns, strict=True)}
+        models = {version: within(f"model/{version}/", clock) for _, version in work.values()} | {round: params}
+        told: dict[int, Instruction] = {}
+        states: dict[int, Params] = {}
+        came: list[tuple[Reply, Instruction, int]] = []
+        down = up = 0
+        while len(came) < self.settings.buffer:
+            free = [client for client in clients if client not in work]
+            if free and (not work or min(work.values())[0] > now):  # time moves on: who is free begins first
+                for client in free:
+                    work[client] = (now + float(self.takes[client]), round)
+                    down += bytes_sent(self.strategy, self._told(state, models, told, round))
+                continue
+            client = min(work, key=lambda one: (work[one][0], one))
+            now, version = work.pop(client)
+            instruction = self._told(state, models, told, version)
+            own = states.get(client, client_states.get(client, {}))
+            recalled = self.strategy.recall(instruction, dict(own), version)
+            (reply, after), *_ = self.worker.round([Work(client, recalled, dict(own))], begun[client])
+            begun[client] += 1
+            if what := not_finite(reply, after):
+                raise FedUnseenError(diverged(what, client, round))
+            up += size_in_bytes(reply.update)
+            states |= {client: after} if after else {}
+            came.append((replace(reply, update=self.strategy.decode(reply.update, instruction)), instruction, version))
+        came.sort(key=lambda one: one[0].client)  # in client order; a client's own in the order of time
+        replies = [reply for reply, _, _ in came]
+        late = [float((1 + round - version) ** -self.settings.staleness) for _, _, version in came]
+        shortened = [
+            r if f == 1 else replace(r, update=Scaled(dict(r.update), f)) for r, f in zip(replies, late, strict=True)
+        ]
+        state, params = self.strategy.merge(state, params, shortened, round)
+        left = sorted(work)
+        kept = {
+            "now": torch.tensor(now, dtype=torch.float64),
+            "begun": torch.tensor(begun),
+            "client": torch.tensor(left, dtype=torch.int64),
+            "end": torch.tensor([work[client][0] for client in left], dtype=torch.float64),
+            "version": torch.tensor([work[client][1] for client in left], dtype=torch.int64),
+        }
+        for version in {version for _, version in work.values()}:
+            kept |= under(f"model/{version}/", models[version])
+
+        def model(place: int) -> Params:
+            return self.strategy.local_model(came[place][1].params, replies[place].update)
+
+        ages = [round - version for _, _, version in came]
+        return RoundResult(
+            state | under("clock/", kept), params, replies, model, states, down, up, clock={"time": now, "ages": ages}
+        )
+
+    def _told(
+        self, state: Params, models: Mapping[int, Params], told: dict[int, Instruction], version: int
+    ) -> Instruction:
+        """Return what clients are told that begin after ``version`` merges; made once a round."""
+        if version not in told:
+            told[version] = self.strategy.instruct(state, models[version], version)
+        return told[version]

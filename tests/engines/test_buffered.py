@@ -1,0 +1,122 @@
+"""Buffered merging: against a slow simulation, in the limit that is a synchronous round, and after a kill."""
+
+import heapq
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import Experiment, run
+from fedunseen.engines.local.buffered import Buffered, BufferedSettings, durations
+from fedunseen.federation import rounds as rounds_module
+from fedunseen.federation.directory import load_params
+from fedunseen.strategies import FedAvg, Reply
+
+FEW = {
+    "data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 4, "strategy.rounds": 6,
+    "method.kl": 0.0, "method.hidden": [16], "evaluation.selection": "last", "evaluation.theory": False,
+    "evaluation.embedding": False, "evaluation.clients": False,
+}  # fmt: skip
+
+
+class Pulling:
+    """Clients without data: each moves the model a tenth of the way to its own number."""
+
+    def __init__(self, counts):
+        self.samples = [np.arange(count) for count in counts]
+        self.asked = []
+
+    def round(self, works, round):
+        (work,) = works
+        self.asked.append((work.client, round))
+        update = {"w": 0.1 * (torch.tensor([float(work.client)]) - work.instruction.params["w"])}
+        return [(Reply(work.client, update, 1, len(self.samples[work.client])), {})]
+
+
+def slowly(takes, buffer, staleness, merges):
+    """Return the model and the time after each merge: a queue of events, and floats."""
+    queue = [(takes[k], k, 0, 0.0) for k in range(len(takes))]  # done at, who, began at merge, began with
+    heapq.heapify(queue)
+    model, time, told = 0.0, 0.0, []
+    for merge in range(merges):
+        came, waiting = [], []
+        while len(came) < buffer:
+            end, client, version, start = heapq.heappop(queue)
+            came.append((client, 0.1 * (client - start) * (1 + merge - version) ** -staleness))
+            time = end
+            waiting.append(client)
+            if len(came) < buffer and queue[0][0] > time:
+                for one in waiting:
+                    heapq.heappush(queue, (time + takes[one], one, merge, model))
+                waiting = []
+        model += sum(change for _, change in came) / buffer
+        told.append((model, time))
+        for one in waiting:
+            heapq.heappush(queue, (time + takes[one], one, merge + 1, model))
+    return told
+
+
+@pytest.mark.parametrize(("buffer", "staleness"), [(1, 0.5), (3, 0.0), (3, 0.5), (5, 1.0)])
+def test_it_is_the_slow_simulation(buffer, staleness):
+    settings = BufferedSettings(buffer=buffer, staleness=staleness, spread=0.8)
+    worker = Pulling([10, 10, 20, 5, 40])
+    engine = Buffered(FedAvg(weights="uniform"), worker, settings, seed=5)
+    told = slowly(engine.takes.tolist(), buffer, staleness, 20)
+    state, params = {}, {"w": torch.zeros(1, dtype=torch.float64)}
+    for merge, (model, time) in enumerate(told):
+        result = engine.round(merge, state, params, {}, range(5))
+        state, params = result.state, result.params
+        assert float(params["w"]) == pytest.approx(model, abs=1e-6)
+        assert result.clock["time"] == pytest.approx(time)
+        assert len(result.replies) == buffer
+    assert len(set(worker.asked)) == len(worker.asked)  # no batch is drawn twice
+    assert max(worker.asked.count((k, 0)) for k in range(5)) == 1
+
+
+def test_durations_are_of_the_seed_and_have_mean_one():
+    counts = [1] * 40_000
+    for speeds in ("log-normal", "exponential"):
+        settings = BufferedSettings(speeds=speeds, spread=0.5)
+        one = durations(settings, counts, 0)
+        assert np.array_equal(one, durations(settings, counts, 0))
+        assert not np.array_equal(one, durations(settings, counts, 1))
+        assert one.mean() == pytest.approx(1, abs=0.03)
+
+
+def experiment(**more):
+    return Experiment.load("digit-pairs", {**FEW, **{key.replace("__", "."): value for key, value in more.items()}})
+
+
+def test_with_equal_clients_and_a_buffer_for_all_it_is_a_synchronous_round(tmp_path):
+    late = run(experiment(engine__name="buffered", engine__buffer=4, engine__speeds="equal"), tmp_path / "late")
+    here = run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
+    one, other = (load_params(tmp_path / name / "model.safetensors") for name in ("late", "here"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert [line["clock"]["time"] for line in late.metrics] == pytest.approx([1, 2, 3, 4, 5, 6])
+    assert all(line["clock"]["ages"] == [0, 0, 0, 0] for line in late.metrics)
+    assert late.result["bytes_up"] == here.result["bytes_up"]
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "moon", "fedadam"])
+def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
+    told = experiment(engine__name="buffered", engine__buffer=2, strategy__name=strategy)
+    whole = run(told, tmp_path / "whole")
+    assert max(max(line["clock"]["ages"]) for line in whole.metrics) > 0
+    saved = rounds_module.RunDirectory.save_checkpoint
+
+    class Killed(Exception):
+        pass
+
+    def save(self, checkpoint):
+        saved(self, checkpoint)
+        if checkpoint.rounds == 3:
+            raise Killed
+
+    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", save)
+    with pytest.raises(Killed):
+        run(told, tmp_path / "killed")
+    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", saved)
+    resumed = run(told, tmp_path / "killed", resume=True)
+    one, other = (load_params(tmp_path / name / "model.safetensors") for name in ("killed", "whole"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert [line["clock"] for line in resumed.metrics] == [line["clock"] for line in whole.metrics]
