@@ -215,3 +215,7 @@ def test_every_link_to_a_heading_leads_to_one():
     ]
     assert links
     assert [link for link in links if link[2] not in headings(link[0].parent / link[1] if link[1] else link[0])] == []
+
+
+def test_pictures_of_the_docs_are_small():
+    assert {path.name for path in ROOT.glob("docs/images/*") if path.stat().st_size > 150_000} == set()
