@@ -47,6 +47,7 @@ NOT_RUN = {
     "report": "needs the page's run; runs in tests/cli",
     "init": "needs a folder of pictures; runs in tests/cli",
     "new": "writes a whole project; runs in tests/cli",
+    "data encode": "needs a frozen encoder and pictures; runs in tests/cli",
     "data check": "needs a folder of pictures; runs in tests/cli",
     "doctor": "says what this machine has; runs in tests/cli",
     "serve": "goes on until it is stopped; tests/serve run it as a process",
