@@ -140,7 +140,7 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
         "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312,
         "groups": 28, "grouped": 312,
         "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 224 * 224, "cache": str(own_cache),
-        "centred": True, "constant": 0, "smallest": 5, "untrained": [],
+        "doubts": [], "centred": True, "constant": 0, "smallest": 5, "untrained": [],
     }  # fmt: skip
     done = command("data", "check", cub, "--set", f"data.splits={splits}")
     assert done.out.splitlines()[:6] == [
@@ -279,7 +279,7 @@ def test_a_setting_of_another_section_is_refused(refused, cub):
 
 def test_too_little_for_a_run_is_enough_for_a_party(check, command, tmp_path):
     write_image(tmp_path / "cat" / "1.png", 0)
-    write_image(tmp_path / "dog" / "1.png", 0)
+    write_image(tmp_path / "dog" / "1.png", 1)
     (tmp_path / "classes.csv").write_text("name,split,big\ncat,seen,1\ndog,seen,2\nowl,unseen,1\nox,seen,3\n")
     code, told = check(tmp_path, "--set", "data.part=false")
     assert code == 2

@@ -157,7 +157,9 @@ def test_it_sees_what_is_wrong_with_pictures(command, pictures):
     assert done.code == 0
     assert f"- 1 files left out: they are not readable pictures, such as {pictures / 'red' / 'notes.txt'}\n" in done.err
     pair = f"{pictures / 'blue' / '9.png'} and {pictures / 'red' / '3.png'}"
-    assert f"- look at {pair}: they are the same picture in two classes\n" in done.err
+    assert f"- look at blue and red: a picture lies in both: {pair}\n" in done.err
+    told = json.loads(command("data", "check", pictures, "--json").out)
+    assert told["doubts"] == [f"look at blue and red: a picture lies in both: {pair}"]
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 

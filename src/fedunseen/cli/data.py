@@ -14,9 +14,10 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
+from fedunseen.experiment.doubts import doubts
 from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.suggest import start
+from fedunseen.experiment.suggest import class_folders, start
 
 __all__ = ["check", "data_folder", "examine", "render_check", "render_list"]
 
@@ -67,7 +68,8 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
         if a run or a party can start. ``part``: the folder is not enough for a run, but for one party or the
         coordinator of a federation. ``snippet``: an experiment file that runs; of a part, its section ``[data]``. As
         far as they can be told, the numbers of ``samples``, ``classes``, ``attributes`` and so on, the ``bytes`` that
-        decoded images take, and the ``unreadable`` images.
+        decoded images take, the ``unreadable`` images, and ``doubts``, sentences on what looks odd in folders of
+        pictures.
 
     Raises:
         DataError: if the folder is missing or holds nothing that is known.
@@ -93,6 +95,9 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
             if not as_part["problems"]:
                 found, data, told["part"] = as_part, data | {"part": True}, True
         told |= found
+    told["doubts"] = []
+    if name == "images" and "kind" in told:
+        told["doubts"] = [f"{one.what}: {one.why}" for one in doubts(class_folders(root))]
     whole = "kind" in told and not told["part"]
     if whole and told["kind"] == "images" and not told["attributes"] and "size" in kind.Settings.model_fields:
         data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images
@@ -120,6 +125,7 @@ def render_check(told: Mapping[str, Any]) -> str:
         lines.append(f"  decoded once, they take {told['bytes'] / 1e9:.2f} GB in {told['cache']}")
     if told["missing"] or told["problems"]:
         return "\n".join(lines)
+    lines += [f"  {doubt}" for doubt in told["doubts"]]
     if "bytes" in told and "unreadable" not in told:
         lines.append("  images not decoded: add --images to find those that cannot be read")
     if told["part"]:

@@ -7,13 +7,12 @@ them. What is a choice follows fixed rules, each said in a comment of the file.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,9 +31,10 @@ from fedunseen.data.folder import Folder
 from fedunseen.data.image_folder import ImageFolder
 from fedunseen.data.images import UNREADABLE, list_images
 from fedunseen.data.tables import number, read_csv, write_csv
+from fedunseen.experiment.doubts import doubts, foreign_names
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["Choice", "Suggestion", "start", "suggest"]
+__all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes of which a fifth, one class, says nothing of how unseen ones are told apart
@@ -147,7 +147,7 @@ def suggest(data: Path, file: Path) -> Suggestion:
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
     """Look at a folder of pictures for each class."""
-    classes = _class_folders(folder)
+    classes = class_folders(folder)
     files = [path for some in classes.values() for path in some]
     if not files:
         raise DataError(
@@ -173,10 +173,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     described, encoder = _descriptions(folder, choices)
     lines += described
     listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
-    choices += [
-        Choice(f"look at {one} and {other}", "they are the same picture in two classes")
-        for one, other in _twins(classes)
-    ]
+    choices += [Choice(*doubt) for doubt in doubts(classes)]
     title = f"{len(listing.files)} pictures"
     return _Found(listing.space, title, [("name", "images", ""), *lines], "images", choices)
 
@@ -214,7 +211,7 @@ def _features(folder: Path, written: list[Path]) -> _Found:
     return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, choices)
 
 
-def _class_folders(folder: Path) -> dict[str, list[Path]]:
+def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each class, by the name of its folder; of both halves where there are halves."""
     places = [folder / half for half in _HALVES if (folder / half).is_dir()]
     classes: dict[str, list[Path]] = {}
@@ -254,10 +251,13 @@ def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], writ
 
 def _descriptions(folder: Path, choices: list[Choice]) -> tuple[list[tuple[str, Any, str]], str | None]:
     """Return the lines of ``[data]`` that say what describes the classes, and the text encoder where one does."""
-    (_, header), *_ = read_csv(folder / "classes.csv")
+    (_, header), *rows = read_csv(folder / "classes.csv")
     if len(header) > 2:
         return [], None
     _text_encoder(folder)
+    if strange := foreign_names([row[header.index("name") if "name" in header else 0] for _, row in rows]):
+        why = "MiniLM was trained on English: classes.csv may have English names, or attributes"
+        choices.append(Choice(f"{len(strange)} names that say little, such as {strange[0]}", why))
     choices.append(Choice("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
     return [("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")], "minilm"
 
@@ -287,28 +287,6 @@ def _sides(files: Iterable[Path]) -> tuple[int, list[Path]]:
     if not sides:
         raise DataError(f"{unreadable[0]} is not a readable image, and neither is any other file: mend that")
     return max(8, int(np.median(sides))), unreadable
-
-
-def _twins(classes: Mapping[str, Sequence[Path]]) -> list[tuple[Path, Path]]:
-    """Return pairs of files of two classes with the same content: one of them lies in the wrong folder."""
-    by_size: dict[int, list[tuple[str, Path]]] = defaultdict(list)
-    for name, files in classes.items():
-        for path in files:
-            by_size[path.stat().st_size].append((name, path))
-    pairs = []
-    for group in by_size.values():
-        if len({name for name, _ in group}) < 2:
-            continue
-        first: dict[str, tuple[str, Path]] = {}
-        for name, path in group:
-            other, earlier = first.setdefault(_content(path), (name, path))
-            if other != name:
-                pairs.append((earlier, path))
-    return pairs
-
-
-def _content(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _table(folder: Path) -> Path | None:

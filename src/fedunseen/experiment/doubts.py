@@ -1,0 +1,139 @@
+"""What looks odd in a folder of pictures for each class: to be looked at by whoever owns it, and refused by nobody."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedunseen.data.images import UNREADABLE, to_rgb
+
+__all__ = ["Doubt", "doubts", "foreign_names"]
+
+_MANY = 5000  # pictures: of more, only copies byte for byte are looked for
+_SIDE = 8  # of the thumbnails that are compared
+_ALIKE = 4.0  # of 255: root mean square difference of two thumbnails of one picture, saved twice
+_FLAT = 8.0  # of 255: deviation of a thumbnail below which it is one colour, and like many others
+_SYSTEM = 5  # pairs of names that differ in a letter: more are meant so
+
+
+class Doubt(NamedTuple):
+    """Something to look at.
+
+    Attributes:
+        what: in a few words.
+        why: what is odd about it.
+    """
+
+    what: str
+    why: str
+
+
+def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Doubt]:
+    """Return what looks odd: the same picture in two classes' folders, two names that may be one.
+
+    Args:
+        classes: the files of each class, by its name. Those that are no pictures are passed over.
+    """
+    pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
+    for (one, path), (other, twin) in _twins(classes):
+        pairs[min(one, other), max(one, other)].append((path, twin))
+    found = []
+    for (one, other), same in sorted(pairs.items()):
+        count = f"{len(same)} pictures lie" if len(same) > 1 else "a picture lies"
+        found.append(Doubt(f"look at {one} and {other}", f"{count} in both: {same[0][0]} and {same[0][1]}"))
+    return found + [
+        Doubt(f"look at {one} and {other}", "perhaps two spellings of one class") for one, other in _spellings(classes)
+    ]
+
+
+def foreign_names(names: Sequence[str]) -> list[str]:
+    """Return the names most of whose letters are not Latin: a text encoder of English knows little of them.
+
+    Example:
+        >>> foreign_names(["blå bil", "赤い車"])
+        ['赤い車']
+    """
+    found = []
+    for name in names:
+        letters = [letter for letter in name if letter.isalpha()]
+        latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
+        if letters and latin < len(letters) / 2:
+            found.append(name)
+    return found
+
+
+def _twins(classes: Mapping[str, Sequence[Path]]) -> list[tuple[tuple[str, Path], tuple[str, Path]]]:
+    """Return pairs of files of two classes with the same content, or that show the same."""
+    files = [(name, path) for name, paths in classes.items() for path in paths]
+    by_size: dict[int, list[int]] = defaultdict(list)
+    for i, (_, path) in enumerate(files):
+        by_size[path.stat().st_size].append(i)
+    pairs: set[tuple[int, int]] = set()
+    for group in by_size.values():
+        if len({files[i][0] for i in group}) < 2:
+            continue
+        first: dict[str, int] = {}
+        for i in group:
+            j = first.setdefault(hashlib.sha256(files[i][1].read_bytes()).hexdigest(), i)
+            if files[j][0] != files[i][0]:
+                pairs.add((j, i))
+    if len(files) <= _MANY:
+        pairs |= _alike(files)
+    return [(files[i], files[j]) for i, j in sorted(pairs)]
+
+
+def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
+    """Return pairs of two classes whose thumbnails are the same but for how they were saved."""
+    rows, ids = [], []
+    for i, (_, path) in enumerate(files):
+        small = _thumbnail(path)
+        if small is not None and small.std() >= _FLAT:
+            rows.append(small.ravel())
+            ids.append(i)
+    if not rows:
+        return set()
+    table = np.stack(rows)
+    norms = (table**2).sum(1)
+    pairs = set()
+    for start in range(0, len(table), 512):
+        block = table[start : start + 512]
+        square = norms[start : start + 512, None] + norms - 2 * block @ table.T
+        for a, b in zip(*np.nonzero(square <= _ALIKE**2 * table.shape[1]), strict=True):
+            i, j = ids[start + int(a)], ids[int(b)]
+            if i < j and files[i][0] != files[j][0]:
+                pairs.add((i, j))
+    return pairs
+
+
+def _thumbnail(path: Path) -> NDArray[np.float64] | None:
+    """Return a picture of a few pixels; None of what is none."""
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (64, 64))  # a JPEG is decoded small, which is quick
+            return np.asarray(to_rgb(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64)
+    except UNREADABLE:
+        return None
+
+
+def _spellings(names: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return pairs of names that differ in so little that they may be one: a plural, a letter of many."""
+    plain = sorted((re.sub(r"[\W_]+", " ", name).strip().casefold(), name) for name in names)
+    pairs = []
+    for i, (one, name) in enumerate(plain):
+        for other, second in plain[i + 1 : i + 4]:
+            if any(letter.isdigit() for letter in one + other):
+                continue
+            plural = other in (f"{one}s", f"{one}es")
+            if plural or difflib.SequenceMatcher(None, one, other).ratio() >= 0.9:
+                pairs.append((name, second))
+    return pairs if len(pairs) <= _SYSTEM else []

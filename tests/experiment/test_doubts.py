@@ -1,0 +1,72 @@
+"""What looks odd in folders of pictures: found where it is, and nothing where all is well."""
+
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen.experiment.doubts import doubts, foreign_names
+
+
+@pytest.fixture
+def classes(tmp_path):
+    """Smooth random pictures of three classes, as photos are, and their files by class."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for name in ("fox", "owl", "yak"):
+        (tmp_path / name).mkdir()
+        found[name] = [tmp_path / name / f"{i}.png" for i in range(5)]
+        for path in found[name]:
+            coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+            coarse.resize((60, 48), Image.Resampling.BICUBIC).save(path)
+    return found
+
+
+def test_nothing_is_odd_where_all_is_well(classes):
+    assert doubts(classes) == []
+
+
+def test_a_copy_and_a_picture_saved_again_are_found_across_classes(classes):
+    copy, again = classes["owl"][0].parent / "copy.png", classes["yak"][0].parent / "again.jpg"
+    shutil.copy(classes["fox"][0], copy)
+    with Image.open(classes["fox"][1]) as picture:
+        picture.resize((120, 96)).save(again, quality=80)
+    classes["owl"].append(copy)
+    classes["yak"].append(again)
+    assert [tuple(one) for one in doubts(classes)] == [
+        ("look at fox and owl", f"a picture lies in both: {classes['fox'][0]} and {copy}"),
+        ("look at fox and yak", f"a picture lies in both: {classes['fox'][1]} and {again}"),
+    ]
+
+
+def test_a_copy_within_a_class_is_no_doubt(classes):
+    copy = classes["owl"][0].parent / "copy.png"
+    shutil.copy(classes["owl"][0], copy)
+    assert doubts({**classes, "owl": [*classes["owl"], copy]}) == []
+
+
+def test_pictures_of_one_colour_are_not_taken_for_the_same(tmp_path):
+    paths = []
+    for i in range(2):
+        paths.append(tmp_path / f"{i}.png")
+        Image.new("RGB", (20, 20), (10 + i, 10, 10)).save(paths[-1])
+    assert doubts({"night": paths[:1], "cave": paths[1:]}) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "odd"),
+    [
+        (("purple", "purples", "red"), [("purple", "purples")]),
+        (("chimpanzee", "chimpanze", "red"), [("chimpanze", "chimpanzee")]),
+        (("class 1", "class 2", "bear", "boar", "mule", "mouse"), []),
+        ([f"a very long name {letter}" for letter in "abcdefgh"], []),  # a system, no slips
+    ],
+)
+def test_names_that_may_be_one(names, odd):
+    assert [one.what for one in doubts({name: [] for name in names})] == [f"look at {a} and {b}" for a, b in odd]
+
+
+def test_names_in_other_scripts():
+    names = ["polar bear", "blå bil", "赤い車", "зелёный дом", "42", "T-shirt 赤"]
+    assert foreign_names(names) == ["赤い車", "зелёный дом"]
