@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace
 from fedunseen.methods import sums as module
-from fedunseen.methods.sums import add, packed, scatter, statistics, subtract, unpacked
+from fedunseen.methods.sums import add, impossible, packed, scatter, statistics, subtract, unpacked
 
 
 def digits():
@@ -133,3 +133,20 @@ def test_what_does_not_add_up_is_refused():
     assert said(lambda: statistics(inputs / 0, labels, space)) == (
         "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
     )
+
+
+def test_sums_that_no_samples_have_are_told_from_those_of_samples():
+    inputs, labels, space = digits()
+    whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)
+    for real in (whole, few, statistics(inputs[:0], labels[:0], space), statistics(1e6 * inputs, labels, space)):
+        assert impossible(real) == ""
+    square = unpacked(whole["square"], 64)
+    i, j = square.diagonal().topk(2).indices.tolist()
+    square[i, j] = square[j, i] = 1.5 * square[i, i]  # more than two features can have in common
+    for change, why in (
+        ({"count": whole["count"] - 1000}, "a class has fewer than no samples"),
+        ({"count": torch.where(torch.arange(10) == 4, 0.0, whole["count"])}, "a class without samples has a sum"),
+        ({"total": 3 * whole["total"]}, "their second moments are too small for their means"),
+        ({"square": packed(square)}, "their second moments are no sum of squares"),
+    ):
+        assert impossible(whole | change) == why, why

@@ -79,3 +79,16 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(FedUnseenError) as caught:
         forget(state, 0)
     assert str(caught.value) == "client 0 is the only one: without it nothing is left"
+
+
+def test_sums_that_no_samples_can_have_are_refused_by_the_name_of_the_client():
+    doubt = {3.0: "they are odd"}
+    strategy = Summed(FedAvg(), NOTHING, doubt=lambda sums: doubt.get(float(sums["total"].flatten()[0]), ""))
+    first = {
+        name: torch.full_like(value, 3.0) if value.is_floating_point() else value for name, value in NOTHING.items()
+    }
+    with pytest.raises(FedUnseenError) as caught:
+        strategy.merge({}, NOTHING, [Reply(7, first, 1, 1)], 0)
+    assert str(caught.value) == (
+        "the sums of client 7 cannot be those of any samples (they are odd): leave it out, or let it send them again"
+    )

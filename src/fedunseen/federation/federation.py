@@ -216,7 +216,7 @@ def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy
         strategy = Peers(strategy, method.settings.exclusive, method.settings.mi_from)
     strategy, params = selective(strategy, method.private, params)
     if not method.trained and strategy.merges:
-        strategy = Summed(strategy, params, getattr(method.settings, "keep", "each") == "each")
+        strategy = Summed(strategy, params, getattr(method.settings, "keep", "each") == "each", method.doubt)
     return strategy, params
 
 

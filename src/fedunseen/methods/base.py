@@ -184,6 +184,10 @@ class Method:
         """
         raise TypeError(f"{type(self).__name__} is trained, not solved")
 
+    def doubt(self, sums: Params) -> str:
+        """Say why no samples whatever can have the sums that a party has sent; nothing where some can."""
+        return ""
+
     def solve(self, sums: Params) -> Params:
         """Return the model in closed form from added sums, at the server. For a method without phases."""
         raise TypeError(f"{type(self).__name__} is trained, not solved")

@@ -13,7 +13,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.sums import no_sums, statistics, widened
+from fedunseen.methods.sums import impossible, no_sums, statistics, widened
 
 __all__ = ["ClosedForm"]
 
@@ -47,6 +47,10 @@ class ClosedForm(Method):
     def grown(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
         return widened(params, self.space)
+
+    def doubt(self, sums: Params) -> str:
+        """Say why no samples whatever can have these sums; nothing where some can."""
+        return impossible(sums)
 
     def complete(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None

@@ -36,12 +36,14 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
 
-__all__ = ["add", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked", "widened"]
+__all__ = ["add", "impossible", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked", "widened"]
 
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
 
+_SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
+_FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorised for a check
 _DONTNEED = 4  # MADV_DONTNEED
 
 
@@ -191,6 +193,38 @@ def check(sums: Params, space: ClassSpace) -> None:
         raise DataError("the sums are damaged, their parts do not fit together: let the party send them again")
     if not all(bool(torch.isfinite(sums[name]).all()) for name in ("count", "total", "square")):
         raise DataError("the sums hold numbers that are not finite: leave the party that sent them out")
+
+
+def impossible(sums: Params) -> str:
+    """Return why no samples whatever can have these sums; nothing if some can.
+
+    The scatter within classes of real samples has no negative direction. Whoever makes sums up without making samples
+    up has to know that; whoever makes samples up is not found.
+
+    Example:
+        >>> space = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
+        >>> sums = statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 0]), space)
+        >>> impossible(sums), impossible(sums | {"total": 10 * sums["total"]})
+        ('', 'their second moments are too small for their means')
+    """
+    count, total = sums["count"], sums["total"]
+    if bool((count < -_SLACK).any()):
+        return "a class has fewer than no samples"
+    there = count > 0.5
+    if bool((total[~there].abs() > _SLACK * (1 + total.abs().max())).any()):
+        return "a class without samples has a sum"
+    width = total.shape[1]
+    square = unpacked(sums["square"], width)
+    level = float(square.diagonal().clamp(min=0.0).mean()) + float(torch.finfo(torch.float64).tiny)
+    own = total[there]
+    least = (own.square() / count[there][:, None]).sum(0)
+    if bool((square.diagonal() - least < -_SLACK * level).any()):
+        return "their second moments are too small for their means"
+    if width <= _FACTORISED:
+        square.addmm_((own / count[there][:, None]).T, own, alpha=-1.0).diagonal().add_(_SLACK * width * level)
+        if int(torch.linalg.cholesky_ex(square).info):
+            return "their second moments are no sum of squares"
+    return ""
 
 
 def scatter(sums: Params) -> Tensor:

@@ -32,11 +32,14 @@ class Summed(Wrapper):
         inner: a strategy.
         nothing: the sums of no sample, which all sums are like.
         each: keep those of every client; otherwise what a round brings is added, and only the total stays.
+        doubt: says why no samples can have some sums; nothing where some can.
     """
 
-    def __init__(self, inner: Strategy, nothing: Params, each: bool = True) -> None:
+    def __init__(
+        self, inner: Strategy, nothing: Params, each: bool = True, doubt: Callable[[Params], str] = lambda sums: ""
+    ) -> None:
         super().__init__(inner)
-        self.nothing, self.each = nothing, each
+        self.nothing, self.each, self.doubt = nothing, each, doubt
         self.lengths, self.merges_by_mean, self.adds = "nothing", False, True
 
     def init(self, params: Params, clients: int) -> Params:
@@ -74,7 +77,7 @@ class Summed(Wrapper):
         """Keep what clients have sent, and add up all that is kept, in client order.
 
         Raises:
-            FedUnseenError: a client's sums are of another class space.
+            FedUnseenError: a client's sums are of another class space, or of no possible samples.
         """
         state = dict(state)
         for reply in replies:
@@ -84,6 +87,11 @@ class Summed(Wrapper):
                         f"the sums of client {reply.client} are of another class space: all parties need the same "
                         "classes with the same descriptions, in the same order"
                     )
+            if why := self.doubt(dict(reply.update)):
+                raise FedUnseenError(
+                    f"the sums of client {reply.client} cannot be those of any samples ({why}): leave it out, or let "
+                    "it send them again"
+                )
             state |= under(f"client/{reply.client}/", dict(reply.update))
         if not self.each:
             return {}, _total(self.nothing, kept_sums(state).values())
