@@ -24,7 +24,7 @@ SMALL = {
 SET = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
 ENGINES = [
     pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
-    for name, library in (("nvflare", "nvflare"),)
+    for name, library in (("nvflare", "nvflare"), ("flower", "flwr"))
 ]
 CUT = 3.0  # seconds; 30 in the field
 
