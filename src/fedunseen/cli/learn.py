@@ -92,7 +92,7 @@ def forget(
     party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")],
     as_json: Json = False,
 ) -> None:
-    """Take a party out of a run of a method in closed form: the model is that of a run without it, bit for bit."""
+    """Take a party out of a run: a closed form follows bit for bit, a trained method is trained again without it."""
     from fedunseen.experiment import load_run
     from fedunseen.experiment.forget import forget as forget_party
     from fedunseen.report import write_card

@@ -65,6 +65,8 @@ class PartitionSettings(Settings):
     """Clients ("3" or "5-9") -> the first round, counted from 0, in which they take part."""
     leave: Rounds = Field(default_factory=dict)
     """Clients ("3" or "5-9") -> the first round in which they take part no more."""
+    without: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Clients that never take part, though the samples are dealt as if they did: what `fedunseen forget` sets."""
 
     @model_validator(mode="after")
     def _check(self) -> PartitionSettings:
@@ -102,6 +104,12 @@ class PartitionSettings(Settings):
             raise ExperimentError(
                 'partition.floor must be at least 2 with partition.counts = "dirichlet": raise it, or use "uneven"'
             )
+        for k in self.without:
+            if k >= self.clients:
+                raise ExperimentError(
+                    f"partition.without: there is no client {k}: the {self.clients} clients are numbered from 0 to "
+                    f"{self.clients - 1}"
+                )
         first, last = self.rounds()
         absent = np.flatnonzero(first >= last)
         if len(absent):
@@ -190,7 +198,9 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
     except ArgumentError as error:
         raise ExperimentError(f"[partition]: {error}") from None
     first, last = settings.rounds()
-    return Partition(tuple(benchmark.train[own] for own in held), first, last)
+    nothing = np.empty(0, dtype=np.int64)
+    own = (nothing if k in settings.without else benchmark.train[ids] for k, ids in enumerate(held))
+    return Partition(tuple(own), first, last)
 
 
 def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[Ids]:
@@ -224,6 +234,7 @@ def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[
 def elsewhere(settings: PartitionSettings) -> Partition:
     """Return the partition of a deployment, which knows when clients come and go, but not what they hold."""
     first, last = settings.rounds()
+    first[list(settings.without)] = NEVER
     return Partition((np.empty(0, dtype=np.int64),) * settings.clients, first, last, remote=True)
 
 

@@ -19,8 +19,10 @@ from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.learn import free_folder
+from fedunseen.experiment.orchestrator import run as train_run
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.run import Run, load_run
+from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import Checkpoint, RunDirectory
 from fedunseen.federation.rounds import Choice
@@ -35,15 +37,20 @@ _MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", 
 
 
 def forget(run: Run, party: str, out: str | Path) -> Run:
-    """Write the run as it would be if a party had never taken part: bit for bit, and nothing is trained anew.
+    """Write the run as it would be if a party had never taken part.
+
+    Of a method in closed form it is that run bit for bit, and nothing is trained anew. A trained method is trained
+    again, from the last state that the party had no share in, if that was kept (``run.forgettable``), or from the
+    start. That is the run without the party, bit for bit, unless the rounds before were drawn (``strategy.fraction``)
+    from clients of whom the party was one. What features were scaled by stays.
 
     Args:
-        run: of a method in closed form, one seed; its data are read again, to measure the new model.
+        run: one seed; its data are read again.
         party: the name of a party of a deployment, or the number of a client, counted from 0.
         out: the new run directory.
 
     Raises:
-        ExperimentError: the method is trained, so that the party is in every parameter; or there is no such party.
+        ExperimentError: a trained method's parties are elsewhere; nothing was merged; or there is no such party.
         FedUnseenError: its sums were not kept, or it was the only one.
         RunDirectoryError: ``out`` holds something, or a checkpoint is lost.
     """
@@ -52,10 +59,7 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     if run.seeds:
         raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
     if method.trained:
-        raise ExperimentError(
-            f"method.name = {experiment.method.name!r} is trained, so that every party is in every parameter: run it "
-            "again without the party, or a method in closed form, for example gaussian"
-        )
+        return _train_again(run, party, out)
     if not find("strategy", experiment.strategy.name).merges or run.pooled:
         raise ExperimentError(
             f"under strategy.name = {experiment.strategy.name!r} no party's sums are kept at a server: run with a "
@@ -110,6 +114,45 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
+    return load_run(folder, run.weights, run.overrides)
+
+
+def _train_again(run: Run, party: str, out: str | Path) -> Run:
+    """Train without a party, from the last state in which it had no share."""
+    experiment = run.experiment
+    name = experiment.strategy.name
+    if isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} is trained, so that every party is in every parameter, and the "
+            "parties' data are not here: host the run again without the party, or a method in closed form"
+        )
+    if not find("strategy", name).merges or run.pooled:
+        raise ExperimentError(
+            f"under strategy.name = {name!r} no party's updates are merged: run with a strategy that merges, for "
+            "example fedavg"
+        )
+    folder, client = free_folder(out), _client(run, party)
+    gone = sorted({*experiment.partition.without, client})
+    if len(gone) == experiment.partition.clients:
+        raise ExperimentError(f"client {client} is the only one: without it nothing is left")
+    without = Experiment.from_dict(run.manifest["experiment"], {"partition.without": gone})
+    first = next((i for i, line in enumerate(run.metrics) if client in line["participants"]), len(run.metrics))
+    old, new = RunDirectory(run.path), RunDirectory(folder)
+    kept = old.kept_checkpoint(first)
+    if kept is not None:
+        done, path = kept
+        new.create({**run.manifest, "experiment": without.to_dict()})
+        new.checkpoints.mkdir()
+        shutil.copy2(path, new.checkpoints / f"{done:06d}.safetensors")
+        if old.spaces.is_dir():
+            shutil.copytree(old.spaces, new.spaces)
+        for line in run.metrics[:done]:
+            new.add_metrics(line)
+    made = train_run(without, folder, resume=kept is not None)
+    again = len(made.metrics) - (kept[0] if kept else 0)
+    forgotten = [*run.manifest.get("forgotten", ()), party]
+    write_json(folder / "manifest.json", {**made.manifest, "forgotten": forgotten})
+    new.finish({**made.result, "forgotten": forgotten, "rounds_trained_again": again})
     return load_run(folder, run.weights, run.overrides)
 
 

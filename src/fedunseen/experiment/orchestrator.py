@@ -157,6 +157,7 @@ def run(
                 stop_after=stop_after,
                 personal_epochs=experiment.strategy.personal_epochs,
                 growth=growth,
+                forgettable=experiment.run.forgettable,
             )
             result |= {"start": start} if start else {}
             if growth is not None:

@@ -55,6 +55,9 @@ class RunSettings(Settings):
     """What every random choice depends on."""
     seeds: int = Field(1, ge=1, le=100)
     """Run with this many seeds, counting up from ``seed``, and report mean and standard deviation."""
+    forgettable: bool = False
+    """Keep the state before each round in which a client takes part for the first time, so that `fedunseen forget`
+    trains again from there and not from the start; a method in closed form needs none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; ``auto`` takes a CUDA device if there is one."""
 

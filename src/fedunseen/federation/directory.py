@@ -242,6 +242,19 @@ class RunDirectory:
         for old in self._checkpoint_files()[:-_KEPT]:
             old.unlink()
 
+    def keep_checkpoint(self, rounds: int) -> None:
+        """Keep the state after ``rounds`` rounds for good: no client has had a share in it that comes in the next."""
+        kept = self.checkpoints / f"before-{rounds + 1:06d}.safetensors"
+        path = self.checkpoints / f"{rounds:06d}.safetensors"
+        if path.exists() and not kept.exists():
+            os.link(path, kept)
+
+    def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
+        """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""
+        found = {int(path.stem.removeprefix("before-")) - 1: path for path in self.checkpoints.glob("before-*")}
+        known = [done for done in found if done <= rounds]
+        return (max(known), found[max(known)]) if known else None
+
     def save_space(self, round: int, version: Mapping[str, Any]) -> None:
         """Write the class space that is in force from ``round`` (counted from 0) on, unless it is there."""
         path = self.spaces / f"{round:06d}.json"

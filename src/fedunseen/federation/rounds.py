@@ -79,6 +79,7 @@ def train(
     observed: bool = False,
     stop_after: int | None = None,
     growth: Growth | None = None,
+    forgettable: bool = False,
     personal_epochs: int | None = None,
 ) -> dict[str, Any]:
     """Run the rounds, from the newest checkpoint on, and return the final numbers.
@@ -94,6 +95,7 @@ def train(
         observed: let the judge write what only exists during a round, for the report.
         stop_after: end after so many rounds in a row without gain; None: run all of them.
         growth: how the class space grows; it then says which federation and judge each round has.
+        forgettable: keep the state before each round in which a client takes part for the first time.
         personal_epochs: let every client train the model that is reported for so many epochs on, and measure it then.
 
     Raises:
@@ -133,6 +135,8 @@ def train(
         if result.seconds:
             line["client_seconds"] = {str(client): seconds for client, seconds in result.seconds.items()}
         line["seconds"] = round(time.perf_counter() - started, 4)
+        if forgettable and set(line["participants"]) - {k for old in lines for k in old["participants"]}:
+            directory.keep_checkpoint(current)
         merit = judge.merit(line)
         lines.append(line)
         directory.add_metrics(line)
