@@ -64,7 +64,8 @@ def test_what_cannot_be_forgotten_is_one_sentence(late, make, tmp_path):
     with pytest.raises(ExperimentError) as error:
         forget(alone, "0", tmp_path / "left")
     assert str(error.value) == (
-        "under strategy.name = 'local' no party's updates are merged: run with a strategy that merges, for example fedavg"
+        "under strategy.name = 'local' no party's updates are merged: run with a strategy that merges, for example "
+        "fedavg"
     )
     told = json.loads((alone.path / "manifest.json").read_text())
     told["experiment"] |= {"strategy": {"name": "fedavg"}, "engine": {"name": "flower", "mode": "deployment"}}
