@@ -138,7 +138,8 @@ def _train_again(run: Run, party: str, out: str | Path) -> Run:
     without = Experiment.from_dict(run.manifest["experiment"], {"partition.without": gone})
     first = next((i for i, line in enumerate(run.metrics) if client in line["participants"]), len(run.metrics))
     old, new = RunDirectory(run.path), RunDirectory(folder)
-    kept = old.kept_checkpoint(first)
+    # A state of the buffered engine has updates in it that are on their way, of whomever.
+    kept = old.kept_checkpoint(first) if experiment.engine.name != "buffered" else None
     if kept is not None:
         done, path = kept
         new.create({**run.manifest, "experiment": without.to_dict()})

@@ -584,8 +584,13 @@ def growth_keeps_the_scale_of_descriptions(c: Chosen) -> str | None:
 def growth_knows_its_engine(c: Chosen) -> str | None:
     """Worker processes are told the experiment, not the round's classes; parties bring classes, no plan does."""
     e = c.experiment
-    if e.growth.name == "none" or not isinstance(e.engine, DistributedSettings):
+    if e.growth.name == "none" or e.engine.name == "in-process":
         return None
+    if not isinstance(e.engine, DistributedSettings):
+        return (
+            f"growth.name = {e.growth.name!r} changes the classes between rounds, and engine.name = {e.engine.name!r} "
+            "has clients that train across them: set engine.name = 'in-process'"
+        )
     if e.engine.mode == "simulation":
         return (
             f"growth.name = {e.growth.name!r} is not there for engine.mode = 'simulation', whose worker processes know "
