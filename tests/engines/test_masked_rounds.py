@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
-from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.party import Party
@@ -409,6 +409,16 @@ def test_a_party_whose_update_is_beyond_the_range_says_so_and_not_how_far(data, 
     done = hosted(link, tmp_path / "run", engine__quorum=3, strategy__rounds=1)
     assert done.metrics[0]["dropped"] == {"2": "'update/f.0.bias' holds a number beyond the range of the masks"}
     assert done.metrics[0]["participants"] == [0, 1, 3]
+
+
+def test_a_party_may_insist_on_masks(data, tmp_path):
+    held = PartyData(data / "west", masked=True)
+    with pytest.raises(RefusedError) as told:
+        held.prepare({"client": 2, "clients": 4, "experiment": {"data": {}}}, {})
+    assert str(told.value) == (
+        "the coordinator would see this party's updates one by one: ask it to set privacy.aggregation = 'masked', or "
+        "join without --masked"
+    )
 
 
 def test_messages_out_of_order_are_refused(data, tmp_path):

@@ -86,9 +86,17 @@ READ = {
     ),
     "masks_and_noise": (
         "digit-pairs",
-        {**LAST, **MASKED, "privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1},
-        "privacy.name = 'client-level' clips updates one by one at the server, which privacy.aggregation = 'masked' "
-        "hides: leave one of the two out",
+        {
+            **LAST,
+            **MASKED,
+            "privacy.name": "client-level",
+            "privacy.epsilon": 8,
+            "privacy.clip": 1,
+            "strategy.fraction": 0.5,
+        },
+        "privacy.name = 'client-level' under privacy.aggregation = 'masked' needs every client in every round and "
+        "everybody's masks with everybody, since each adds a part of the noise: set strategy.fraction to 1 and leave "
+        "privacy.neighbours out",
     ),
     "masks_end_defences": (
         "digit-pairs",

@@ -136,6 +136,9 @@ def join(
             help="Where the merged model goes at the end: a run directory (default: runs/NAME, or a new one)."
         ),
     ] = None,
+    masked: Annotated[
+        bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates, and not sums alone.")
+    ] = False,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
@@ -175,7 +178,7 @@ def join(
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
     with _terminable(), _alone(state), logged(None, Status(state)):
-        held = PartyData(data, own, home=out)
+        held = PartyData(data, own, home=out, masked=masked)
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
         say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")

@@ -354,13 +354,14 @@ def _masks(experiment: Experiment, benchmark: Benchmark, partition: Partition) -
             f"privacy.aggregation = 'masked' adds up {PARTIES} clients at most, and there are {clients}: lower "
             "partition.clients"
         )
-    return Masks(own.threshold, own.neighbours, own.range, clients, len(benchmark.space.names))
+    noisy = own.name != "none"
+    return Masks(own.threshold, own.neighbours, own.range, clients, len(benchmark.space.names), noisy)
 
 
 def party_sections(experiment: Experiment) -> dict[str, Any]:
     """Return what a party is told of an experiment: nothing of the coordinator's files, defences and engine.
 
-    Of private merging, it is told how to mask what it sends.
+    Of private merging, it is told how to mask what it sends, and which noise to add before.
     """
     tree = experiment.to_dict()
     paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
@@ -372,8 +373,7 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
     told = {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
     if experiment.privacy.aggregation == "masked":
-        masking = ("aggregation", "threshold", "neighbours", "range")
-        told["privacy"] = {key: value for key, value in tree["privacy"].items() if key in masking}
+        told["privacy"] = tree["privacy"]
     return told
 
 

@@ -41,6 +41,7 @@ class PartyData:
         own: settings of the experiment that this party sets differently, such as ``encoder.model``, a file here.
         told: settings of ``[data]`` that are known before there is a coordinator, such as a finished run's.
         home: where the merged model goes when the run is over, a run directory of its own; None: nowhere.
+        masked: refuse a coordinator that would see this party's updates, and not the sums of several parties alone.
 
     Attributes:
         benchmark: what the folder holds.
@@ -55,8 +56,9 @@ class PartyData:
         own: Mapping[str, Any] | None = None,
         told: Mapping[str, Any] | None = None,
         home: Path | None = None,
+        masked: bool = False,
     ) -> None:
-        self.folder, self.own, self.home = folder, dict(own or {}), home
+        self.folder, self.own, self.home, self.masked = folder, dict(own or {}), home, masked
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
         self.benchmark = self._read(told or {})
 
@@ -84,6 +86,11 @@ class PartyData:
         """
         client, clients = int(header["client"]), int(header["clients"])
         tree = dict(header["experiment"])
+        if self.masked and tree.get("privacy", {}).get("aggregation") != "masked":
+            raise RefusedError(
+                "the coordinator would see this party's updates one by one: ask it to set privacy.aggregation = "
+                "'masked', or join without --masked"
+            )
         places = {section: tree.get(section, {}) for section in ("data", "encoder", "method")}
         _check_places(places, self.own)
         self.benchmark = self._read({**tree.pop("data"), **within("data.", self.own)})

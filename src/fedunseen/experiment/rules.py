@@ -224,12 +224,14 @@ def masks_leave_a_sum(c: Chosen) -> str | None:
 
 
 def masks_and_noise(c: Chosen) -> str | None:
-    """Noise is added by the server, to updates that it clips one by one."""
+    """Each client adds its part of the noise, so that enough of them have to be part of every sum."""
+    e = c.experiment
     for _, privacy in c.named("privacy"):
-        if c.masked:
+        if c.masked and (e.strategy.fraction < 1 or e.privacy.neighbours is not None):
             return (
-                f"privacy.name = {privacy!r} clips updates one by one at the server, which privacy.aggregation = "
-                "'masked' hides: leave one of the two out"
+                f"privacy.name = {privacy!r} under privacy.aggregation = 'masked' needs every client in every round "
+                "and everybody's masks with everybody, since each adds a part of the noise: set strategy.fraction to 1 "
+                "and leave privacy.neighbours out"
             )
     return None
 
@@ -455,6 +457,9 @@ def deployment_has_data_elsewhere(c: Chosen) -> str | None:
         f"attack.name = {e.attack.name!r} is a simulated one": e.attack.name != "none",
         f"privacy.name = {e.privacy.name!r} with strategy.weights = {e.strategy.weights!r} has to know "
         "who holds how many classes": e.privacy.name != "none" and e.strategy.weights != "uniform",
+        f"privacy.noise_from = {e.privacy.noise_from!r} lets the coordinator take off the noise that parties add": (
+            c.masked and e.privacy.name != "none" and e.privacy.noise_from == "seed"
+        ),
         f"defence.name = {e.defence.name!r} has to know who holds which classes": (
             e.defence.name != "none" and find("defence", e.defence.name).asks_scores
         ),

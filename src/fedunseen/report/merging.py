@@ -29,7 +29,7 @@ TEMPLATE = """\
 {{ merging.defence.chart | safe }}
 {% endif %}
 {% if merging.privacy %}
-<p>Private merging: the models of all {{ merging.privacy.rounds }} rounds together are <b>epsilon = {{ "%.3g" | format(merging.privacy.epsilon) }}</b>, delta = {{ "%.0e" | format(merging.privacy.delta) }} private for a client; noise multiplier {{ "%.3g" | format(merging.privacy.noise) }}, {{ "%.3g" | format(merging.privacy.clipped) }} % of the updates were clipped.</p>
+<p>Private merging: the models of all {{ merging.privacy.rounds }} rounds together are <b>epsilon = {{ "%.3g" | format(merging.privacy.epsilon) }}</b>, delta = {{ "%.0e" | format(merging.privacy.delta) }} private for a client; noise multiplier {{ "%.3g" | format(merging.privacy.noise) }}{% if merging.privacy.clipped is not none %}, {{ "%.3g" | format(merging.privacy.clipped) }} % of the updates were clipped{% else %}; clients clipped their updates and added the noise under masks{% endif %}.</p>
 {{ merging.privacy.chart | safe }}
 <p class="caption">The guarantee is for the models. This page itself, written for who runs the experiment, is not private: it shows losses, participants and who holds what.</p>
 {% endif %}
@@ -119,7 +119,7 @@ def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         **spent[-1],
         "rounds": len(lines),
-        "clipped": 100 * sum(one["clipped"] for one in spent) / max(updates, 1),
+        "clipped": 100 * sum(one["clipped"] for one in spent) / max(updates, 1) if "clipped" in spent[-1] else None,
         "chart": figures.line_chart([curve], "epsilon spent", x),
     }
 

@@ -23,7 +23,7 @@ from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult
 
-__all__ = ["Instruction", "Reply", "Strategy", "StrategySettings"]
+__all__ = ["MASKED", "Instruction", "Reply", "Strategy", "StrategySettings"]
 
 
 class StrategySettings(NamedSettings):
@@ -50,6 +50,10 @@ class StrategySettings(NamedSettings):
     shared: tuple[str, ...] = Field(("*",), min_length=1)
     """Patterns of the parameters that travel; all others stay with their client. `["generator.*"]` with a generative
     method is FZSL's selective module aggregation (its Eqs. 4 and 5)."""
+
+
+MASKED = "masked"
+"""The note of the one reply that a masked round has: of how many clients it is the sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +212,16 @@ class Strategy:
         weights = [step * weight for weight in self.reply_weights(replies)]
         merged = add_scaled(params, [reply.update for reply in replies], weights)
         return state, merged | self.merged_statistics(params, replies)
+
+    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
+        """Return a client's reply as it is masked: of sums, a client has to bound and blur its part itself.
+
+        Args:
+            reply: the client's.
+            parties: how many clients the sum is of at least, each of which adds its part of the noise.
+            round: counted from 0.
+        """
+        return reply
 
     def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
         """Return the server's state once the class space has grown.

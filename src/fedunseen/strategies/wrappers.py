@@ -88,6 +88,10 @@ class Wrapper(Strategy):
         inner, merged = self.inner.merge(within("inner/", state), params, replies, round)
         return under("inner/", inner), merged
 
+    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
+        """As the inner strategy."""
+        return self.inner.blurred(reply, parties, round)
+
     def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
         """As the inner strategy; the state returned is the inner strategy's alone."""
         return under("inner/", self.inner.grown(within("inner/", state), grown))

@@ -35,8 +35,10 @@ single updates.
 from __future__ import annotations
 
 import importlib
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -49,6 +51,7 @@ from fedunseen.core.parameters import Params, length, under, within
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies.base import MASKED
 from fedunseen.strategies.wrappers import Wrapper
 from fedunseen.threats.defences.base import add_noise
 
@@ -289,6 +292,10 @@ class Private(Wrapper):
                 f"privacy.epsilon = {budget:g} is spent: round {round + 1} would raise it to "
                 f"{self.cost(round + 1):.4g}; resume the run with the settings that it was started with"
             )
+        if len(replies) == 1 and MASKED in replies[0].notes:  # clients have clipped and blurred their parts themselves
+            mean = self._of_everybody(replies[0], int(replies[0].notes[MASKED]))
+            new, merged = super().merge(state, params, [Reply(0, mean, 1, 1)], round)
+            return new | under("privacy/", {"rounds": torch.tensor(round + 1)}), merged
         expected = self.rate * sum(self.weights.values())
         mean = {name: torch.zeros_like(value) for name, value in params.items()}
         clipped = 0
@@ -305,10 +312,31 @@ class Private(Wrapper):
         said = {"rounds": torch.tensor(round + 1), "clipped": torch.tensor(clipped)}
         return new | under("privacy/", said), merged
 
-    def _noise_stream(self, round: int) -> np.random.Generator:
+    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
+        """Shorten a client's update and add its part of the noise: those of ``parties`` clients are the noise of a sum.
+
+        The sum weights updates, so that the part is divided by the client's weight here.
+        """
+        norm = length(reply.update)
+        factor = min(1.0, self.clip / norm if norm else 1.0) if norm <= _LONGEST else 0.0
+        update = {name: value * factor if factor else torch.zeros_like(value) for name, value in reply.update.items()}
+        most, own = max(self.weights.values()), self._weight(reply)
+        deviation = self.noise * self.clip * most / own / math.sqrt(parties)
+        return replace(reply, update=add_noise(update, deviation, self._noise_stream(round, reply.client)))
+
+    def _weight(self, reply: Reply) -> float:
+        return 1.0 if self.settings.weights == "uniform" else float(reply.classes)
+
+    def _of_everybody(self, reply: Reply, clients: int) -> Params:
+        """Return the mean that a round releases, from the noisy sum of everybody over the weight of those in it."""
+        weight = float(clients) if self.settings.weights == "uniform" else float(reply.classes)
+        factor = weight / (self.rate * sum(self.weights.values()))
+        return {name: value * factor for name, value in reply.update.items()}
+
+    def _noise_stream(self, round: int, client: int | None = None) -> np.random.Generator:
         if self.privacy.noise_from == "system":
             return np.random.default_rng(secrets.randbits(256))
-        return stream(self.seed, "privacy noise", round)
+        return stream(self.seed, "privacy noise", round, *([] if client is None else [client]))
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Say under ``privacy`` what all rounds so far have cost, and how many updates of the round were clipped."""
@@ -321,6 +349,6 @@ class Private(Wrapper):
             "delta": self.privacy.delta,
             "noise": self.noise,
             "deviation": self.deviation,
-            "clipped": int(said["clipped"]),
+            **({"clipped": int(said["clipped"])} if "clipped" in said else {}),
         }
         return {**notes, "privacy": found}

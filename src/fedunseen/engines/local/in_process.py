@@ -138,7 +138,7 @@ def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Seq
     from fedunseen.engines.masked.aggregation import MaskError, RangeError
 
     try:
-        return masks.sum(strategy, replies, strategy.expects(told), len(replies))
+        return masks.sum(strategy, replies, strategy.expects(told), len(replies), round)
     except RangeError as error:
         raise FedUnseenError(
             f"round {round + 1}: {error}: raise privacy.range, which is {masks.range:g}, or bound the updates"

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from fedunseen.core.parameters import Params
-from fedunseen.engines.masked.party import PartyHalf
+from fedunseen.engines.masked.party import PartyHalf, least
 from fedunseen.engines.masked.primitives import MaskError, Words
-from fedunseen.engines.masked.server import ServerHalf
+from fedunseen.engines.masked.server import SMALLEST, ServerHalf
 from fedunseen.engines.masked.words import Field, Layout, RangeError
 from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies.base import MASKED
 
 __all__ = ["EVERYBODY", "Gathered", "MaskError", "MaskedSum", "Masks", "RangeError", "in_one_process", "size"]
 
@@ -69,6 +70,7 @@ class Masks:
         neighbours: with how many others each party shares masks; None: with all.
         range: the largest number that an update may hold.
         clients, classes: how many there are in the federation.
+        noisy: each party adds a part of the noise of private merging, so that a sum of few would have too little.
     """
 
     threshold: float
@@ -76,6 +78,12 @@ class Masks:
     range: float
     clients: int
     classes: int
+    noisy: bool = False
+
+    @property
+    def smallest(self) -> int:
+        """Of how many parties a sum has to be at least."""
+        return max(SMALLEST, least(self.threshold, self.clients)) if self.noisy else SMALLEST
 
     def layout(self, strategy: Strategy, expected: Params, losses: Iterable[str]) -> Layout:
         """Return which numbers of a reply stand where.
@@ -100,12 +108,16 @@ class Masks:
         told = [Field(f"{kind}/{name}", (), "sum") for name in sorted(set(losses)) for kind in ("loss", "having")]
         return Layout((*fields, *counts, *told), self.clients)
 
-    def words(self, strategy: Strategy, layout: Layout, reply: Reply, session: bytes) -> Words:
-        """Return a party's reply as words.
+    def words(self, strategy: Strategy, layout: Layout, reply: Reply, session: bytes, round: int = 0) -> Words:
+        """Return a party's reply as words, with its part of the noise if merging is private.
+
+        No party helps to unmask a sum of fewer than ``smallest``; so many parts are noise enough.
 
         Raises:
             RangeError: a number is beyond the range.
         """
+        if self.noisy:
+            reply = strategy.blurred(reply, self.smallest, round)
         by = strategy.settings.weights
         weight = {"uniform": 1, "classes": reply.classes, "samples": reply.samples}[by]
         if by == "samples" and weight > _SAMPLES:
@@ -153,17 +165,20 @@ class Masks:
         names = [field.name.partition("/")[2] for field in layout.fields if field.name.startswith("loss/")]
         having = {name: float(sums[f"having/{name}"]) for name in names}
         terms = {name: float(sums[f"loss/{name}"]) / having[name] for name in names if having[name] > 0}
-        return Reply(EVERYBODY, update, int(sums["classes"]), int(sums["samples"]), terms)
+        notes = {MASKED: float(clients)}
+        return Reply(EVERYBODY, update, int(sums["classes"]), int(sums["samples"]), terms, notes=notes)
 
     def server(self, need: int) -> ServerHalf:
         """Begin a session: the coordinator's half."""
-        return ServerHalf(secrets.token_bytes(SESSION), self.threshold, self.neighbours, need)
+        return ServerHalf(secrets.token_bytes(SESSION), self.threshold, self.neighbours, max(need, self.smallest))
 
     def party(self, client: int, session: bytes) -> PartyHalf:
         """Begin a session: a party's half."""
-        return PartyHalf(client, session, self.threshold)
+        return PartyHalf(client, session, self.threshold, self.smallest)
 
-    def sum(self, strategy: Strategy, replies: Sequence[Reply], expected: Params, need: int) -> MaskedSum:
+    def sum(
+        self, strategy: Strategy, replies: Sequence[Reply], expected: Params, need: int, round: int = 0
+    ) -> MaskedSum:
         """Return the sum of replies that are all in this process, by the whole protocol.
 
         Raises:
@@ -175,7 +190,7 @@ class Masks:
         words = {}
         for reply in replies:
             try:
-                words[reply.client] = self.words(strategy, layout, reply, server.session)
+                words[reply.client] = self.words(strategy, layout, reply, server.session, round)
             except RangeError as error:
                 raise RangeError(f"client {reply.client}: {error}") from None
         done = in_one_process(self, server, words)

@@ -87,10 +87,11 @@ class PartyHalf:
         client: its number.
         session: as the coordinator names it; all parties of the session have the same.
         threshold: share of the holders of its secrets that have to answer, as the experiment says.
+        smallest: of how many parties that it knows of a sum has to be, this one included.
     """
 
-    def __init__(self, client: int, session: bytes, threshold: float) -> None:
-        self.client, self.session, self.threshold = client, session, threshold
+    def __init__(self, client: int, session: bytes, threshold: float, smallest: int = 2) -> None:
+        self.client, self.session, self.threshold, self.smallest = client, session, threshold, smallest
         self._reading, self._pairs, self._own = new_secret(), new_secret(), new_secret()
         self._stage = "keys"
         self._others: dict[int, tuple[bytes, bytes]] = {}  # client -> public keys: to read, for pairs of masks
@@ -192,7 +193,7 @@ class PartyHalf:
         self._turn("unmask", "over")
         there = {_client(name) for name in told["there"]}
         near = there & self._held.keys()
-        if self.client not in near or len(near) < self._least:
+        if self.client not in near or len(near) < max(self._least, self.smallest):
             raise MaskError(f"the sum would be of fewer parties than party {self.client} agrees to")
         own = {str(dealer): self._held[dealer][:SECRET].hex() for dealer in sorted(near)}
         gone = sorted(self._held.keys() - near)

@@ -85,7 +85,7 @@ class Masking:
             return pack({**about, "told": self.half.shares(told)})
         if stage == "masked":
             layout = self.masks.layout(self.strategy, self.expected, header["losses"])
-            words = self.masks.words(self.strategy, layout, self.reply, self.half.session)
+            words = self.masks.words(self.strategy, layout, self.reply, self.half.session, self.round)
             hidden = self.half.masked(told, words)
             return pack(about, {"words": torch.from_numpy(hidden.view(np.int64))})
         there = frozenset(int(one) for one in told["there"])

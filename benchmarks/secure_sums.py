@@ -1,0 +1,229 @@
+"""What secure aggregation costs, what it hides, and how far its sums are from the unmasked ones.
+
+    python benchmarks/secure_sums.py cost  [--parties 3 10 30] [--numbers 40000 600000] [--neighbours N]
+    python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
+    python benchmarks/secure_sums.py hides [--parties 1 2 3 10] [--images 3]
+
+``cost``: a round's protocol in one process, the parties one after the other, without training. **coordinator** is the
+processor time of the coordinator's half; **party** that of one party, the mean; **up** and **down** the bytes of one
+party, where an unmasked update takes 4 a number. A share of the parties goes at a stage, and does not come back.
+
+``error``: the largest difference of the mean update from the exact mean (float64), under masks and in float32 without.
+
+``hides``: DLG (Zhu et al. 2019), the attack and the classifier of ``fedunseen attack leakage``, on the mean gradient of
+so many parties, an 8 x 8 digit each: what a coordinator is left with that has the sum alone. One party is what it sees
+without masks. The attacker knows all labels. The numbers are PSNRs of each image and what matches it best among all
+that was recovered; **best** is the highest over all images and searches, **mean** that of all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from fedunseen.core.parameters import Params
+from fedunseen.engines.masked.aggregation import Masks, in_one_process
+from fedunseen.engines.masked.party import PartyHalf
+from fedunseen.engines.masked.primitives import MaskError
+from fedunseen.engines.masked.server import ServerHalf
+from fedunseen.strategies import FedAvg, Reply
+from fedunseen.threats.inversion import DLG, invert
+from fedunseen.threats.lenet import lenet, lenet_init
+
+STAGES = ("keys", "shares", "masked", "unmask")
+TAKES = ("take_keys", "ask_shares", "take_shares", "ask_masked", "take_masked", "ask_unmask", "take_unmasked", "total")
+
+
+def timed(owner: type, names: Sequence[str], spent: dict[str, float], key: str) -> Callable[[], None]:
+    """Add the processor time of methods to ``spent[key]``; return what undoes that."""
+    real = {name: getattr(owner, name) for name in names}
+
+    def around(name: str) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            began = time.process_time()
+            try:
+                return real[name](*given)
+            finally:
+                spent[key] += time.process_time() - began
+
+        return call
+
+    for name in names:
+        setattr(owner, name, around(name))
+
+    def undo() -> None:
+        for name, method in real.items():
+            setattr(owner, name, method)
+
+    return undo
+
+
+def replies(parties: int, numbers: int, seed: int = 0) -> list[Reply]:
+    """Make up updates of about the size of real ones."""
+    rng = np.random.default_rng(seed)
+    return [
+        Reply(
+            k,
+            {"w": torch.from_numpy(0.01 * rng.standard_normal(numbers, dtype=np.float32))},
+            1 + k % 5,
+            100,
+            {"loss": 1},
+        )
+        for k in range(parties)
+    ]
+
+
+def cost(args: argparse.Namespace) -> None:
+    """Print the table of costs."""
+    print(
+        "| parties | numbers | gone | at | in the sum | party, s | coordinator, s | up, MB | down, MB | up / unmasked |"
+    )
+    print("|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|")
+    for parties in args.parties:
+        for numbers in args.numbers:
+            for gone in sorted({0, 1, parties // 3}):
+                for stage in STAGES if gone else ("",):
+                    print(_cost(parties, numbers, gone, stage, args.neighbours), flush=True)
+
+
+def _cost(parties: int, numbers: int, gone: int, stage: str, neighbours: int | None) -> str:
+    masks = Masks(0.6, neighbours, 64.0, parties, 5)
+    strategy, own = FedAvg(), replies(parties, numbers)
+    layout = masks.layout(strategy, dict(own[0].update), ["loss"])
+    spent = {"party": 0.0, "server": 0.0}
+    undo = timed(PartyHalf, STAGES, spent, "party"), timed(ServerHalf, TAKES, spent, "server")
+    row = f"| {parties} | {numbers:,} | {gone} | {stage} | "
+    try:
+        server = masks.server(3)
+        began = time.process_time()
+        words = {one.client: masks.words(strategy, layout, one, server.session) for one in own}
+        spent["party"] += time.process_time() - began
+        done = in_one_process(masks, server, words, lambda now, client: now == stage and client < gone)
+    except MaskError as error:
+        return f"{row}refused: {error} | | | | | |"
+    finally:
+        for one in undo:
+            one()
+    up, down = done.bytes_up / parties / 1e6, done.bytes_down / parties / 1e6
+    return (
+        f"{row}{len(done.clients)} | {spent['party'] / parties:.3f} | {spent['server']:.3f} | {up:.2f} | {down:.2f} | "
+        f"{up * 1e6 / (4 * numbers):.2f} |"
+    )
+
+
+def error(args: argparse.Namespace) -> None:
+    """Print the table of errors."""
+    print("| parties | step of the masks | masked, most | float32 without masks, most |")
+    print("|--:|--:|--:|--:|")
+    for parties in args.parties:
+        masks, strategy, own = Masks(0.6, None, 64.0, parties, 5), FedAvg(), replies(parties, args.numbers[0])
+        weights = np.array([one.classes for one in own], dtype=float)
+        exact = sum(w * one.update["w"].double() for w, one in zip(weights, own, strict=True)) / weights.sum()
+        assert isinstance(exact, torch.Tensor)
+        layout = masks.layout(strategy, dict(own[0].update), ["loss"])
+        server = masks.server(3)
+        words = {one.client: masks.words(strategy, layout, one, server.session) for one in own}
+        done = in_one_process(masks, server, words)
+        found = layout.numbers(done.words, parties, server.session)["update/w"] / weights.sum()
+        _, merged = strategy.merge({}, {"w": torch.zeros(args.numbers[0])}, own, 0)
+        print(
+            f"| {parties} | {layout.step(layout.fields[0]):.1e} | {float(abs(found - exact.numpy()).max()):.1e} | "
+            f"{float((merged['w'].double() - exact).abs().max()):.1e} |"
+        )
+
+
+def hides(args: argparse.Namespace) -> None:
+    """Print the table of attacks."""
+    digits = load_digits()
+    images = torch.from_numpy(digits.images[:, None].astype(np.float32) / 16)
+    labels, shape = torch.from_numpy(digits.target), (1, 8, 8)
+    print("| parties in the sum | what the coordinator has | best match, dB | mean match, dB | searches |")
+    print("|--:|---|--:|--:|--:|")
+    for parties in args.parties:
+        for masked in (True, False) if parties == 3 else (False,):
+            best, mean = [], []
+            for search in range(args.images):
+                rng = np.random.default_rng([search, parties])
+                own = torch.from_numpy(rng.choice(len(labels), parties, replace=False))
+                params = {k: v.requires_grad_() for k, v in lenet_init(shape, 10, rng).items()}
+                found = _recovered(params, images[own], labels[own], masked, args.steps, rng)
+                error = (
+                    (found[None] - images[own][:, None]).square().flatten(2).mean(2)
+                )  # of each image, each recovered
+                psnr = -10 * torch.log10(error.min(1).values.clamp_min(1e-12))
+                best.append(float(psnr.max()))
+                mean.append(float(psnr.mean()))
+            what = "one party's masked words" if masked else "an update" if parties == 1 else "the sum"
+            print(f"| {parties} | {what} | {max(best):.1f} | {np.mean(mean):.1f} | {args.images} |", flush=True)
+
+
+def _recovered(
+    params: Params, images: torch.Tensor, labels: torch.Tensor, masked: bool, steps: int, rng: np.random.Generator
+) -> torch.Tensor:
+    """Attack what a coordinator sees; it knows the labels."""
+    count = len(images)
+
+    def gradient(dummy: torch.Tensor, own: torch.Tensor) -> Params:
+        loss = torch.nn.functional.cross_entropy(lenet(params, dummy), own)
+        return dict(zip(params, torch.autograd.grad(loss, list(params.values()), create_graph=True), strict=True))
+
+    each = [gradient(images[k : k + 1], labels[k : k + 1]) for k in range(count)]
+    own = [Reply(k, {name: value.detach() for name, value in each[k].items()}, 1, 1) for k in range(count)]
+    target = dict(own[0].update)
+    if count >= 3:
+        masks, strategy = Masks(0.6, None, 64.0, count, 1), FedAvg(weights="uniform")
+        target = dict(masks.sum(strategy, own, target, count).reply.update)
+        if masked:  # one party's words as numbers, of about the length of a gradient
+            layout, server = masks.layout(strategy, target, []), masks.server(3)
+            words = {one.client: masks.words(strategy, layout, one, server.session) for one in own}
+            heard = in_one_process(masks, server, words).heard
+            hidden = next(said for stage, client, said in heard if stage == "masked" and client == 0)
+            numbers = torch.from_numpy(hidden.view(np.int64).astype(np.float32) / 2**62)
+            parts = torch.split(
+                numbers[: sum(v.numel() for v in target.values())], [target[n].numel() for n in sorted(target)]
+            )
+            target = {name: part.reshape(target[name].shape) for name, part in zip(sorted(target), parts, strict=True)}
+    elif count == 2:
+        target = {name: (value + own[1].update[name]) / 2 for name, value in target.items()}
+    tried = 1 if masked else count
+    start = torch.from_numpy(rng.standard_normal((tried, *images.shape[1:]), dtype=np.float32))
+    attack = DLG(steps=steps, restarts=1)
+    done = invert(
+        attack, lambda dummy: gradient(dummy["image"], labels[:tried]), target, lambda restart: {"image": start}
+    )
+    return done.values["image"].clamp(0, 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("what", choices=("cost", "error", "hides"), nargs="?", default="cost")
+    parser.add_argument("--parties", type=int, nargs="+")
+    parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
+    parser.add_argument("--neighbours", type=int)
+    parser.add_argument("--images", type=int, default=3, help="searches")
+    parser.add_argument("--steps", type=int, default=300, help="calls of L-BFGS")
+    parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
+    args = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if args.smallest:
+        for what in (cost, error):
+            args.parties, args.numbers = [4], [500]
+            what(args)
+        args.parties, args.images, args.steps = [2], 1, 3
+        hides(args)
+        return 0
+    args.parties = args.parties or ([1, 2, 3, 10] if args.what == "hides" else [3, 10, 30])
+    {"cost": cost, "error": error, "hides": hides}[args.what](args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
