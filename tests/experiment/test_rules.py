@@ -134,6 +134,12 @@ READ = {
         "privacy.aggregation = 'masked' is laid out once, for classes that do not change, and growth.name = 'unknown' "
         "changes them: leave one of the two out",
     ),
+    "masks_and_start": (
+        "digit-pairs",
+        {**MASKED, "method.start": "closed-form", "method.hidden": []},
+        "method.start = 'closed-form' lets clients send their sums as they are before they train, and "
+        "privacy.aggregation = 'masked' is there to hide them: leave one of the two out",
+    ),
     "masks_and_compression": (
         "digit-pairs",
         {**MASKED, "compression.name": "top-k"},

@@ -289,6 +289,16 @@ def masks_and_growth(c: Chosen) -> str | None:
     return None
 
 
+def masks_and_start(c: Chosen) -> str | None:
+    """What a start in closed form is made of is sent as it is."""
+    if c.masked and getattr(c.experiment.method, "start", "random") == "closed-form":
+        return (
+            "method.start = 'closed-form' lets clients send their sums as they are before they train, and "
+            "privacy.aggregation = 'masked' is there to hide them: leave one of the two out"
+        )
+    return None
+
+
 def masks_and_compression(c: Chosen) -> str | None:
     """Words under masks are as many as numbers, and look like noise."""
     for _, name in c.named("compression"):
@@ -628,6 +638,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     masks_and_exclusive_peers,
     masks_and_growth,
     masks_and_compression,
+    masks_and_start,
     attack_and_screening_need_merging,
     attack_and_screening_need_labels,
     screening_needs_one_loss,
