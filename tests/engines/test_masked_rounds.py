@@ -411,6 +411,15 @@ def test_a_party_whose_update_is_beyond_the_range_says_so_and_not_how_far(data, 
     assert done.metrics[0]["participants"] == [0, 1, 3]
 
 
+def test_late_updates_are_not_masked():
+    with pytest.raises(ExperimentError) as told:
+        experiment(privacy__aggregation="masked", engine__name="buffered")
+    assert str(told.value) == (
+        "engine.name = 'buffered' merges updates as they come, but privacy.aggregation = 'masked' adds up the updates "
+        "of one round, from one model: change one of them"
+    )
+
+
 def test_a_party_may_insist_on_masks(data, tmp_path):
     held = PartyData(data / "west", masked=True)
     with pytest.raises(RefusedError) as told:

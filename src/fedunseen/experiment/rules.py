@@ -392,6 +392,7 @@ def late_updates_merge_by_their_mean(c: Chosen) -> str | None:
         f"strategy.fraction = {e.strategy.fraction:g} lets some clients rest": e.strategy.fraction != 1,
         "clients come and go (partition.join, partition.leave)": bool(e.partition.join or e.partition.leave),
         f"{', '.join(others)} is about rounds of clients that began together": bool(others),
+        "privacy.aggregation = 'masked' adds up the updates of one round, from one model": c.masked,
     }
     wrong = next((reason for reason, there in reasons.items() if there), None)
     return wrong and f"engine.name = 'buffered' merges updates as they come, but {wrong}: change one of them"
