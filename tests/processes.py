@@ -67,6 +67,25 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": paths}
 
 
+KILLED_UNDER_MASKS = """
+import os, signal, sys
+from fedunseen.cli.main import main
+from fedunseen.engines.remote.masking import Masking
+
+last, stage = sys.argv[1].split(":")
+answer = Masking.answer
+
+def work(self, header):
+    if (self.round, header["kind"]) == (int(last), stage):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(self, header)
+
+Masking.answer = work
+sys.argv = ["fedunseen", *sys.argv[2:]]
+main()
+"""
+
+
 class Machine:
     """Starts commands of the package in one folder, each with a log of its own, and leaves none behind."""
 
@@ -74,8 +93,12 @@ class Machine:
         self.folder, self.running = folder, []
 
     def start(self, log, *words, killed_in=None):
-        """Start a command; it kills itself at the end of round ``killed_in`` (from 0), if that is given."""
-        program = ["-m", "fedunseen"] if killed_in is None else ["-c", KILLED, killed_in]
+        """Start a command; it kills itself at the end of round ``killed_in`` (from 0), if that is given.
+
+        ``"1:masked"``: a party, when it is asked for its masked words in that round.
+        """
+        code = KILLED_UNDER_MASKS if isinstance(killed_in, str) else KILLED
+        program = ["-m", "fedunseen"] if killed_in is None else ["-c", code, killed_in]
         command = [sys.executable, *map(str, (*program, *words))]
         with open(self.folder / log, "ab") as file:
             process = subprocess.Popen(command, cwd=self.folder, env=environment(), stdout=file, stderr=file)
