@@ -295,6 +295,16 @@ def data_encode(
     print(json.dumps(told) if as_json else render(told), flush=True)
 
 
+@app.command("estimate")
+def estimate_command(experiment: ExperimentName, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Say what a run will take in time, memory and traffic, from a few of its batches."""
+    from fedunseen.cli.estimate import estimate, render
+    from fedunseen.experiment import Experiment
+
+    told = estimate(Experiment.load(experiment, overrides_of(overrides)))
+    print(json.dumps(told) if as_json else render(told), flush=True)
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what is installed, which devices and data are there, what is missing and how to get it."""

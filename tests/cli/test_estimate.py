@@ -1,0 +1,47 @@
+"""``fedunseen estimate``: what it counts, against the run's own files; how long things take is not asserted."""
+
+import json
+
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.cli.estimate import estimate, render
+from fedunseen.core.errors import ExperimentError
+
+SMALL = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 2, "run.device": "cpu"}
+
+
+def test_what_travels_and_how_many_trainings_are_those_of_the_run(tmp_path):
+    settings = {**SMALL, "evaluation.choose": {"method.kl": [0.0, 1.0, 3.0]}, "run.seeds": 2}
+    told = estimate(Experiment.load("digit-pairs", settings))
+    assert told["stages"] == 2 * (3 + 1)  # each seed: three to choose from, and the run itself
+    per_round = told["seconds_round"] + told["seconds_evaluation"]
+    assert told["seconds_run"] == pytest.approx(8 * 2 * per_round)
+    done = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.selection": "last"}), tmp_path / "run")
+    assert told["parameters"] == sum(done.result["parameters"].values())
+    line = json.loads((done.path / "metrics.jsonl").read_text().splitlines()[0])
+    assert told["bytes_round"] == (line["bytes_down"] + line["bytes_up"]) // len(line["participants"])
+    assert told["device"] == "cpu"
+    assert told["device_bytes"] is None
+    assert "8 trainings of 2 rounds" in render(told)
+
+
+def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch):
+    """With a clock that counts its readings, time per sample is fixed, so that samples alone decide."""
+    readings = iter(range(1000))
+    monkeypatch.setattr("fedunseen.cli.estimate._now", lambda on_gpu: float(next(readings)))
+    one = estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": 1}))
+    three = estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": 3}))
+    half = estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": 1, "strategy.fraction": 0.5}))
+    assert three["seconds_round"] == pytest.approx(3 * one["seconds_round"])
+    assert half["seconds_round"] == pytest.approx(one["seconds_round"] / 2)
+
+
+@pytest.mark.parametrize("preset", ["digit-pairs-gaussian", "digit-pairs-few-shot"])
+def test_what_has_no_rounds_of_batches_is_refused(preset):
+    experiment = Experiment.load(preset)
+    with pytest.raises(ExperimentError) as error:
+        estimate(experiment)
+    assert str(error.value) == (
+        f"method.name = {experiment.method.name!r} takes no rounds of batches to estimate: run it, with few rounds"
+    )
