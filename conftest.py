@@ -1,6 +1,7 @@
 """What all tests share: a cache of their own, and one thread a test process, since several run side by side."""
 
 import os
+import signal
 import tempfile
 from importlib.util import find_spec
 
@@ -13,3 +14,8 @@ collect_ignore_glob = [
     for library, folder in (("nvflare", "nvflare"), ("flwr", "flower"))
     if find_spec(library) is None
 ]
+
+# What starts the tests in the background (nohup, some servers of continuous integration) makes them ignore Ctrl-C, and so
+# would the processes that they start: the tests that interrupt one would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
