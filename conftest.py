@@ -15,7 +15,7 @@ collect_ignore_glob = [
     if find_spec(library) is None
 ]
 
-# What starts the tests in the background (nohup, some servers of continuous integration) makes them ignore Ctrl-C, and so
-# would the processes that they start: the tests that interrupt one would wait for ever.
+# What starts the tests in the background (nohup, some servers of continuous integration) makes them ignore Ctrl-C, and
+# the processes that they start, too: the tests that interrupt one would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
