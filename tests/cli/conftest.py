@@ -75,7 +75,7 @@ def small(make_folder, tmp_path):
     """A TOML file of a small experiment on a small benchmark beside it."""
     make_folder(tmp_path / "data")
     sections = {
-        "data": {"name": "folder", "root": "data"},
+        "data": {"name": "folder", "root": "data", "features": []},
         "partition": {"clients": 3},
         "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
         "strategy": {"name": "fedavg", "rounds": 2},

@@ -65,15 +65,22 @@ def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
 
 
 def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp_path):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    done = command("sweep", two, "--out", tmp_path / "out", "--set", f"data.root={empty}", "--jobs", "1", "--json")
+    two.write_text(two.read_text("utf-8").replace("[0.05, 0.1]", "[1e25, 1e30]"), "utf-8")
+    done = command("sweep", two, "--out", tmp_path / "out", "--jobs", "1", "--json")
     assert done.code == 1
     assert json.loads(done.out)["failed"] == 2
     said = done.err.splitlines()
     assert said[-1] == "2 of 2 cells failed; with --resume they are tried again"
-    assert said[-2].startswith("failed: 0.05; 0.1: ")
-    assert "classes.csv is missing" in said[-2]
+    assert said[-2].startswith("failed: 1e+25; 1e+30: ")
+    assert "not finite" in said[-2]
+
+
+def test_what_no_cell_can_be_built_of_is_said_before_anything_is_written(refused, two, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    said = refused("sweep", two, "--out", tmp_path / "out", "--set", f"data.root={empty}", "--jobs", "1")
+    assert said == f"two: 0.05: {empty / 'classes.csv'} is missing"
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, monkeypatch):
