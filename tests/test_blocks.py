@@ -35,6 +35,7 @@ RUN = {"presets", "sweeps", "settings", "data list", "data deal", "certs"}
 NOT_RUN = {
     "fedunseen": "changes the files of the shell; runs in tests/cli",
     "run": "minutes; its experiment is put together with every setting",
+    "estimate": "trains for seconds; runs in tests/cli",
     "sweep": "minutes to hours; its grid is read with every setting",
     "attack backdoor": "minutes; its experiment is put together with every setting",
     "attack leakage": "minutes; its experiment is put together with every setting",

@@ -177,7 +177,7 @@ def test_the_plane_of_two_features_is_kept(tmp_path):
             {"method__name": "maml-mi", "method__exclusive": True, "strategy__weights": "samples"},
             "method.exclusive needs merged models that are plain means of the clients': set strategy.name to fedavg, "
             "fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and strategy.update_scale = 1, "
-            "without [defence] and [privacy]",
+            "without [defence], [privacy] and [compression]",
         ),
         (
             {"strategy__name": "scaffold"},

@@ -163,6 +163,15 @@ def test_what_the_data_have_said_is_in_the_run_directory(tmp_path):
     assert run(same, tmp_path / "run", resume=True).result == done.result
 
 
+def test_the_method_stays_the_one_that_was_named(tmp_path):
+    tree = write_folder(tmp_path / "data", 30.0)
+    tree["method"] = {"name": "distzsl", "bilateral": 0.25, "decorrelation": 0.0}  # which is built on another
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    method = done.manifest["experiment"]["method"]
+    assert (method["name"], method["bilateral"]) == ("distzsl", 0.25)
+    assert method["lr"] > 0
+
+
 def test_a_rate_follows_the_weights_of_losses_that_are_chosen(tmp_path):
     tree = write_folder(tmp_path / "data", 1.0)
     tree["evaluation"] = {"choose": {"method.kl": [3.0]}, "embedding": False, "theory": False}

@@ -59,6 +59,7 @@ class Talkative(Strategy):
     merges = False
     pools = True
     mirrors = True
+    adds = True
 
     def init(self, params, clients):
         return {"counted": torch.tensor(0.0), "clients": torch.tensor(float(clients))}
@@ -106,6 +107,9 @@ class Talkative(Strategy):
     def reply_weights(self, replies):
         return [(reply.client + 1) / 6 for reply in replies]
 
+    def blurred(self, reply, parties, round):
+        return Reply(reply.client, {"w": reply.update["w"] + parties + round}, reply.classes, reply.samples)
+
 
 def settings():
     return StrategySettings(name="talkative", rounds=17)
@@ -119,7 +123,7 @@ def test_every_hook_and_flag_of_a_strategy_is_delegated():
     """A new one has to be: in ``Wrapper`` itself, and in what this file checks."""
     assert set(HOOKS) <= set(vars(Wrapper)), "wrappers.py does not hand these on"
     assert set(HOOKS) <= set(vars(Talkative)), "this file does not check these"
-    assert {"merges", "pools", "mirrors", "lengths", "merges_by_mean", "settings"} == set(SAYS)
+    assert {"merges", "pools", "mirrors", "adds", "lengths", "merges_by_mean", "settings"} == set(SAYS)
 
 
 def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_comes_back():

@@ -104,6 +104,9 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
     Args:
         experiment: the choices; what they say stays.
         benchmark: the whole one, encoded.
+
+    Raises:
+        ExperimentError: method and data do not fit together.
     """
     chosen = find("method", experiment.method.name)
     asked = len(benchmark.train) > 0 and experiment.privacy.name == "none"
@@ -114,10 +117,12 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
         data = experiment.data.model_copy(update={"features": steps})
         experiment = experiment.model_copy(update={"data": data})
     if getattr(experiment.method, "lr", 0.0) is None:
+        obey(BUILDING, Built(experiment, benchmark))  # what cannot be built has no rate
         inputs = _some_inputs(benchmark, experiment.data.features or (), asked)
         method = _method(experiment, benchmark, inputs)
         method.settle(method.init(stream(experiment.run.seed, "initialisation")), inputs)
-        experiment = experiment.model_copy(update={"method": method.settings})
+        chosen_rate = experiment.method.model_copy(update={"lr": method.settings.lr})
+        experiment = experiment.model_copy(update={"method": chosen_rate})
     return experiment
 
 
