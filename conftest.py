@@ -5,6 +5,8 @@ import signal
 import tempfile
 from importlib.util import find_spec
 
+import pytest
+
 os.environ["FEDUNSEEN_CACHE"] = tempfile.mkdtemp(prefix="fedunseen-tests-")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch is imported
 
@@ -19,3 +21,13 @@ collect_ignore_glob = [
 # the processes that they start, too: the tests that interrupt one would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what a test, a doctest or a block of the docs has registered."""
+    from fedunseen.core import plugins
+
+    monkeypatch.setattr(plugins, "_ADDED", {section: {} for section in plugins._ADDED})
+    monkeypatch.setattr(plugins, "_LOADED", set())
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)

@@ -1,4 +1,6 @@
-"""What all tests share: a cache folder of their own, so that no test sees another run's cached results."""
+"""What all tests share: a cache folder of their own, so that no test sees another run's cached results; a browser."""
+
+import shutil
 
 import numpy as np
 import pytest
@@ -7,6 +9,12 @@ from hypothesis import HealthCheck, settings
 
 # Doctests would import every conftest.py under one module name, which fails for all but the last that was loaded.
 collect_ignore_glob = ["*conftest.py"]
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 # On a busy machine an example may take any time: that says nothing of the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,3 +64,17 @@ def make_folder():
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Open the one Chromium of a test process: Playwright has no second loop in it."""
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    api.expect.set_options(timeout=120_000)  # of a busy machine
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()

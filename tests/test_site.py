@@ -1,7 +1,6 @@
 """The documentation site builds without a warning, every link in it leads somewhere, and it asks no other host."""
 
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -85,18 +84,6 @@ def test_the_commands_and_the_python_interface_have_pages(site):
     assert ":math:" not in losses
     assert "<math" in losses
     assert "=====" not in losses
-
-
-@pytest.fixture(scope="module")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 def test_it_is_searched_from_the_disk_without_a_network(site, browser):

@@ -29,14 +29,6 @@ QUICK = {"strategy.rounds": 2, "data.train_per_class": 4, "data.test_per_class":
 QUICK |= {"evaluation.theory": False, "evaluation.embedding": False, "method.kl": 0, "partition.clients": 2}
 
 
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch):
-    """What a test registers is gone afterwards."""
-    monkeypatch.setattr(plugins, "_ADDED", {section: {} for section in plugins._ADDED})
-    monkeypatch.setattr(plugins, "_LOADED", set())
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
-
-
 def test_a_registered_class_is_found_with_settings_of_its_own_name():
     @register("method", "mine")
     class Mine(FedZSL):

@@ -1,6 +1,5 @@
-"""What the tests of the service share: finished runs, a client in this process, and a real browser."""
+"""What the tests of the service share: finished runs, a client in this process."""
 
-import shutil
 import socket
 import threading
 
@@ -10,12 +9,6 @@ from fastapi.testclient import TestClient
 from fedunseen import Experiment, load_run, run
 from fedunseen.serve import Recogniser
 from fedunseen.serve.app import create_app
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -76,19 +69,6 @@ def client():
         return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
     return opened
-
-
-@pytest.fixture(scope="session")
-def browser():
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
-    api.expect.set_options(timeout=120_000)  # of a busy machine
-    with api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
