@@ -5,8 +5,12 @@ import pytest
 import torch
 
 from fedunseen import Experiment
-from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.core.random import stream
+from fedunseen.data.benchmark import Benchmark
+from fedunseen.data.partition import Partition
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
 from fedunseen.federation import Federation
+from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.strategies import Centralised, FedAvg, Local, Scaffold
 
 FEW = {"data.train_per_class": 4, "data.test_per_class": 2, "strategy.rounds": 2, "evaluation.selection": "last"}
@@ -45,3 +49,21 @@ def test_plain_and_assembled_agree_bit_for_bit(preset, strategy, settings):
     assert one.clients.keys() == other.clients.keys()
     ours, theirs = (f.answers(f.models(s)[0]) for f, s in zip((plain, made), states, strict=True))
     assert np.array_equal(ours.zsl, theirs.zsl)
+
+
+def test_a_rate_left_to_the_data_is_the_same_with_and_without_a_file():
+    """Samples sorted by class whose later classes are longer: the first thousand alone would say another length."""
+    random = np.random.default_rng(0)
+    classes = {name: random.uniform(size=4) for name in "abcdef"}
+    labels = np.repeat(list("abcde"), 400)
+    samples = random.normal(size=(2000, 6)).astype(np.float32) * np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]
+    experiment = Experiment.load("digit-pairs", {"data.features": [], "method.hidden": [], "method.lr": None, **FEW})
+    benchmark = Benchmark.from_arrays(samples.astype(np.float32), labels, classes)
+    rate = settled(experiment, benchmark).method.lr
+    choices = experiment.method.model_dump(exclude={"name"})
+    method = FedZSL.on(benchmark, **choices)
+    Federation(benchmark, Partition.of([[0, 1], [2, 3, 4]]), method, FedAvg())
+    assert method.settings.lr == rate
+    first = FedZSL.on(benchmark, **choices)
+    first.settle(first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000]))
+    assert first.settings.lr > 1.5 * rate

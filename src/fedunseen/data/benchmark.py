@@ -249,6 +249,14 @@ class Benchmark:
             return "vectors" if self.features.ndim == 2 else "sequences"
         return "images" if self.image_shape else "maps"
 
+    def sketch(self) -> NDArray[np.int64]:
+        """Return the ids of training samples that stand for all: spread evenly, at most 1,000 vectors or 64 others.
+
+        What follows from the scale of the data, such as a learning rate, is read from them.
+        """
+        most = 1000 if self.kind == "vectors" else 64  # of images, maps and sequences a network makes features first
+        return self.train[np.unique(np.linspace(0, len(self.train) - 1, most).astype(np.int64))]
+
     def images(self) -> NDArray[Any] | None:
         """Return the samples as images (samples, channels, height, width), bytes or floats in [0, 1], if they are any.
 

@@ -48,8 +48,7 @@ __all__ = [
     "settled",
 ]
 
-_SCALE = 1000  # samples from which a defence's random inputs, or a learning rate, have their scale
-_FEW = 64  # images, of which a network makes features first
+_SCALE = 1000  # samples from which a defence's random inputs have their scale
 
 
 def load_data(experiment: Experiment, seed: int) -> Benchmark:
@@ -132,8 +131,7 @@ def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) 
     if not asked:
         known = vectors and steps[-1:] == ("l2",)
         return torch.eye(int(known), int(np.prod(benchmark.features.shape[1:]))).view(-1, *benchmark.features.shape[1:])
-    most = _SCALE if vectors else _FEW
-    rows = benchmark.features[train[np.unique(np.linspace(0, len(train) - 1, most).astype(np.int64))]]
+    rows = benchmark.features[benchmark.sketch()]
     return torch.from_numpy(Scaler.fit(benchmark.features[train], steps)(rows) if vectors else np.array(rows))
 
 

@@ -132,7 +132,7 @@ def run(
             else:
                 choice, chosen = _select(given, benchmark, selection, partition, directory, hear, met)
                 if rivals := getattr(experiment.method, "rivals", ()):
-                    chosen["rivals"] = _rivals(rivals, experiment, selection, partition, directory, hear)
+                    chosen["rivals"] = _rivals(rivals, given, selection, partition, directory, hear)
             if chosen.get("settings"):
                 before, experiment = experiment, settled(given.with_overrides(chosen["settings"]), benchmark)
                 chosen["settings"] |= _followed(before, experiment)
@@ -437,7 +437,7 @@ def _factor_of_turns(experiment: Experiment, benchmark: Benchmark, partition: Pa
 
 def _rivals(
     names: Sequence[str],
-    experiment: Experiment,
+    given: Experiment,
     benchmark: Benchmark,
     partition: Partition,
     parent: RunDirectory,
@@ -447,23 +447,22 @@ def _rivals(
 
     Args:
         names: of the methods. One that cannot be trained on these data is left out.
-        experiment: the run's.
+        given: the run's experiment as it was given: what it leaves to the data follows each method's own needs.
         benchmark: its version for selection.
         partition: who holds what.
         parent: the run's directory.
         hear: hears of every round.
     """
     found = {}
-    scaled = list(experiment.data.features or ()) or (["centre", "l2"] if benchmark.kind == "vectors" else [])
     for name in names:
         directory = RunDirectory(parent.path / "selection" / f"rival-{name}")
         result = directory.result()
         if result is None:
-            rounds = experiment.method.rival_rounds  # type: ignore[attr-defined]
-            more = {"strategy.rounds": rounds, "data.features": scaled, "engine.name": "in-process"}
+            rounds = given.method.rival_rounds  # type: ignore[attr-defined]
+            more = {"strategy.rounds": rounds, "engine.name": "in-process"}
             quick = {"evaluation.choose": {}, "evaluation.clients": False, "evaluation.theory": False}
             try:
-                rival = experiment.with_overrides({"method.name": name, **more, **quick})
+                rival = settled(given.with_overrides({"method.name": name, **more, **quick}), benchmark)
                 federation, task = _made(rival, benchmark, partition.restricted_to(benchmark.train), selection=True)
                 directory.create({**manifest(rival, benchmark.fingerprint(), benchmark), "stage": "selection"})
                 choice = task.choice(rival.evaluation, type(federation.method), rounds, selecting=True)
@@ -475,7 +474,7 @@ def _rivals(
                 continue
             result |= {"selection": rival.evaluation.selection, "seed": rival.run.seed}
             write_json(directory.result_path, result)
-        found[name] = {accuracy: result[accuracy] for accuracy in task_of(experiment).accuracies}
+        found[name] = {accuracy: result[accuracy] for accuracy in task_of(given).accuracies}
     return found
 
 

@@ -27,7 +27,6 @@ from fedunseen.threats.attacks import Attack
 
 __all__ = ["Federation", "State", "drawn_clients", "mean_losses", "mean_terms", "one_place", "suited"]
 
-_SCALE = 1000  # training samples whose length a learning rate may follow from
 _NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
 
 
@@ -110,8 +109,8 @@ class Federation:
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
         self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
         if getattr(method.settings, "lr", 0.0) is None:
-            train = torch.from_numpy(benchmark.train[:_SCALE]).to(self.device)
-            method.settle(self.first, self.inputs[train])
+            few = torch.from_numpy(benchmark.sketch()).to(self.device)
+            method.settle(self.first, self.inputs[few])
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
         self.scaler = scaler or Scaler((), {})
         if engine is None:
