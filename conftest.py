@@ -7,7 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
-os.environ["FEDUNSEEN_CACHE"] = tempfile.mkdtemp(prefix="fedunseen-tests-")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker takes its parent's
+    os.environ["FEDUNSEEN_CACHE"] = tempfile.mkdtemp(prefix="fedunseen-tests-")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch is imported
 
 # A carrier's folder can be imported only where its library is installed.

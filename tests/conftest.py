@@ -1,6 +1,9 @@
 """What all tests share: a cache folder of their own, so that no test sees another run's cached results; a browser."""
 
+import itertools
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +24,30 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
+@pytest.fixture(scope="session")
+def new_cache(tmp_path_factory):
+    """Make an empty cache folder, at each call another one."""
+    above, numbers = tmp_path_factory.mktemp("caches"), itertools.count()
+
+    def make():
+        folder = above / str(next(numbers))
+        folder.mkdir()
+        return folder
+
+    return make
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    """Keep results that take long in a folder that only this test has."""
-    folder = tmp_path_factory.mktemp("cache")
+def own_cache(new_cache, monkeypatch):
+    """Keep results that take long in a folder that only this test has.
+
+    All share one thing: the similarities of classes, which lie there under a digest of what they were computed from. A
+    second of processor time for digit-pairs, they would be most of what a short run takes.
+    """
+    folder = new_cache()
+    shared = Path(os.environ["FEDUNSEEN_CACHE"]) / "class-similarity"  # of the session
+    shared.mkdir(parents=True, exist_ok=True)
+    (folder / shared.name).symlink_to(shared, target_is_directory=True)
     monkeypatch.setenv("FEDUNSEEN_CACHE", str(folder))
     return folder
 

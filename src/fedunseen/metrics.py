@@ -41,8 +41,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import scipy.stats
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 from fedunseen.core.errors import ArgumentError
 
@@ -391,7 +391,7 @@ def paired_difference(ours: Floats, theirs: Floats) -> tuple[float, float]:
     apart = ours - theirs
     if len(apart) < 2:
         return float(apart.mean()), float("nan")
-    half = scipy.stats.t.ppf(0.975, len(apart) - 1) * apart.std(ddof=1) / len(apart) ** 0.5
+    half = stdtrit(len(apart) - 1, 0.975) * apart.std(ddof=1) / len(apart) ** 0.5
     return float(apart.mean()), float(half)
 
 

@@ -18,7 +18,6 @@ WITH_DATA = {"real_data"}  # tried apart
 def script(monkeypatch, tmp_path, one_thread):
     """Run a script in this process, as ``python benchmarks/NAME.py ...`` does; return its exit status."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(FOLDER))
 

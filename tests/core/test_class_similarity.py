@@ -18,6 +18,14 @@ FALLS_BACK = (
 )
 
 
+@pytest.fixture(autouse=True)
+def own_cache(new_cache, monkeypatch):
+    """Share nothing with other tests here."""
+    folder = new_cache()
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(folder))
+    return folder
+
+
 def semantics(classes=6, attributes=40, seed=0):
     return np.random.default_rng(seed).normal(size=(classes, attributes))
 
@@ -83,7 +91,7 @@ def test_an_answer_is_accepted_within_alpha_of_s_and_with_its_diagonal(change, a
 
 def test_the_second_call_reads_the_cache(monkeypatch, own_cache):
     first = class_similarity(semantics())
-    monkeypatch.setattr(module, "graphical_lasso", lambda *args, **settings: pytest.fail("solved again"))
+    monkeypatch.setattr("sklearn.covariance.graphical_lasso", lambda *args, **settings: pytest.fail("solved again"))
     assert (class_similarity(semantics()) == first).all()
     assert [path.parent for path in own_cache.rglob("*.safetensors")] == [own_cache / "class-similarity"]
 
@@ -122,7 +130,7 @@ def test_where_the_solver_fails_s_is_taken_with_one_warning_a_call(monkeypatch, 
             raise FloatingPointError("Non SPD result")
         return s + (np.nan if answer == "nan" else 0.5), np.linalg.inv(s)
 
-    monkeypatch.setattr(module, "graphical_lasso", solver)
+    monkeypatch.setattr("sklearn.covariance.graphical_lasso", solver)
     rows = semantics(5)
     for _ in range(2):  # the second time from the cache
         with pytest.warns(UserWarning, match="graphical lasso") as caught:

@@ -23,8 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from sklearn.covariance import graphical_lasso
-from sklearn.exceptions import ConvergenceWarning
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, write_tensors
@@ -104,6 +102,9 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
 
 def _solve(s: NDArray[np.float64], alpha: float) -> NDArray[np.float64] | None:
     """Try scikit-learn's solver as it is and with a tighter inner tolerance; None if neither answer is the optimum."""
+    from sklearn.covariance import graphical_lasso  # a second to import, and the answer is often in the cache
+    from sklearn.exceptions import ConvergenceWarning
+
     for settings in ({}, {"enet_tol": 1e-8, "max_iter": 200}):
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -40,7 +40,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.optimize import minimize
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
@@ -300,6 +299,8 @@ def fit_kernel(
     bounds = [((-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0))[i] for i in free]
     if not free:
         return kernel(start), -loss(start)[0]
+    from scipy.optimize import minimize  # half a second to import, and many runs fix the kernel or have none
+
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return kernel(best.x), -float(best.fun)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import scipy.stats
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from fedunseen.core.files import write_text
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, TITLES, ZERO_SHOT
@@ -142,7 +142,7 @@ def _spread(row: Row, metric: str) -> float | None:
 def _half(row: Row, metric: str) -> float | None:
     """Return half of the 95 % interval: over several seeds by Student's t, of one few-shot run over its episodes."""
     if metric in row.sd and row.seeds > 1:
-        return float(scipy.stats.t.ppf(0.975, row.seeds - 1) * row.sd[metric] / row.seeds**0.5)
+        return float(stdtrit(row.seeds - 1, 0.975) * row.sd[metric] / row.seeds**0.5)
     return row.mean.get(f"{metric}_ci95")
 
 

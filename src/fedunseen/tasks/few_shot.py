@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.stats
 import torch
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
@@ -340,7 +340,7 @@ class FewShot(Task):
     def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
         spread = summary["few_shot_sd"] / len(results) ** 0.5
-        return {"few_shot_ci95": float(scipy.stats.t.ppf(0.975, len(results) - 1) * spread)}
+        return {"few_shot_ci95": float(stdtrit(len(results) - 1, 0.975) * spread)}
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.stats
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from fedunseen import metrics
 from fedunseen.report import figures, statistics
@@ -265,7 +265,7 @@ def half_width(result: Mapping[str, Any], name: str) -> float | None:
     if f"{name}_sd" not in result:
         return None
     seeds = len(result["seeds"])
-    return float(scipy.stats.t.ppf(0.975, seeds - 1) * result[f"{name}_sd"] / seeds**0.5)
+    return float(stdtrit(seeds - 1, 0.975) * result[f"{name}_sd"] / seeds**0.5)
 
 
 def _headline(facts: Facts) -> list[dict[str, Any]]:
