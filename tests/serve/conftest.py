@@ -82,7 +82,7 @@ def served_app():
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         running.append((server, thread, listening))

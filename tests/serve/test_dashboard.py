@@ -215,6 +215,22 @@ def test_a_watched_run_has_the_same_bits(tmp_path, capsys):
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
+def test_the_log_of_another_library_stays_open(tmp_path):
+    """A library may close its stream with its handler, and that stream may be this process's standard error."""
+    closed = []
+
+    class Other(logging.Handler):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    other = Other()  # every handler of a process is known to the logging module, which can close them all
+    with watched(door_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
+        pass
+    assert not closed
+    other.close()
+
+
 def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
     experiment = Experiment.load("digit-pairs", SMALL)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 
 from fedunseen.cli.console import Json, RunPath, say
 from fedunseen.cli.door import Door
-from fedunseen.cli.logs import Format, LogFormat, is_json, logged, speak
+from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import MissingDependencyError
 
 __all__ = ["serve"]
@@ -60,7 +59,7 @@ def serve(
         lifespan="off",
         ws="none",
         log_level="warning",
-        log_config=None if is_json() else uvicorn.config.LOGGING_CONFIG,
+        log_config=None,  # uvicorn's own would close the handlers of every other library
         access_log=False,
         server_header=False,
         limit_concurrency=limits.waiting + 64,
@@ -72,8 +71,7 @@ def serve(
         config.load()
     except OSError as error:
         raise door.no_certificate(error) from None
-    own = logged(name="uvicorn.error", least=logging.WARNING) if is_json() else nullcontext()
-    with door.listen() as listening, own:
+    with door.listen() as listening, logged(name="uvicorn.error", least=logging.WARNING):
         url = door.url(listening)
         for name in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises what ended it once more, when all is closed
             signal.signal(name, lambda *_: None)

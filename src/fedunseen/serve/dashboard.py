@@ -100,6 +100,7 @@ def shown(
         create_app(watch, token, local),
         lifespan="off",
         ws="none",
+        log_config=None,  # uvicorn's own would close the handlers of every other library
         log_level="critical",
         access_log=False,
         server_header=False,
