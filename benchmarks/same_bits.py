@@ -25,6 +25,7 @@ from safetensors.numpy import load_file
 
 from fedunseen import Experiment, run
 
+FEW_SHOT = str(Path(__file__).parents[1] / "tests" / "digits-maml.toml")
 SHORT: dict[str, Any] = {"strategy.rounds": 2, "evaluation.embedding": False}
 DIGITS: dict[str, Any] = {**SHORT, "data.train_per_class": 10, "data.test_per_class": 4}
 LAST: dict[str, Any] = {**DIGITS, "evaluation.selection": "last", "method.kl": 0}
@@ -96,11 +97,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         f"attack {name}": ("digit-pairs", {**LAST, "attack.name": name, "attack.rounds": "1-2"})
         for name in ("label-flip", "sign-flip", "gaussian", "nan")
     },
-    "maml": ("digits-maml", SHOT),
-    **{name: ("digits-maml", {**SHOT, "method.name": name}) for name in ("maml-mi", "maml-mi-adv", "protonet")},
-    "maml-mi, exclusive": ("digits-maml", {**SHOT, "method.name": "maml-mi", "method.exclusive": True}),
-    "maml, two seeds": ("digits-maml", {**SHOT, "run.seeds": 2}),
-    "maml, local": ("digits-maml", {**SHOT, "strategy.name": "local"}),
+    "maml": (FEW_SHOT, SHOT),
+    **{name: (FEW_SHOT, {**SHOT, "method.name": name}) for name in ("maml-mi", "maml-mi-adv", "protonet")},
+    "maml-mi, exclusive": (FEW_SHOT, {**SHOT, "method.name": "maml-mi", "method.exclusive": True}),
+    "maml, two seeds": (FEW_SHOT, {**SHOT, "run.seeds": 2}),
+    "maml, local": (FEW_SHOT, {**SHOT, "strategy.name": "local"}),
     "flower": ("digit-pairs", {**ENGINE, "engine.name": "flower"}),
     "nvflare": ("digit-pairs", {**ENGINE, "engine.name": "nvflare"}),
 }

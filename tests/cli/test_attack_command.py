@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedunseen.data.digit_pairs import DigitPairs
+from known_names import DIGITS_MAML
 
 TINY = ["digit-pairs"]
 for setting in ("data.train_per_class=2", "data.test_per_class=1", "method.kl=0", "method.consistency=0"):
@@ -96,7 +97,7 @@ def test_images_that_are_too_small_are_refused(refused, tmp_path, monkeypatch):
 
 
 def test_gradients_of_episodes_are_refused_in_one_sentence(refused, tmp_path):
-    assert refused("attack", "leakage", "digits-maml", "--out", tmp_path / "out") == (
+    assert refused("attack", "leakage", DIGITS_MAML, "--out", tmp_path / "out") == (
         "method.name = 'maml' learns from episodes, whose gradients no attack here inverts: choose a zero-shot method "
         "or a classifier, for example fedzsl"
     )

@@ -11,6 +11,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.folder import Folder
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.registry import find
+from known_names import DIGITS_MAML
 from published_layouts import write_image, write_sentiment140
 
 
@@ -102,8 +103,8 @@ def test_it_says_what_to_do_with_the_folders(command, tmp_path):
 def test_few_shot_classes_are_dealt_without_descriptions(command, tmp_path):
     """The digits have no attributes, and no validation class, which nobody may draw then."""
     out = tmp_path / "parties"
-    assert command("data", "deal", "digits-maml", "--set", "partition.clients=2", "--out", out).code == 0
-    whole, dealt = check(out, Experiment.load("digits-maml", {"partition.clients": 2}), ["client-0", "client-1"])
+    assert command("data", "deal", DIGITS_MAML, "--set", "partition.clients=2", "--out", out).code == 0
+    whole, dealt = check(out, Experiment.load(DIGITS_MAML, {"partition.clients": 2}), ["client-0", "client-1"])
     assert whole.image_shape == (8, 8)
     assert dealt.tolist() == whole.train.tolist()
 

@@ -9,6 +9,7 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment import load_run, run
 from fedunseen.experiment.compare import compare
+from known_names import DIGITS_MAML
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"strategy.rounds": 1, "encoder.widths": [4], "method.episodes": 4, "evaluation.episodes": 20}
@@ -29,7 +30,7 @@ def made(tmp_path_factory):
     def make(preset, **more):
         key = (preset, repr(sorted(more.items())))
         if key not in known:
-            settings = (FEW if preset == "digits-maml" else ZERO) | {k.replace("__", "."): v for k, v in more.items()}
+            settings = (FEW if preset == DIGITS_MAML else ZERO) | {k.replace("__", "."): v for k, v in more.items()}
             known[key] = run(Experiment.load(preset, settings), tmp_path_factory.mktemp("compare") / "run")
         return known[key]
 
@@ -37,7 +38,7 @@ def made(tmp_path_factory):
 
 
 def test_few_shot_runs_are_compared_episode_by_episode(made):
-    ours, theirs = made("digits-maml", strategy__rounds=3), made("digits-maml")
+    ours, theirs = made(DIGITS_MAML, strategy__rounds=3), made(DIGITS_MAML)
     found = compare(ours, theirs)
     assert (found.over, found.count) == ("episodes", 20)
     mean, half = found.differences["few_shot"]
@@ -46,7 +47,7 @@ def test_few_shot_runs_are_compared_episode_by_episode(made):
 
 
 def test_clients_that_keep_their_own_models_are_compared_by_their_mean(made):
-    alone, merged = made("digits-maml", strategy__name="local"), made("digits-maml")
+    alone, merged = made(DIGITS_MAML, strategy__name="local"), made(DIGITS_MAML)
     mean, _ = compare(alone, merged).differences["few_shot"]
     assert mean == pytest.approx(alone.result["few_shot"] - merged.result["few_shot"])
 
@@ -76,13 +77,13 @@ def test_several_seeds_are_compared_seed_by_seed(made):
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (("digit-pairs", {}), ("digits-maml", {}), "data or classes are not the same"),
+        (("digit-pairs", {}), (DIGITS_MAML, {}), "data or classes are not the same"),
         (("digit-pairs", {}), ("digit-pairs", {"run__seed": 1}), "seeds are not the same"),
         (("digit-pairs", {}), ("digit-pairs", {"data__test_per_class": 5}), "test samples are not the same"),
-        (("digits-maml", {}), ("digits-maml", {"method__shots": 2}), "episodes are not the same"),
-        (("digits-maml", {}), ("digits-maml", {"evaluation__episodes": 21}), "episodes are not the same"),
-        (("digits-maml", {}), ("digits-maml", {"data__novel": [0, 1, 2, 3, 4]}), "data or classes are not the same"),
-        (("digits-maml", {}), ("digits-maml", {"evaluation__selection": "best-on-test"}), "one chose its round on the"),
+        ((DIGITS_MAML, {}), (DIGITS_MAML, {"method__shots": 2}), "episodes are not the same"),
+        ((DIGITS_MAML, {}), (DIGITS_MAML, {"evaluation__episodes": 21}), "episodes are not the same"),
+        ((DIGITS_MAML, {}), (DIGITS_MAML, {"data__novel": [0, 1, 2, 3, 4]}), "data or classes are not the same"),
+        ((DIGITS_MAML, {}), (DIGITS_MAML, {"evaluation__selection": "best-on-test"}), "one chose its round on the"),
         (
             ("digit-pairs", {"run__seeds": 2}),
             ("digit-pairs", {"run__seeds": 2, "data__test_per_class": 5}),
@@ -97,5 +98,5 @@ def test_what_was_asked_differently_is_refused(made, first, second, message):
 
 
 def test_a_run_read_again_compares_the_same(made):
-    ours, theirs = made("digits-maml", strategy__rounds=3), made("digits-maml")
+    ours, theirs = made(DIGITS_MAML, strategy__rounds=3), made(DIGITS_MAML)
     assert compare(load_run(ours.path), load_run(theirs.path)).differences == compare(ours, theirs).differences

@@ -15,6 +15,7 @@ from fedunseen import Experiment
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.experiment import load_run, run
 from fedunseen.federation.directory import load_params
+from known_names import DIGITS_MAML
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
@@ -30,7 +31,7 @@ SMALL = {
 
 
 def small(**more):
-    return Experiment.load("digits-maml", SMALL | {key.replace("__", "."): value for key, value in more.items()})
+    return Experiment.load(DIGITS_MAML, SMALL | {key.replace("__", "."): value for key, value in more.items()})
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,7 @@ def test_what_makes_no_sense_is_one_sentence(told, message, tmp_path):
 )
 def test_what_does_not_fit_the_benchmark_is_one_sentence(told, message, tmp_path):
     with pytest.raises(ExperimentError) as caught:
-        run(Experiment.load("digits-maml", told), tmp_path / "run")
+        run(Experiment.load(DIGITS_MAML, told), tmp_path / "run")
     assert str(caught.value) == message
     assert not (tmp_path / "run").exists()
 
@@ -237,7 +238,7 @@ def test_what_does_not_fit_the_benchmark_is_one_sentence(told, message, tmp_path
 )
 def test_threats_that_speak_of_fixed_classes_are_refused(told, message, tmp_path):
     with pytest.raises(ExperimentError) as caught:
-        run(Experiment.load("digits-maml", told), tmp_path / "run")
+        run(Experiment.load(DIGITS_MAML, told), tmp_path / "run")
     assert str(caught.value) == message
 
 
@@ -330,7 +331,7 @@ def test_the_nearest_example_is_that_of_the_pictures_under_a_frozen_encoder_too(
         "method.rotations": False,
     }
     told |= {key: value for key, value in SMALL.items() if key != "encoder.widths"} | {"method.hidden": [8]}
-    result = run(Experiment.load("digits-maml", told), tmp_path / "run").result
+    result = run(Experiment.load(DIGITS_MAML, told), tmp_path / "run").result
     assert result["few_shot_pixels"] == done.result["few_shot_pixels"]
     assert result["few_shot"] != done.result["few_shot"]
 

@@ -21,6 +21,7 @@ from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.party import PartyData, simulated
+from known_names import DIGITS_MAML
 
 NAMES = ("north", "south", "west")
 SMALL = {
@@ -392,7 +393,7 @@ def test_parties_with_folders_of_images(tmp_path):
 def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     """Folders of whole classes: what a coordinator chooses to validate on, parties leave out as the simulation does."""
     small = {"partition.clients": 2, "method.episodes": 8, "strategy.rounds": 2, "evaluation.selection": "last"}
-    few = Experiment.load("digits-maml", {**small, "evaluation.episodes": 20, "partition.kind": "iid"})
+    few = Experiment.load(DIGITS_MAML, {**small, "evaluation.episodes": 20, "partition.kind": "iid"})
     deal(few, tmp_path / "data", ("north", "south"))
     parties = members(tmp_path / "data", tmp_path, NAMES[:2])
     deployed = few.with_overrides(DEPLOYED)

@@ -13,6 +13,7 @@ from fedunseen.core.phases import SGD, Adam
 from fedunseen.data import Partition
 from fedunseen.data.partition import NEVER
 from fedunseen.experiment import rules
+from known_names import DIGITS_MAML
 
 LAST = {"evaluation.selection": "last"}
 MASKED = {"privacy.aggregation": "masked"}
@@ -118,7 +119,7 @@ READ = {
         "and partition.leave",
     ),
     "masks_and_exclusive_peers": (
-        "digits-maml",
+        DIGITS_MAML,
         {
             **MASKED,
             "method.name": "maml-mi",
@@ -152,7 +153,7 @@ READ = {
         "attack.name = 'sign-flip' is about clients whose updates are merged",
     ),
     "attack_and_screening_need_labels": (
-        "digits-maml",
+        DIGITS_MAML,
         {"attack.name": "sign-flip"},
         "attack.name = 'sign-flip' is not there for few-shot methods",
     ),
@@ -274,7 +275,7 @@ READ = {
         "of updates that began together: change one of them",
     ),
     "exclusive_peers_need_plain_means": (
-        "digits-maml",
+        DIGITS_MAML,
         {"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},
         "method.exclusive needs merged models that are plain means",
     ),
@@ -362,7 +363,7 @@ LATER = {
         "data.features scales vectors, but encoder.name = 'conv' takes images",
     ),
     "descriptions_are_there": lambda: (
-        built(benchmark(attributes=0)), built(benchmark(attributes=0), preset="digits-maml"),
+        built(benchmark(attributes=0)), built(benchmark(attributes=0), preset=DIGITS_MAML),
         "data.name = 'digit-pairs' has no descriptions of its classes, which method.name = 'fedzsl' needs",
     ),
     "scaling_has_samples_to_fit": lambda: (

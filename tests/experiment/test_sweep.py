@@ -17,7 +17,7 @@ from fedunseen.experiment.assemble import check, load_data
 from fedunseen.experiment.sweep import read_sweep, rows, sweep_names, sweep_text, write_csv
 from fedunseen.experiment.sweep.schema import read_file, select
 from fedunseen.methods import METHODS
-from known_names import known
+from known_names import DIGITS_MAML, known
 from published_layouts import THINGS, write_apy, write_deepfashion, write_splits
 
 SMALL = """
@@ -468,7 +468,7 @@ def test_what_travels_is_read_from_runs_that_say_it(write, tmp_path):
 def test_few_shot_results_have_their_interval(write, tmp_path):
     text = """
     title = "few"
-    base = "digits-maml"
+    base = "%s"
     [experiment.evaluation]
     episodes = 10
     [experiment.method]
@@ -480,7 +480,7 @@ def test_few_shot_results_have_their_interval(write, tmp_path):
     [table]
     metrics = ["few_shot"]
     """
-    sweep, out = read_sweep(write(text)), tmp_path / "out"
+    sweep, out = read_sweep(write(text % DIGITS_MAML)), tmp_path / "out"
     done = run(sweep.cells[0].experiment, out / "cells" / sweep.cells[0].folder)
     write_csv(sweep, rows(sweep, out), out / "results.csv")
     with open(out / "results.csv", newline="", encoding="utf-8") as file:

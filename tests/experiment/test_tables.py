@@ -9,6 +9,7 @@ import pytest
 from fedunseen import Experiment, run
 from fedunseen.data import make_partition
 from fedunseen.data.digit_pairs import DigitPairs
+from known_names import DIGITS_MAML
 
 QUICK = {
     "data.train_per_class": 6, "data.test_per_class": 3, "strategy.rounds": 2, "evaluation.selection": "last",
@@ -70,7 +71,7 @@ def test_tables_of_several_seeds_name_the_seed(tmp_path):
 
 def test_a_few_shot_run_has_its_episodes_classes(tmp_path):
     settings = {"strategy.rounds": 1, "method.episodes": 2, "evaluation.episodes": 30, "evaluation.selection": "last"}
-    done = run(Experiment.load("digits-maml", settings), tmp_path / "run")
+    done = run(Experiment.load(DIGITS_MAML, settings), tmp_path / "run")
     classes, confusion = done.tables()["classes"], done.tables()["confusion"]
     weights = np.array(classes["samples"], dtype=float)
     assert np.average(classes["accuracy"], weights=weights) == pytest.approx(done.result["few_shot"])

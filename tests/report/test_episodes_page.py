@@ -19,6 +19,7 @@ from fedunseen.federation.directory import load_params
 from fedunseen.metrics import episode_confusion
 from fedunseen.report import figures
 from fedunseen.report.tasks.few_shot import half_width, verdict
+from known_names import DIGITS_MAML
 
 NAMES = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")
 VARIANTS = {
@@ -46,7 +47,7 @@ def few(tmp_path_factory):
             "evaluation.validation_episodes": 6,
             **dict(VARIANTS[kind]),
         }
-        return run(Experiment.load("digits-maml", overrides), tmp_path_factory.mktemp("few") / "run")
+        return run(Experiment.load(DIGITS_MAML, overrides), tmp_path_factory.mktemp("few") / "run")
 
     return make
 

@@ -9,6 +9,7 @@ import pytest
 from fedunseen.experiment.sweep import Row, read_sweep
 from fedunseen.federation.directory import RunDirectory
 from fedunseen.report.sweep_page import _named, sweep_tables, write_sweep_report
+from known_names import DIGITS_MAML
 
 METRICS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
@@ -288,15 +289,15 @@ def test_what_travels_stands_in_tables_and_bars(made):
     assert "| 4 MB |" in (out / "results.md").read_text("utf-8")
 
 
-FEW_SHOT = """
+FEW_SHOT = f"""
 title = "Examples"
-base = "digits-maml"
+base = "{DIGITS_MAML}"
 
 [axes]
-clients = { key = "partition.clients", values = [1, 2, 5] }
+clients = {{ key = "partition.clients", values = [1, 2, 5] }}
 
 [axes.row]
-"MAML" = {}
+"MAML" = {{}}
 %s
 
 [table]
@@ -314,7 +315,7 @@ lines = ["row"]
 source = "Nobody (1900), Fig. 0"
 metrics = ["few_shot"]
 [paper.figures]
-"2" = { "MAML" = [54.25] }
+"2" = {{ "MAML" = [54.25] }}
 """
 OTHER = """"ZSL" = { data = { name = "digit-pairs" }, encoder = { name = "none" }, method = { name = "fedzsl" } }"""
 
