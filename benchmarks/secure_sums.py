@@ -3,6 +3,7 @@
     python benchmarks/secure_sums.py cost  [--parties 3 10 30] [--numbers 40000 600000] [--neighbours N]
     python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
     python benchmarks/secure_sums.py hides [--parties 1 2 3 10] [--images 3]
+    python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
 
 ``cost``: a round's protocol in one process, the parties one after the other, without training. **coordinator** is the
 processor time of the coordinator's half; **party** that of one party, the mean; **up** and **down** the bytes of one
@@ -14,6 +15,9 @@ party, where an unmasked update takes 4 a number. A share of the parties goes at
 so many parties, an 8 x 8 digit each: what a coordinator is left with that has the sum alone. One party is what it sees
 without masks. The attacker knows all labels. The numbers are PSNRs of each image and what matches it best among all
 that was recovered; **best** is the highest over all images and searches, **mean** that of all.
+
+``classes``: what the aggregate of a method in closed form says of each class's mean. The error is that of the means
+that somebody works out, relative to how far they are from the mean of all: 0 is each mean exactly, 1 no more than that.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,10 +34,14 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedunseen.core.parameters import Params
+from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.encoders import Backbone
 from fedunseen.engines.masked.aggregation import Masks, in_one_process
 from fedunseen.engines.masked.party import PartyHalf
 from fedunseen.engines.masked.primitives import MaskError
 from fedunseen.engines.masked.server import ServerHalf
+from fedunseen.experiment.registry import find
+from fedunseen.methods.gaussian import Gaussian, GaussianSettings, Kernel, squared_distances
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.threats.inversion import DLG, invert
 from fedunseen.threats.lenet import lenet, lenet_init
@@ -201,15 +210,63 @@ def _recovered(
     return done.values["image"].clamp(0, 1)
 
 
+def classes(args: argparse.Namespace) -> None:
+    """Print what aggregates of closed forms say of class means."""
+    sets = {"digit-pairs": find("data", "digit-pairs").load(find("data", "digit-pairs").Settings(), 0)}
+    if args.root is not None:
+        for name in ("AWA1_LAMPERT", "CIFAR100_MBV2"):
+            sets[name] = Xlsa17.load(Xlsa17.Settings(name="xlsa17", root=args.root, dataset=name), 0)
+    print("| data | seen classes | what the server is given | numbers for each feature | error of class means |")
+    print("|---|--:|---|--:|--:|")
+    for name, benchmark in sets.items():
+        semantics = torch.from_numpy(benchmark.space.semantics).double()
+        rows = benchmark.features[benchmark.train].reshape(len(benchmark.train), -1).astype(np.float32)
+        inputs, labels = torch.from_numpy(rows), torch.from_numpy(benchmark.labels[benchmark.train])
+        method = Gaussian(GaussianSettings(shrinkage=0.3), benchmark.space, semantics, Backbone((inputs.shape[1],)))
+        sums = method.statistics(inputs, labels)
+        there = sums["count"] > 0
+        count, total, own = sums["count"][there], sums["total"][there], semantics[there]
+        means = total / count[:, None]
+        centre = means.mean(0)
+
+        def error(found: torch.Tensor, means: torch.Tensor = means, centre: torch.Tensor = centre) -> float:
+            return float((found - means).norm() / (centre - means).norm())
+
+        seen = len(count)
+        told: list[tuple[str, int, torch.Tensor]] = [("each class's sum, as it is summed today", seen, means)]
+        for many in dict.fromkeys((own.shape[1], min(own.shape[1], seen // 2))):
+            some = own[:, :many]
+            combined = total.T @ some  # (d, a): all that ESZSL and ridge regression need of class sums
+            guess = (combined @ torch.linalg.pinv(some)).T / count[:, None]
+            told.append((f"sums times {some.shape[1]} attributes (ESZSL, ridge)", some.shape[1], guess))
+        model = method.solve(sums)
+        kernel = Kernel(*map(float, model["kernel"][:3]))
+        observed = kernel.within(own)
+        observed.diagonal().add_(1 / count)
+        others = semantics[torch.from_numpy(benchmark.space.unseen)]
+        weights = torch.linalg.solve(observed, kernel(squared_distances(others, own)).T).T
+        needed = weights @ (means - centre)  # (U, d): all that recognising the unseen classes needs of class means
+        told.append(
+            (
+                "the unseen classes' prototypes alone (gaussian)",
+                len(others),
+                centre + torch.linalg.pinv(weights) @ needed,
+            )
+        )
+        for what, many, guess in told:
+            print(f"| {name} | {seen} | {what} | {many} | {error(guess):.2g} |", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("what", choices=("cost", "error", "hides"), nargs="?", default="cost")
+    parser.add_argument("what", choices=("cost", "error", "hides", "classes"), nargs="?", default="cost")
     parser.add_argument("--parties", type=int, nargs="+")
     parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
     parser.add_argument("--neighbours", type=int)
     parser.add_argument("--images", type=int, default=3, help="searches")
     parser.add_argument("--steps", type=int, default=300, help="calls of L-BFGS")
+    parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -219,9 +276,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             what(args)
         args.parties, args.images, args.steps = [2], 1, 3
         hides(args)
+        classes(args)
         return 0
     args.parties = args.parties or ([1, 2, 3, 10] if args.what == "hides" else [3, 10, 30])
-    {"cost": cost, "error": error, "hides": hides}[args.what](args)
+    {"cost": cost, "error": error, "hides": hides, "classes": classes}[args.what](args)
     return 0
 
 

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import ssl
 import stat
@@ -14,7 +15,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedunseen.cli.main import app
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import flower
 from fedunseen.engines.remote.keeper import descendants
@@ -72,7 +75,7 @@ class Place:
         self.processes = []
         if secure:
             self.kit = folder / "kit"
-            flower.certificates(self.kit, "127.0.0.1", NAMES, days=2)
+            flower.certificates(self.kit, "127.0.0.1", NAMES, 2, folder / "authority")
 
     def host(self):
         kit = None if self.kit is None else self.kit / "coordinator"
@@ -223,6 +226,27 @@ def test_strangers_are_refused(place, tmp_path):
         assert not link.parties()
 
 
+def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
+    """Nobody else needs a new kit; the old keys, and whoever has them, stay outside."""
+    change = ["certs", "--authority", str(tmp_path / "authority")]
+    for words in (["--renew", "south", "--out", "new"], ["--revoke", "west", "--out", "gone"]):
+        done = CliRunner().invoke(app, [*change, *words[:-1], str(tmp_path / words[-1])])
+        assert done.exit_code == 0, done.output
+        for file in (tmp_path / words[-1] / "coordinator").iterdir():
+            shutil.copy(file, place.kit / "coordinator")
+    with place.host() as link:
+        places = {"south": tmp_path / "new" / "south", "north": None, "west": None}
+        there = {name: place.join(name, kit) for name, kit in places.items()}
+        while len(link.parties()) < 2:
+            time.sleep(0.05)
+        assert dict(link.exchange(sent(b"yes"), GUARD)) == {"north": b"north:yes", "south": b"south:yes", "west": None}
+        stolen = place.join("south", place.kit / "south")
+        for name, process in (("south", stolen), ("west", there["west"])):
+            known = f"RefusedError: the coordinator at 127.0.0.1:{place.port} does not know this key of '{name}'"
+            assert said(process).startswith(known)
+        assert len(link.parties()) == 2
+
+
 def test_only_what_parties_need_is_served(place):
     import httpx
 
@@ -254,7 +278,7 @@ def test_nobody_there(place):
 def test_kits(tmp_path):
     flower.certificates(tmp_path / "kit", "hospital.example", ["a", "b"], days=1)
     found = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
-    own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.key", "party.json")}
+    own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.crt", "node.key", "party.json")}
     shared = {
         f"coordinator/{file}" for file in ("ca.crt", "server.crt", "server.key", "parties.json", "a.pub", "b.pub")
     }

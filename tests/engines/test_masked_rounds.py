@@ -1,8 +1,11 @@
 """Runs under masks: the weights of the unmasked run, in one process and among parties that drop out and lie."""
 
+import datetime
 import json
 import logging
+import shutil
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +15,12 @@ from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
+from fedunseen.engines.carriers.flower.kit import make, renew
+from fedunseen.engines.masked.party import PartyHalf
 from fedunseen.engines.remote import coordinator
+from fedunseen.engines.remote.authority import REVOKED, Authority
 from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.identity import Forged, Identity, Signer, Trust
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
@@ -113,13 +120,17 @@ class Table:
     """A link to parties in this process that records all that reaches the coordinator.
 
     ``change(name, header, answer)`` may return another answer, or None: the party has gone, at that message.
+    ``twist(name, header)`` may change what a party is told. With ``kits``, everybody has one.
     """
 
-    def __init__(self, folder, data, change=lambda name, header, answer: answer):
-        self.change, self.heard, self.here = change, [], dict.fromkeys(NAMES, "first")
-        self.said = {name: [] for name in NAMES}
+    def __init__(
+        self, folder, data, change=lambda name, header, answer: answer, twist=lambda name, header: None, kits=None
+    ):
+        self.change, self.twist, self.heard, self.here = change, twist, [], dict.fromkeys(NAMES, "first")
+        self.said, self.kits = {name: [] for name in NAMES}, kits
         self.party = {
-            name: Party(PartyData(data / name).prepare, folder / name, self.said[name].append) for name in NAMES
+            name: Party(PartyData(data / name).prepare, folder / name, self.said[name].append, kit=kits and kits / name)
+            for name in NAMES
         }
 
     def parties(self):
@@ -127,8 +138,9 @@ class Table:
 
     def exchange(self, messages, timeout):
         for name, message in messages.items():
-            header, _ = unpack(message)
-            answer = self.party[name].answer(message) if name in self.here else None
+            header, tensors = unpack(message)
+            self.twist(name, header)
+            answer = self.party[name].answer(pack(header, tensors)) if name in self.here else None
             answer = answer and self.change(name, header, answer)
             if answer is not None and header["kind"] not in ("hello", "stop"):
                 self.heard.append((header["kind"], name, header["round"], answer))
@@ -161,7 +173,7 @@ def _quick(monkeypatch):
 
 def hosted(link, out, resume=False, **more):
     settings = {"engine__name": "nvflare", "engine__mode": "deployment", "privacy__aggregation": "masked", **more}
-    meeting = Meeting(link, [Member(name) for name in NAMES])
+    meeting = Meeting(link, [Member(name) for name in NAMES], kit=link.kits and link.kits / "coordinator")
     return run(experiment(**settings), out, resume, meeting=lambda: nullcontext(meeting))
 
 
@@ -409,6 +421,183 @@ def test_a_party_whose_update_is_beyond_the_range_says_so_and_not_how_far(data, 
     done = hosted(link, tmp_path / "run", engine__quorum=3, strategy__rounds=1)
     assert done.metrics[0]["dropped"] == {"2": "'update/f.0.bias' holds a number beyond the range of the masks"}
     assert done.metrics[0]["participants"] == [0, 1, 3]
+
+
+# Signatures
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    """Real kits, and those of another federation with the same names."""
+    out = tmp_path_factory.mktemp("kits")
+    make(out / "own", "127.0.0.1", NAMES, 2, out / "authority")
+    make(out / "other", "127.0.0.1", NAMES, 2)
+    return out
+
+
+WEST = str(NAMES.index("west"))
+FORGERIES = [
+    ("unsigned", "nobody has signed the keys of west"),
+    ("changed", "the signature of west is not of these keys: they are forged, or of another round or run"),
+    ("of the round before", "the signature of west is not of these keys: they are forged, or of another round or run"),
+    ("of another authority", "the certificate that is to be that of west is not of this federation's authority"),
+    ("of another party", "the keys of west are signed by another, 'south'"),
+    ("damaged", "what is to be the certificate and signature of west is damaged"),
+    ("of nobody", "keys of a party that is not in the coordinator's list"),
+]
+
+
+def forged(how, header, kits, before):
+    """Put something else in the place of west's keys."""
+    told, about = header["told"]["keys"], (2, header["round"], header["session"])
+    own = PartyHalf(2, bytes.fromhex(header["session"]), 0.6).keys()
+    run = before["run"]
+    if how == "unsigned":
+        told[WEST] = {key: told[WEST][key] for key in ("reading", "pairs", "own")}
+    elif how == "changed":
+        told[WEST] |= own
+    elif how == "of the round before":
+        told[WEST] = before["keys"]
+    elif how == "of another authority":
+        told[WEST] = Signer(kits / "other" / "west", run, NAMES).signed(*about, own)
+    elif how == "of another party":
+        told[WEST] = Signer(kits / "own" / "south", run, NAMES).signed(*about, own)
+    elif how == "damaged":
+        told[WEST] |= {"certificate": "00"}
+    else:
+        told["7"] = told[WEST]
+
+
+def test_keys_that_a_coordinator_forges_are_refused_where_they_arrive(kits, data, tmp_path):
+    """A forgery a round, for east alone; the others go on."""
+    before = {}
+
+    def twist(name, header):
+        before["run"] = header.get("run", before.get("run"))
+        if (name, header["kind"]) != ("east", "shares"):
+            return
+        keys = dict(header["told"]["keys"][WEST])
+        if header["round"] < len(FORGERIES):
+            forged(FORGERIES[header["round"]][0], header, kits, before)
+        before["keys"] = keys
+
+    link = Table(tmp_path, data, twist=twist, kits=kits / "own")
+    done = hosted(link, tmp_path / "run", engine__quorum=3, strategy__rounds=len(FORGERIES) + 1)
+    for k, (line, (_, why)) in enumerate(zip(done.metrics, FORGERIES, strict=False)):
+        sentence = f"{why}, so that this party takes no part in this sum"
+        assert (line["participants"], line["dropped"]) == ([0, 1, 2], {"3": sentence})
+        assert f"round {k + 1}: {sentence}" in link.said["east"]
+    assert done.metrics[-1]["participants"] == [0, 1, 2, 3]  # with the keys as they were
+
+
+def test_keys_that_a_party_does_not_sign_stop_at_the_coordinator(kits, data, tmp_path):
+    lies = [
+        (lambda told: {key: told[key] for key in ("reading", "pairs", "own")}, "nobody has signed the keys of west"),
+        (lambda told: {**told, "own": "00" * 32}, FORGERIES[1][1]),
+    ]
+
+    def change(name, header, answer):
+        if (name, header["kind"]) != ("west", "round"):
+            return answer
+        return changed(answer, told=lies[header["round"]][0])
+
+    done = hosted(Table(tmp_path, data, change, kits=kits / "own"), tmp_path / "run", engine__quorum=3)
+    for line, (_, why) in zip(done.metrics, lies, strict=True):
+        assert (line["participants"], line["dropped"]) == ([0, 1, 3], {"2": why})
+
+
+def test_a_revoked_party_is_no_part_of_a_sum_and_one_with_a_new_key_is(kits, data, tmp_path):
+    """West's key is stolen: in round 2 east knows, in round 3 the coordinator, and for round 4 west has a new one."""
+    own = tmp_path / "own"
+    shutil.copytree(kits / "own", own)
+    authority = Authority.load(kits / "authority")
+
+    def twist(name, header):
+        if (name, header["kind"], header.get("round")) == ("east", "shares", 1):
+            (own / "east" / REVOKED).write_bytes(authority.revoke(["west"]))
+        if (name, header["kind"], header.get("round")) == ("north", "round", 2):
+            (own / "coordinator" / REVOKED).write_bytes((own / "east" / REVOKED).read_bytes())
+        if (name, header["kind"], header.get("round")) == ("north", "round", 3):
+            renew(authority, "west", tmp_path / "new")
+            for file in (tmp_path / "new" / "west").iterdir():
+                (own / "west" / file.name).write_bytes(file.read_bytes())
+
+    done = hosted(Table(tmp_path, data, twist=twist, kits=own), tmp_path / "run", engine__quorum=3, strategy__rounds=4)
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 3], [0, 1, 2, 3]]
+    why = "the certificate of west is revoked"
+    assert done.metrics[1]["dropped"] == {"3": f"{why}, so that this party takes no part in this sum"}
+    assert done.metrics[2]["dropped"] == {"2": why}
+
+
+def test_a_party_is_in_a_session_once(data, tmp_path):
+    """Keys that others may have shares of by now are not used again."""
+    first = {}
+
+    def twist(name, header):
+        if header["kind"] == "round" and name == "west":
+            first.setdefault("session", header["session"])
+            if header["round"] == 1:
+                header["session"] = first["session"]
+
+    link = Table(tmp_path, data, twist=twist)
+    with pytest.raises(QuorumError, match="west could not take part"):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert unpack(link.heard[-1][3])[0] == {"error": "a session of masks that has been before begins again"}
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["north", "south", "east", "west"], "the coordinator takes this party, west, for another"),
+        (["north", "west", "west", "east"], "the coordinator's list of parties is damaged, or names one twice"),
+        (None, "the coordinator's list of parties is damaged, or names one twice"),
+    ],
+)
+def test_a_party_joins_under_the_name_of_its_certificate_alone(names, why, kits, data, tmp_path):
+    def twist(name, header):
+        if header["kind"] == "hello" and name == "west":
+            header["names"] = names
+
+    link = Table(tmp_path, data, twist=twist, kits=kits / "own")
+    with pytest.raises(QuorumError):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert str(link.party["west"].error).startswith(why)
+
+
+def test_a_kit_without_certificate_is_refused_under_masks_and_nowhere_else(kits, tmp_path):
+    (tmp_path / "kit").mkdir()
+    for name in ("ca.crt", "node.key"):
+        (tmp_path / "kit" / name).write_bytes((kits / "own" / "west" / name).read_bytes())
+    with pytest.raises(RefusedError, match=r"node.crt: no certificate .*which masks need: make new kits"):
+        Identity.load(tmp_path / "kit")
+    (tmp_path / "kit" / "node.crt").write_bytes((kits / "own" / "east" / "node.crt").read_bytes())
+    with pytest.raises(RefusedError, match=r"node.key is not the key of .*node.crt"):
+        Identity.load(tmp_path / "kit")
+    foreign = tmp_path / "kit" / REVOKED
+    foreign.write_text("no")
+    with pytest.raises(RefusedError, match="no list of revoked certificates"):
+        Trust.load(tmp_path / "kit")
+    (tmp_path / "kit" / "ca.crt").write_bytes((kits / "other" / "west" / "ca.crt").read_bytes())
+    foreign.write_bytes(Authority.load(kits / "authority").revoke([]))
+    with pytest.raises(RefusedError, match="is not signed by this federation's authority"):
+        Trust.load(tmp_path / "kit")
+
+
+def test_a_certificate_that_has_ended_signs_nothing(kits, monkeypatch):
+    own, trust = Identity.load(kits / "own" / "west"), Trust.load(kits / "own" / "east")
+    trust.check(b"text", "west", own.signed(b"text"))
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, zone=None):
+            return datetime.datetime.now(zone) + datetime.timedelta(days=3)
+
+    monkeypatch.setattr("fedunseen.engines.remote.identity.datetime", SimpleNamespace(datetime=Later, UTC=datetime.UTC))
+    with pytest.raises(Forged, match="the certificate of west is not valid today"):
+        trust.check(b"text", "west", own.signed(b"text"))
+
+
+# Refusals
 
 
 def test_late_updates_are_not_masked():

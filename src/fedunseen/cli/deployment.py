@@ -32,22 +32,56 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as th
 
 
 def certs(
-    parties: Annotated[str, typer.Option(help="Names of all parties that may ever join: a,b,c.")],
     out: Annotated[Path, typer.Option(help="A new folder; it gets a folder for the coordinator and one a party.")],
+    parties: Annotated[str | None, typer.Option(help="Names of all parties that may ever join: a,b,c.")] = None,
     engine: Annotated[str, typer.Option(help="What will carry the messages: nvflare or flower.")] = "nvflare",
     address: Annotated[str, typer.Option(help="Host name or address at which parties reach the coordinator.")] = (
         "127.0.0.1"
     ),
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
+    authority: Annotated[
+        Path | None, typer.Option(help="Keep the key that signs the certificates in this folder, for later changes.")
+    ] = None,
+    renew: Annotated[str | None, typer.Option(help="With --authority: give these parties new keys: a,b.")] = None,
+    revoke: Annotated[str | None, typer.Option(help="With --authority: shut these parties out: a,b.")] = None,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
+    from fedunseen.engines.remote.authority import is_new
     from fedunseen.experiment.registry import carrier
 
+    if (parties, renew, revoke).count(None) != 2:
+        raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
+    is_new(out)
+    if parties is None:
+        if authority is None:
+            raise ExperimentError(
+                "--authority is missing: name the folder in which the certificates' authority is kept"
+            )
+        _change(authority, out, renew, revoke)
+        return
     names = party_names(parties.split(","))
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunDirectoryError(f"{out} is not an empty folder: choose another --out")
-    carrier(_engine(engine)).certificates(out, _address(address)[0], names, days)
+    if authority is not None and out.resolve() in (is_new(authority).resolve(), *authority.resolve().parents):
+        raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to nobody")
+    carrier(_engine(engine)).certificates(out, _address(address)[0], names, days, authority)
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
+    if authority is not None:
+        say(f"authority (for nobody who runs the coordinator): {authority}")
+
+
+def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -> None:
+    """Give parties new keys, or shut them out; either way their certificates so far are revoked."""
+    from fedunseen.engines.remote.authority import REVOKED, Authority
+    from fedunseen.experiment.registry import carrier
+
+    names = party_names((renew or revoke or "").split(","))
+    kept = now = Authority.load(authority)
+    kept.check(names)
+    for name in names if renew else ():
+        now = now.signed(name, carrier(_engine(kept.engine)).renewed(kept, name, out))
+        say(f"{name}: {out / name}")
+    (out / "coordinator").mkdir(parents=True, exist_ok=True)
+    (out / "coordinator" / REVOKED).write_bytes(kept.revoke(names))  # what they had before
+    say(f"for the coordinator's kit: {out / 'coordinator'}", f"for every party's kit: {out / 'coordinator' / REVOKED}")
 
 
 def host(
@@ -110,7 +144,7 @@ def host(
     def meet() -> Iterator[Meeting]:
         with logged(place.folder), carrier(name).host(place) as link:
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
-            yield Meeting(link, members)
+            yield Meeting(link, members, kit=kit)
 
     with _terminable(), watched(door, chosen, out) as watch:
         with roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
@@ -182,7 +216,7 @@ def join(
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
         say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
-        party = Party(held.prepare, state, _log.info, {"DATA": data})
+        party = Party(held.prepare, state, _log.info, {"DATA": data}, kit)
         carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
     if party.error is not None:
         raise party.error

@@ -76,15 +76,15 @@ class ServerHalf:
 
     # 1. Keys
 
-    def take_keys(self, client: int, told: Mapping[str, Any]) -> None:
-        """Take a party's public keys."""
+    def take_keys(self, client: int, told: Mapping[str, Any], signed: Mapping[str, str] | None = None) -> None:
+        """Take a party's public keys, and what goes with them to the others: its certificate and signature, if any."""
         known = {key: bytes_of(told.get(key), 32).hex() for key in ("reading", "pairs", "own")}
         if client in self.keys:
             raise MaskError("it has sent its keys twice")
         used = {one[key] for one in self.keys.values() for key in ("reading", "pairs")}
         if {known["reading"], known["pairs"]} & used or known["reading"] == known["pairs"]:
             raise MaskError("it has sent a key of another party, or one key twice")
-        self.keys[client] = known
+        self.keys[client] = {**known, **(signed or {})}
 
     def ask_shares(self) -> dict[int, dict[str, Any]]:
         """Return what each party is told to deal its shares with.

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -173,12 +174,14 @@ class Meeting:
         parties: in the order of the clients.
         run: what tells this run from others, for the states that parties keep.
         greeted: name -> the token of the connection that has been greeted.
+        kit: the coordinator's folder of certificates and keys; None: plain text.
     """
 
     link: Link
     parties: list[Member]
     run: str = ""
     greeted: dict[str, str] = field(default_factory=dict)
+    kit: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,15 +422,17 @@ class Distributed:
             QuorumError: too few parties are left, again and again, or masks cannot be taken off.
         """
         from fedunseen.engines.masked.primitives import MaskError
+        from fedunseen.engines.remote.identity import Signer
         from fedunseen.engines.remote.masking import BeginAnewError, Hearing
 
         told = self.strategy.instruct(state, params, round)
         expected = {name: value.cpu() for name, value in self.strategy.expects(told).items()}
-        names = [party.name for party in self.parties]
+        names, meeting = [party.name for party in self.parties], self._meet()
+        signer = None if meeting.kit is None else Signer(meeting.kit, meeting.run, names)
         need, asked, down, up, why = needed(self.settings.quorum, len(clients)), 0, 0, 0, ""
         masked: MaskedSum | None = None
         for _ in range(_ATTEMPTS):
-            hearing = Hearing(self.link, names, masks.server(need), round)
+            hearing = Hearing(self.link, names, masks.server(need), round, signer)
             session = hearing.session
             _, refused, more = self._ask(round, told, client_states, clients, hearing.take_keys, session)
             asked += more
@@ -588,6 +593,7 @@ class Distributed:
             "shape": list(job.shape),
             **({} if job.validation is None else {"validation": list(job.validation)}),
             **({} if job.growing is None else {"growing": job.growing}),
+            **({} if self.masks is None else {"names": [party.name for party in self.parties]}),
         }
         told = {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
         messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}

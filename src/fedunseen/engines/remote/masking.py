@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedunseen.core.errors import RefusedError
 from fedunseen.core.parameters import Params
 from fedunseen.engines.masked.aggregation import MaskedSum, Masks
 from fedunseen.engines.masked.party import PartyHalf, bytes_of
 from fedunseen.engines.masked.primitives import MaskError
 from fedunseen.engines.masked.server import ServerHalf
 from fedunseen.engines.masked.words import Layout
+from fedunseen.engines.remote.identity import Forged, Signer
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.wire import PartyError, WireError, pack, plain, unpack
 from fedunseen.strategies import Reply, Strategy
@@ -43,10 +45,13 @@ class BeginAnewError(Exception):
     """Too few parties are left before anything has been unmasked: the round may begin anew."""
 
 
-def keys_message(half: PartyHalf, reply: Reply, round: int) -> bytes:
-    """Return a party's answer to an instruction under masks."""
+def keys_message(half: PartyHalf, reply: Reply, round: int, signer: Signer | None = None) -> bytes:
+    """Return a party's answer to an instruction under masks, signed where it has a kit."""
     told = {"client": reply.client, "round": round, "session": half.session.hex()}
-    return pack({**told, "told": half.keys(), "losses": sorted(reply.terms)})
+    keys = half.keys()
+    if signer is not None:
+        keys = signer.signed(reply.client, round, told["session"], keys)
+    return pack({**told, "told": keys, "losses": sorted(reply.terms)})
 
 
 @dataclass(eq=False)
@@ -61,6 +66,8 @@ class Masking:
         expected: tensors like those of its update.
         round: counted from 0.
         opened: round -> who was part of the sum that this party has helped to unmask.
+        dealt: sessions in which this party has dealt shares.
+        signer: looks at the others' signatures; None: this party has no kit, and takes keys as they come.
     """
 
     masks: Masks
@@ -70,6 +77,8 @@ class Masking:
     expected: Params
     round: int
     opened: dict[int, frozenset[int]]
+    dealt: set[bytes]
+    signer: Signer | None = None
 
     def answer(self, header: Mapping[str, Any]) -> bytes:
         """Answer one of the messages that follow the first.
@@ -82,6 +91,8 @@ class Masking:
             raise MaskError("the message is of another session of masks")
         about = {"session": self.half.session.hex(), "stage": stage}
         if stage == "shares":
+            self._look(told)
+            self.dealt.add(self.half.session)
             return pack({**about, "told": self.half.shares(told)})
         if stage == "masked":
             layout = self.masks.layout(self.strategy, self.expected, header["losses"])
@@ -98,6 +109,16 @@ class Masking:
         self.opened[self.round] = there
         return pack({**about, "told": shares})
 
+    def _look(self, told: Mapping[str, Any]) -> None:
+        """Refuse keys that are not signed by the parties whose they are said to be."""
+        if self.signer is None:
+            return
+        try:
+            keys = {int(client): own for client, own in told["keys"].items()}
+            self.signer.check(keys, self.round, self.half.session.hex())
+        except (Forged, RefusedError) as error:
+            raise MaskError(f"{error}, so that this party takes no part in this sum") from None
+
 
 class Hearing:
     """The coordinator's side of one session.
@@ -107,10 +128,13 @@ class Hearing:
         names: client -> the name of its party.
         server: the coordinator's half of the protocol.
         round: counted from 0.
+        signer: looks at the parties' signatures; None: there are no kits.
     """
 
-    def __init__(self, link: Link, names: Sequence[str], server: ServerHalf, round: int) -> None:
-        self.link, self.names, self.server, self.round = link, names, server, round
+    def __init__(
+        self, link: Link, names: Sequence[str], server: ServerHalf, round: int, signer: Signer | None = None
+    ) -> None:
+        self.link, self.names, self.server, self.round, self.signer = link, names, server, round, signer
         self.losses: set[str] = set()
         self.refused: dict[int, str] = {}
         self.down = self.up = 0
@@ -134,7 +158,15 @@ class Hearing:
             raise WireError("its losses are no list of names")
         if stray := [one for one in losses if not isinstance(one, str) or not _WORD.fullmatch(one)]:
             raise WireError(f"its losses have an impossible name, {plain(stray[0], 40)!r}")
-        self._take(lambda: self.server.take_keys(client, _table(header)))
+        told = _table(header)
+        signed: dict[str, str] = {}
+        if self.signer is not None:
+            try:
+                self.signer.check({client: told}, self.round, self.session)
+            except Forged as error:
+                raise WireError(str(error)) from None
+            signed = {key: told[key] for key in ("certificate", "signature")}
+        self._take(lambda: self.server.take_keys(client, told, signed))
         self.losses |= set(losses)
 
     def _take(self, take: Callable[[], None]) -> None:

@@ -45,6 +45,7 @@ from fedunseen.engines.remote.wire import (
 from fedunseen.strategies import Instruction, Reply
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.engines.remote.identity import Signer
     from fedunseen.engines.remote.masking import Masking
 
 __all__ = ["Party", "Prepare", "Ready", "stand_in"]
@@ -89,6 +90,7 @@ class Party:
         state: folder in which the client keeps what it remembers between rounds.
         say: called with a line for everything that happens.
         folders: name -> folder; messages show the name in place of the folder's path.
+        kit: its folder of certificates and keys, by which it signs what it sends under masks; None: plain text.
 
     Attributes:
         done: set when the run is over, or when the party cannot take part.
@@ -97,9 +99,14 @@ class Party:
     """
 
     def __init__(
-        self, prepare: Prepare, state: Path, say: Callable[[str], None], folders: Mapping[str, Path] | None = None
+        self,
+        prepare: Prepare,
+        state: Path,
+        say: Callable[[str], None],
+        folders: Mapping[str, Path] | None = None,
+        kit: Path | None = None,
     ) -> None:
-        self.prepare, self.state, self.say = prepare, state, say
+        self.prepare, self.state, self.say, self.kit = prepare, state, say, kit
         self.folders = {**(folders or {}), "STATE": state}
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
@@ -108,6 +115,8 @@ class Party:
         self._ready: Ready | None = None
         self._masking: Masking | None = None  # what this party keeps between the messages of a masked round
         self._opened: dict[int, frozenset[int]] = {}  # round -> whose sum this party has helped to unmask
+        self._dealt: set[bytes] = set()  # sessions in which this party has dealt shares
+        self._signer: Signer | None = None
 
     def answer(self, message: bytes) -> bytes:
         """Do what the coordinator asks for, and return the answer. An error is part of the answer, never raised."""
@@ -157,7 +166,8 @@ class Party:
                 raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
             self._ready = self.prepare(header, statistics)
             self._told = told
-            self._masking, self._opened = None, {}
+            self._masking, self._opened, self._dealt = None, {}, set()
+            self._signer = self._signs(header, self._ready)
         ready = self._ready
         held = f"{ready.samples} samples of {ready.classes} classes"
         if ready.engine is not None and ready.engine.masks is not None:
@@ -172,9 +182,33 @@ class Party:
         answer |= {"held": list(ready.held), "brings": list(ready.brought)}
         return pack(answer, {"brought": torch.stack(brought)} if brought else {})
 
+    def _signs(self, header: Mapping[str, Any], ready: Ready) -> Signer | None:
+        """Return what signs this party's keys under masks; None without masks, or without a kit.
+
+        Raises:
+            RefusedError: the kit is not complete, or the coordinator takes this party for another.
+        """
+        if ready.engine is None or ready.engine.masks is None or self.kit is None:
+            return None
+        from fedunseen.engines.remote.identity import Identity, Signer, Trust
+
+        names, client, own = header.get("names"), int(header["client"]), Identity.load(self.kit).name
+        Trust.load(self.kit)
+        if (
+            not isinstance(names, list)
+            or len(names) != int(header["clients"])
+            or len(set(map(str, names))) < len(names)
+        ):
+            raise RefusedError("the coordinator's list of parties is damaged, or names one twice: look at its kit")
+        if not 0 <= client < len(names) or names[client] != own:
+            raise RefusedError(f"the coordinator takes this party, {own}, for another: look at its kit and at this one")
+        return Signer(self.kit, str(header["run"]), [str(name) for name in names])
+
     def _round(self, engine: InProcess, header: Mapping[str, Any], tensors: Params) -> bytes:
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
         device = engine.worker.device
+        if engine.masks is not None and str(header.get("session")) in {one.hex() for one in self._dealt}:
+            return failure("a session of masks that has been before begins again")  # keys would be used a second time
         told = read_instruction(tensors, device)
         before = self._remembered(after, device)
         forgot = before is None
@@ -197,8 +231,10 @@ class Party:
         if not finite(reply.update):
             return failure("the update is not finite")
         half = engine.masks.party(client, masking.session_of(header))
-        self._masking = masking.Masking(engine.masks, half, reply, engine.strategy, expected, round, self._opened)
-        return masking.keys_message(half, reply, round)
+        self._masking = masking.Masking(
+            engine.masks, half, reply, engine.strategy, expected, round, self._opened, self._dealt, self._signer
+        )
+        return masking.keys_message(half, reply, round, self._signer)
 
     def _masked(self, kept: Masking, header: Mapping[str, Any]) -> bytes:
         """Answer the later messages of a masked round."""

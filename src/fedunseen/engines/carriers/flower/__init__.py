@@ -15,11 +15,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedunseen.core.errors import MissingDependencyError
 from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
 
-__all__ = ["certificates", "host", "join", "simulate"]
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from fedunseen.engines.remote.authority import Authority
+
+__all__ = ["certificates", "host", "join", "renewed", "simulate"]
 
 FIRST, BEYOND = (1, 41), (1, 43)  # versions whose inner interfaces are known
 
@@ -65,12 +71,20 @@ def simulate(place: Simulate) -> Iterator[Link]:
         yield link
 
 
-def certificates(out: Path, host: str, parties: Sequence[str], days: int) -> None:
+def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
     """Write ``out/coordinator/`` and ``out/NAME/`` for each party; see :func:`make`."""
     _library()
     from fedunseen.engines.carriers.flower.kit import make
 
-    make(out, host, parties, days)
+    make(out, host, parties, days, authority)
+
+
+def renewed(authority: Authority, name: str, out: Path) -> x509.Certificate:
+    """Write ``out/NAME/`` with a new key, and what the coordinator needs of it; return the certificate."""
+    _library()
+    from fedunseen.engines.carriers.flower.kit import renew
+
+    return renew(authority, name, out)
 
 
 def _library() -> None:

@@ -1,13 +1,15 @@
 """The folders of certificates and keys of a deployment on Flower: one for the coordinator, one for each party.
 
 A party trusts the coordinator because its certificate is signed by ``ca.crt``; the coordinator trusts a party because
-it signs with the key whose public half lies in the coordinator's folder under the party's name. The key that signed
-the certificate is thrown away: nobody can make another certificate that the parties would take for the coordinator's.
+it signs with the key whose public half lies in the coordinator's folder under the party's name. Parties know each other
+by ``node.crt``, which ``ca.crt`` has signed too: under masks they sign for each other. The authority's key is thrown
+away, unless it is to be kept: nobody can make another certificate then.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ipaddress
 import json
 import os
@@ -29,21 +31,23 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.engines.remote.authority import REVOKED, Authority, keep, revoked
 
-__all__ = ["make", "party_key", "registered", "server_files"]
+__all__ = ["make", "party_key", "registered", "renew", "server_files"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MEND = "make a new kit with `fedunseen certs`"
 
 
-def make(out: Path, host: str, parties: Sequence[str], days: int) -> None:
+def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
     """Write ``out/coordinator/`` and ``out/NAME/`` for each party.
 
     Args:
         out: a folder that does not exist yet or is empty.
         host: the name or IP address by which parties reach the coordinator; localhost always works too.
         parties: their names.
-        days: how long the coordinator's certificate is valid.
+        days: how long the certificates are valid.
+        authority: a new folder in which the authority is kept; None: it is not.
 
     Raises:
         FedUnseenError: if ``out`` is in use or a name cannot be a folder's.
@@ -60,28 +64,47 @@ def make(out: Path, host: str, parties: Sequence[str], days: int) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FedUnseenError(f"{out} is not an empty folder: choose one that does not exist yet")
     coordinator = _folder(out / "coordinator")
-    authority, certificate, key = _certificates(host, days)
-    _write(coordinator / "ca.crt", authority)
-    _write(coordinator / "server.crt", certificate)
+    top = ec.generate_private_key(ec.SECP384R1())
+    root, certificate, key = _certificates(top, host, days)
+    _write(coordinator / "ca.crt", root.public_bytes(Encoding.PEM))
+    _write(coordinator / "server.crt", certificate.public_bytes(Encoding.PEM))
     _write(coordinator / "server.key", _private(key, PrivateFormat.PKCS8), secret=True)
     _write(coordinator / "parties.json", _json({"engine": "flower", "parties": list(parties)}))
-    for name in parties:
-        folder = _folder(out / name)
-        own = ec.generate_private_key(ec.SECP384R1())
-        public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        _write(folder / "ca.crt", authority)
-        _write(folder / "node.key", _private(own, PrivateFormat.OpenSSH), secret=True)
-        _write(folder / "party.json", _json({"engine": "flower", "name": name}))
-        _write(coordinator / f"{name}.pub", public + f" {name}\n".encode())
+    issued = {name: _party(out, name, root, top) for name in parties}
+    if authority is not None:
+        keep(authority, "flower", root, top, issued)
+
+
+def renew(authority: Authority, name: str, out: Path) -> x509.Certificate:
+    """Write a party's folder with a new key, and ``out/coordinator/NAME.pub``; return its certificate."""
+    (out / "coordinator").mkdir(parents=True, exist_ok=True)
+    return _party(out, name, authority.certificate, authority.key)
+
+
+def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    folder = _folder(out / name)
+    own = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _begin(subject, own.public_key(), root.subject, top, root.not_valid_before_utc, root.not_valid_after_utc)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
+    certificate = builder.sign(top, hashes.SHA256())
+    public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    _write(folder / "node.crt", certificate.public_bytes(Encoding.PEM))
+    _write(folder / "node.key", _private(own, PrivateFormat.OpenSSH), secret=True)
+    _write(folder / "party.json", _json({"engine": "flower", "name": name}))
+    _write(out / "coordinator" / f"{name}.pub", public + f" {name}\n".encode())
+    return certificate
 
 
 def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurvePublicKey]:
-    """Read the public keys of parties from a coordinator's folder: name -> key.
+    """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are revoked are left out.
 
     Raises:
-        RefusedError: if a key is missing, damaged or two parties have the same.
+        RefusedError: if a key is missing, damaged or two parties have the same, or the list of revoked keys is damaged.
     """
     _check_engine(kit / "parties.json")
+    gone = _revoked(kit)
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for name in parties:
         path = kit / f"{name}.pub"
@@ -95,7 +118,23 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
             if known == key:
                 raise RefusedError(f"{path}: parties {other!r} and {name!r} have the same key; give each its own")
         keys[name] = key
-    return keys
+    return {name: key for name, key in keys.items() if _serial(key) not in gone}
+
+
+def _revoked(kit: Path) -> frozenset[int]:
+    if not (kit / REVOKED).exists():
+        return frozenset()
+    path = kit / "ca.crt"
+    try:
+        return revoked(kit, x509.load_pem_x509_certificate(path.read_bytes()))
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{path}: no certificate ({error}); {MEND}") from error
+
+
+def _serial(public: ec.EllipticCurvePublicKey) -> int:
+    """Return the serial number of a key's certificate: a digest, since the coordinator has the keys alone."""
+    text = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return int.from_bytes(hashlib.sha256(text).digest()[:19], "big")
 
 
 def server_files(kit: Path) -> tuple[Path, Path]:
@@ -149,28 +188,39 @@ def _check_engine(path: Path) -> dict[str, object]:
     return dict(about)
 
 
-def _certificates(host: str, days: int) -> tuple[bytes, bytes, ec.EllipticCurvePrivateKey]:
-    """Make an authority, and a certificate signed by it."""
-    top, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+def _certificates(
+    top: ec.EllipticCurvePrivateKey, host: str, days: int
+) -> tuple[x509.Certificate, x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Make an authority's certificate, and the coordinator's, signed by it."""
+    key = ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedUnseen federation")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedUnseen coordinator")])
     start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)  # clocks differ
     end = start + datetime.timedelta(days=days, hours=1)
-
-    def begin(name: x509.Name, public: ec.EllipticCurvePublicKey, authority: bool) -> x509.CertificateBuilder:
-        builder = x509.CertificateBuilder(issuer, name, public, x509.random_serial_number(), start, end)
-        usage = x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
-        builder = builder.add_extension(x509.BasicConstraints(authority, 0 if authority else None), True)
-        builder = builder.add_extension(usage, True)
-        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
-        above = x509.AuthorityKeyIdentifier.from_issuer_public_key(top.public_key())
-        return builder.add_extension(above, False)
-
     names = [_general(name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
-    own = begin(subject, key.public_key(), False).add_extension(x509.SubjectAlternativeName(names), False)
+    own = _begin(subject, key.public_key(), issuer, top, start, end)
+    own = own.add_extension(x509.SubjectAlternativeName(names), False)
     own = own.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    signed = [b.sign(top, hashes.SHA256()) for b in (begin(issuer, top.public_key(), True), own)]
-    return signed[0].public_bytes(Encoding.PEM), signed[1].public_bytes(Encoding.PEM), key
+    root = _begin(issuer, top.public_key(), issuer, top, start, end, authority=True)
+    return root.sign(top, hashes.SHA256()), own.sign(top, hashes.SHA256()), key
+
+
+def _begin(
+    name: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    issuer: x509.Name,
+    top: ec.EllipticCurvePrivateKey,
+    start: datetime.datetime,
+    end: datetime.datetime,
+    authority: bool = False,
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder(issuer, name, public, _serial(public), start, end)
+    usage = x509.KeyUsage(not authority, False, False, False, False, authority, authority, False, False)
+    builder = builder.add_extension(x509.BasicConstraints(authority, 0 if authority else None), True)
+    builder = builder.add_extension(usage, True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
+    above = x509.AuthorityKeyIdentifier.from_issuer_public_key(top.public_key())
+    return builder.add_extension(above, False)
 
 
 def _general(host: str) -> x509.GeneralName:

@@ -28,14 +28,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
+from fedunseen.engines.remote.authority import Authority, keep, revoked
 from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 
-__all__ = ["certificates", "host", "join", "simulate"]
+if TYPE_CHECKING:
+    from cryptography import x509
+
+__all__ = ["certificates", "host", "join", "renewed", "simulate"]
 
 PROJECT = "fedunseen"
 COMPONENTS = f"{__name__}.components"  # the module of ours that NVFlare's processes load
@@ -240,9 +244,22 @@ def _server(place: Host, folder: Path, port: Port) -> Child:
         **_secrets(place.kit, "server"),
     }
     limits = {"max_num_clients": 10_000, "heart_beat_timeout": 60, "admin_storage": "transfer", "shutdown_period": 1}
-    component = {"path": f"{COMPONENTS}.CoordinatorRelay", "args": {"parties": list(place.parties)}}
+    gone = [] if place.kit is None else _revoked(place.kit)
+    component = {"path": f"{COMPONENTS}.CoordinatorRelay", "args": {"parties": list(place.parties), "revoked": gone}}
     _workspace(folder, "server", {"servers": [server]}, {"servers": [limits]}, place.kit, component)
     return _start(folder, "server", place.kit, port.environment)
+
+
+def _revoked(kit: Path) -> list[str]:
+    """Return the serial numbers of certificates that are not let in, in hexadecimal digits.
+
+    Raises:
+        RefusedError: the list in the kit is damaged.
+    """
+    from cryptography import x509
+
+    authority = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
+    return [format(serial, "x") for serial in sorted(revoked(kit, authority))]
 
 
 class _Kept:
@@ -411,7 +428,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
             elif time.monotonic() - gone >= max(place.patience, START):
                 raise ConnectionLost(
                     f"NVFlare does not get through to the coordinator at {place.address}:{place.port}; "
-                    f"{folder / 'log.txt'} says why"
+                    f"{folder / 'log.txt'} says why, or the party's certificate has been revoked"
                 )
 
 
@@ -474,26 +491,25 @@ def _check_name(kit: Path, name: str) -> None:
         raise RefusedError(f"the certificate in {kit} is for party {', '.join(names)!r}, not {name!r}")
 
 
-def certificates(out: Path, host: str, parties: Sequence[str], days: int) -> None:
+def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
     """Make a kit for the coordinator and for each party, with NVFlare's own tools.
 
     ``out/coordinator`` and ``out/NAME`` each get a certificate, its private key (mode 0600) and the root certificate.
-    The root's private key is not kept: whoever is to join later needs new kits for all.
+    The root's private key is not kept, unless a folder is given for it.
 
     Args:
         out: a folder that does not exist or is empty.
         host: the machine that the coordinator listens at: what parties call it.
         parties: their names.
         days: how long the certificates hold.
+        authority: a new folder in which the authority is kept; None: it is not.
 
     Raises:
         MissingDependencyError: NVFlare is not installed.
         FedUnseenError: a name cannot be used, or ``out`` is not empty.
     """
     _needed()
-    from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+    from nvflare.lighter.utils import generate_cert, generate_keys
 
     _check_names(parties)
     if host in parties:
@@ -504,28 +520,48 @@ def certificates(out: Path, host: str, parties: Sequence[str], days: int) -> Non
         raise FedUnseenError(f"{out} is not empty; name a new folder")
 
     key, public = generate_keys()
-    issuer = Identity("FedUnseen", None)
-    root = generate_cert(issuer, issuer, key, public, valid_days=days, ca=True)
-    sites = [("coordinator", "server", SERVER, ExtendedKeyUsageOID.SERVER_AUTH)]
-    sites += [(name, "client", name, ExtendedKeyUsageOID.CLIENT_AUTH) for name in parties]
-    for name, side, common, purpose in sites:
-        own, public = generate_keys()
-        hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
-        usage = [(x509.ExtendedKeyUsage([purpose]), False)]
-        end = root.not_valid_after_utc
-        subject = Identity(common, PROJECT)
-        certificate = generate_cert(subject, issuer, key, public, not_valid_after=end, extra_extensions=usage, **hosts)
-        folder = out / name
-        folder.mkdir(parents=True)
-        folder.chmod(0o700)
-        (folder / "rootCA.pem").write_bytes(serialize_cert(root))
-        (folder / f"{side}.crt").write_bytes(serialize_cert(certificate))
-        with open(os.open(folder / f"{side}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(serialize_pri_key(own))
-        if side == "server":
-            _json(folder / "parties.json", {"engine": "nvflare", "parties": list(parties)})
-        else:
-            _json(folder / "party.json", {"engine": "nvflare", "name": name})
+    root = generate_cert(_issuer(), _issuer(), key, public, valid_days=days, ca=True)
+    _site(out / "coordinator", "server", SERVER, root, key, host)
+    _json(out / "coordinator" / "parties.json", {"engine": "nvflare", "parties": list(parties)})
+    issued = {name: _site(out / name, "client", name, root, key) for name in parties}
+    if authority is not None:
+        keep(authority, "nvflare", root, key, issued)
+
+
+def renewed(authority: Authority, name: str, out: Path) -> x509.Certificate:
+    """Write ``out/NAME/`` with a new key; return the certificate. The coordinator needs nothing of it."""
+    _needed()
+    return _site(out / name, "client", name, authority.certificate, authority.key)
+
+
+def _issuer() -> Any:
+    from nvflare.lighter.utils import Identity
+
+    return Identity("FedUnseen", None)
+
+
+def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any, host: str = "") -> x509.Certificate:
+    """Write the folder of a side, ``server`` or ``client``; return its certificate."""
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+    own, public = generate_keys()
+    hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if side == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
+    usage, end = [(x509.ExtendedKeyUsage([purpose]), False)], root.not_valid_after_utc
+    certificate: x509.Certificate = generate_cert(
+        Identity(common, PROJECT), _issuer(), key, public, not_valid_after=end, extra_extensions=usage, **hosts
+    )
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)
+    (folder / "rootCA.pem").write_bytes(serialize_cert(root))
+    (folder / f"{side}.crt").write_bytes(serialize_cert(certificate))
+    with open(os.open(folder / f"{side}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(serialize_pri_key(own))
+    if side == "client":
+        _json(folder / "party.json", {"engine": "nvflare", "name": common})
+    return certificate
 
 
 # Simulation

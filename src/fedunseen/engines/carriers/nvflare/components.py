@@ -96,10 +96,12 @@ class CoordinatorRelay(_Relay):
 
     Args:
         parties: the names of those that may join.
+        revoked: serial numbers of certificates that NVFlare is not to accept, in hexadecimal digits.
     """
 
-    def __init__(self, parties: list[str]) -> None:
+    def __init__(self, parties: list[str], revoked: list[str] | None = None) -> None:
         super().__init__()
+        self.revoked = frozenset(revoked or ())
         self.names = frozenset(parties)
         self.session = secrets.token_hex(8)
         self.lock = threading.Lock()
@@ -114,6 +116,7 @@ class CoordinatorRelay(_Relay):
             from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
 
             ServerCommandModules.cmd_modules.clear()  # no administrator can do anything here
+            _refuse_revoked(self.revoked)
         elif event_type == EventType.SYSTEM_START:
             self.start(fl_ctx.get_engine())
 
@@ -242,6 +245,38 @@ class CoordinatorRelay(_Relay):
                     else:
                         self.channel.send({"id": number, "lost": True})
         return reply
+
+
+def _refuse_revoked(serials: frozenset[str]) -> None:
+    """Let NVFlare's server, which knows no list of revoked certificates, keep to one.
+
+    Whoever only connects could already take the place of the party of that name, so the connection is refused. The
+    registration is too, should NVFlare take connections in another way.
+    """
+    if not serials:
+        return
+    from cryptography import x509
+    from nvflare.fuel.f3.drivers.grpc_driver import Servicer
+    from nvflare.private.fed.utils.identity_utils import IdentityVerifier, InvalidAsserterCert
+
+    stream = Servicer.Stream
+
+    def connect(self: Any, requests: Any, context: Any) -> Any:
+        for text in context.auth_context().get("x509_pem_cert", ()):
+            if format(x509.load_pem_x509_certificate(text).serial_number, "x") in serials:
+                raise InvalidAsserterCert("the certificate is revoked")
+        yield from stream(self, requests, context)
+
+    Servicer.Stream = connect
+
+    real = IdentityVerifier.verify_common_name
+
+    def verify(self: Any, *given: Any, asserter_cert: Any, **more: Any) -> bool:
+        if format(asserter_cert.serial_number, "x") in serials:
+            raise InvalidAsserterCert("the certificate is revoked")
+        return bool(real(self, *given, asserter_cert=asserter_cert, **more))
+
+    IdentityVerifier.verify_common_name = verify
 
 
 class PartyRelay(_Relay):

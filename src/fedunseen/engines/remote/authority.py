@@ -1,0 +1,169 @@
+"""What signs a federation's certificates, where somebody keeps it: to give a party another key, and to shut one out.
+
+``fedunseen certs`` throws the authority's private key away, unless it is told where to keep it. Whoever has it can make
+himself any party, so it belongs with somebody who neither runs the coordinator nor wants to read updates.
+
+A list of revoked certificates is an X.509 revocation list (RFC 5280), signed by the authority, with one difference: it
+holds for good. Whoever has one in the kit keeps to it; nobody fetches a newer one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedunseen.core.errors import DataError, RefusedError, RunDirectoryError
+
+if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
+    from cryptography import x509
+
+__all__ = ["REVOKED", "Authority", "is_new", "keep", "revoked"]
+
+REVOKED = "revoked.pem"
+"""The name of the list of revoked certificates, in a kit and in the authority's folder."""
+
+_ABOUT, _CERTIFICATE, _KEY = "authority.json", "authority.crt", "authority.key"
+
+
+def is_new(folder: Path) -> Path:
+    """Return a folder that holds nothing yet.
+
+    Raises:
+        RunDirectoryError: it holds something.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunDirectoryError(f"{folder} is not an empty folder: choose another one")
+    return folder
+
+
+def keep(
+    folder: Path, engine: str, certificate: x509.Certificate, key: Any, issued: Mapping[str, x509.Certificate]
+) -> None:
+    """Write an authority's folder: its certificate, its private key (mode 0600), and what it has signed for whom.
+
+    Args:
+        folder: new, or empty.
+        engine: for which its certificates are.
+        certificate: of the authority itself.
+        key: its private key.
+        issued: party -> its certificate.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with os.fdopen(os.open(folder / _KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secret)
+    (folder / _CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
+    serials = {name: [format(one.serial_number, "x")] for name, one in issued.items()}
+    _write(folder / _ABOUT, json.dumps({"engine": engine, "issued": serials}, indent=2).encode() + b"\n")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file at once, or not at all."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(content)
+    beside.replace(path)
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An authority that somebody has kept.
+
+    Attributes:
+        folder: where it is.
+        engine: for which its certificates are.
+        certificate: its own.
+        key: its private key.
+        issued: party -> serial numbers of all certificates that it has been given, the newest last.
+    """
+
+    folder: Path
+    engine: str
+    certificate: x509.Certificate
+    key: Any
+    issued: Mapping[str, Sequence[int]]
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """Read an authority's folder.
+
+        Raises:
+            DataError: it is none, or damaged.
+        """
+        from cryptography import x509
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        try:
+            about = json.loads((folder / _ABOUT).read_bytes())
+            certificate = x509.load_pem_x509_certificate((folder / _CERTIFICATE).read_bytes())
+            key = load_pem_private_key((folder / _KEY).read_bytes(), None)
+            issued = {str(name): [int(one, 16) for one in serials] for name, serials in about["issued"].items()}
+            return cls(folder, str(about["engine"]), certificate, key, issued)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(
+                f"{folder} is no authority's folder ({error}): name the one that `fedunseen certs --parties ... "
+                "--authority FOLDER` has made"
+            ) from None
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse names of parties for which this authority has signed nothing.
+
+        Raises:
+            DataError: says which.
+        """
+        if stray := [name for name in names if name not in self.issued]:
+            raise DataError(f"{self.folder} has signed nothing for {stray[0]!r}: it knows {', '.join(self.issued)}")
+
+    def signed(self, name: str, certificate: x509.Certificate) -> Authority:
+        """Write down that a party has been given a certificate; return the authority that knows it."""
+        issued = {**self.issued, name: [*self.issued[name], certificate.serial_number]}
+        told = {party: [format(one, "x") for one in serials] for party, serials in issued.items()}
+        content = json.dumps({"engine": self.engine, "issued": told}, indent=2).encode() + b"\n"
+        _write(self.folder / _ABOUT, content)
+        return replace(self, issued=issued)
+
+    def revoke(self, names: Sequence[str]) -> bytes:
+        """Return the list of revoked certificates with all that these parties have been given so far added to it."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        self.check(names)
+        serials = set(revoked(self.folder, self.certificate)) | {one for name in names for one in self.issued[name]}
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject).last_update(now)
+        builder = builder.next_update(self.certificate.not_valid_after_utc)
+        for serial in sorted(serials):
+            one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(one)
+        content = builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM)
+        _write(self.folder / REVOKED, content)
+        return content
+
+
+def revoked(kit: Path, authority: x509.Certificate) -> frozenset[int]:
+    """Return the serial numbers of the certificates that a kit's list says are revoked; none if it has no list.
+
+    Raises:
+        RefusedError: the list is damaged, or the federation's authority has not signed it.
+    """
+    from cryptography import x509
+
+    path = kit / REVOKED
+    try:
+        found = x509.load_pem_x509_crl(path.read_bytes())
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{path}: no list of revoked certificates ({error}); copy it again") from None
+    public: Any = authority.public_key()
+    if found.issuer != authority.subject or not found.is_signature_valid(public):
+        raise RefusedError(f"{path} is not signed by this federation's authority; copy the one that it has made")
+    return frozenset(one.serial_number for one in found)
