@@ -4,6 +4,7 @@
     python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
     python benchmarks/secure_sums.py hides [--parties 1 2 3 10] [--images 3]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
+    python benchmarks/secure_sums.py malicious [--rounds 20]
 
 ``cost``: a round's protocol in one process, the parties one after the other, without training. **coordinator** is the
 processor time of the coordinator's half; **party** that of one party, the mean; **up** and **down** the bytes of one
@@ -18,12 +19,17 @@ that was recovered; **best** is the highest over all images and searches, **mean
 
 ``classes``: what the aggregate of a method in closed form says of each class's mean. The error is that of the means
 that somebody works out, relative to how far they are from the mean of all: 0 is each mean exactly, 1 no more than that.
+
+``malicious``: one of ten clients replaces the model in the last round (FedZSL's backdoor, beta = 10), on digit-pairs.
+Where clients shorten their own updates, that is private merging with as good as no noise; once all do, and once the
+malicious one does not.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,6 +39,7 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from fedunseen import Experiment, run
 from fedunseen.core.parameters import Params
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
@@ -45,6 +52,7 @@ from fedunseen.methods.gaussian import Gaussian, GaussianSettings, Kernel, squar
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.threats.inversion import DLG, invert
 from fedunseen.threats.lenet import lenet, lenet_init
+from fedunseen.threats.privacy import Private
 
 STAGES = ("keys", "shares", "masked", "unmask")
 TAKES = ("take_keys", "ask_shares", "take_shares", "ask_masked", "take_masked", "ask_unmask", "take_unmasked", "total")
@@ -257,16 +265,53 @@ def classes(args: argparse.Namespace) -> None:
             print(f"| {name} | {seen} | {what} | {many} | {error(guess):.2g} |", flush=True)
 
 
+def malicious(args: argparse.Namespace) -> None:
+    """Print what a malicious client does under masks."""
+    attacked = {
+        "strategy.rounds": args.rounds, "evaluation.selection": "last", "evaluation.embedding": False,
+        "evaluation.theory": False, "attack.name": "backdoor", "attack.rounds": str(args.rounds), "attack.scale": 10.0,
+        "attack.ignore_defence": True,
+    }  # fmt: skip
+    masked = {"privacy.aggregation": "masked"}
+    clipped = {"privacy.name": "client-level", "privacy.clip": 2.0, "privacy.noise": 1e-3, "privacy.accountant": "rdp"}
+    rows: list[tuple[str, str, dict[str, Any], bool]] = [
+        ("no", "none", {}, True),
+        ("no", "`norm-clip` at the server", {"defence.name": "norm-clip"}, True),
+        ("yes", "none can be", masked, True),
+        ("yes", "every client shortens its own to 2", masked | clipped, True),
+        ("yes", "every client but the malicious one does", masked | clipped, False),
+    ]
+    print("| masks | defence | ZSL before, % | ZSL after, % | backdoor before, % | backdoor after, % |")
+    print("|---|---|--:|--:|--:|--:|")
+    real = Private.blurred
+
+    def honest(self: Private, reply: Reply, parties: int, round: int) -> Reply:
+        return reply if reply.client == 0 else real(self, reply, parties, round)
+
+    for masks, what, more, binds in rows:
+        Private.blurred = real if binds else honest  # type: ignore[method-assign]
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(Experiment.load("digit-pairs", attacked | more), Path(folder) / "run")
+        before, after = done.metrics[-2:]
+        numbers = (before["zsl"], after["zsl"], before["backdoor"], after["backdoor"])
+        print(f"| {masks} | {what} | " + " | ".join(f"{value:.1f}" for value in numbers) + " |", flush=True)
+    Private.blurred = real  # type: ignore[method-assign]
+
+
+ALL = {"cost": cost, "error": error, "hides": hides, "classes": classes, "malicious": malicious}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("what", choices=("cost", "error", "hides", "classes"), nargs="?", default="cost")
+    parser.add_argument("what", choices=tuple(ALL), nargs="?", default="cost")
     parser.add_argument("--parties", type=int, nargs="+")
     parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
     parser.add_argument("--neighbours", type=int)
     parser.add_argument("--images", type=int, default=3, help="searches")
     parser.add_argument("--steps", type=int, default=300, help="calls of L-BFGS")
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
+    parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
     parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -279,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         classes(args)
         return 0
     args.parties = args.parties or ([1, 2, 3, 10] if args.what == "hides" else [3, 10, 30])
-    {"cost": cost, "error": error, "hides": hides, "classes": classes}[args.what](args)
+    ALL[args.what](args)
     return 0
 
 
