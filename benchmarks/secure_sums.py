@@ -291,8 +291,7 @@ def malicious(args: argparse.Namespace) -> None:
     for masks, what, more, binds in rows:
         Private.blurred = real if binds else honest  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder:
-            done = run(Experiment.load("digit-pairs", attacked | more), Path(folder) / "run")
-        before, after = done.metrics[-2:]
+            before, after = run(Experiment.load("digit-pairs", attacked | more), Path(folder) / "run").metrics[-2:]
         numbers = (before["zsl"], after["zsl"], before["backdoor"], after["backdoor"])
         print(f"| {masks} | {what} | " + " | ".join(f"{value:.1f}" for value in numbers) + " |", flush=True)
     Private.blurred = real  # type: ignore[method-assign]

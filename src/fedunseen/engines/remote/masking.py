@@ -50,7 +50,7 @@ def keys_message(half: PartyHalf, reply: Reply, round: int, signer: Signer | Non
     told = {"client": reply.client, "round": round, "session": half.session.hex()}
     keys = half.keys()
     if signer is not None:
-        keys = signer.signed(reply.client, round, told["session"], keys)
+        keys = signer.signed(reply.client, round, half.session.hex(), keys)
     return pack({**told, "told": keys, "losses": sorted(reply.terms)})
 
 

@@ -1,0 +1,62 @@
+"""``fedunseen certs``: what it makes and changes later, what it refuses. Kits at work: tests/engines/test_flower.py."""
+
+import importlib.util
+import json
+import stat
+
+import pytest
+
+from fedunseen.engines.remote.authority import Authority, revoked
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
+
+
+@pytest.fixture
+def made(command, tmp_path):
+    """Kits of two parties, and their authority."""
+    words = ["certs", "--parties", "a,b", "--engine", "flower", "--out", tmp_path / "kits"]
+    done = command(*words, "--authority", tmp_path / "authority")
+    assert done.code == 0, done
+    assert f"authority (for nobody who runs the coordinator): {tmp_path / 'authority'}" in done.err
+    return tmp_path
+
+
+def test_each_list_has_all_that_hold_no_more(made, command):
+    before = Authority.load(made / "authority")
+    assert stat.S_IMODE((made / "authority" / "authority.key").stat().st_mode) == 0o600
+    assert command("certs", "--authority", made / "authority", "--renew", "b", "--out", made / "one").code == 0
+    assert command("certs", "--authority", made / "authority", "--revoke", "a", "--out", made / "two").code == 0
+    after = Authority.load(made / "authority")
+    assert [len(serials) for serials in after.issued.values()] == [1, 2]
+    first, second = (revoked(made / name / "coordinator", after.certificate) for name in ("one", "two"))
+    assert first == set(before.issued["b"])
+    assert second == {*first, *before.issued["a"]}
+    files = {str(path.relative_to(made)) for name in ("one", "two") for path in (made / name).rglob("*.*")}
+    new = {f"one/b/{name}" for name in ("ca.crt", "node.crt", "node.key", "party.json")}
+    assert files == {*new, "one/coordinator/b.pub", "one/coordinator/revoked.pem", "two/coordinator/revoked.pem"}
+
+
+def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
+    keeper = made / "authority"
+    once = "give one of --parties (new certificates for all), --renew and --revoke"
+    assert refused("certs", "--out", made / "new") == once
+    assert refused("certs", "--renew", "a", "--revoke", "b", "--authority", keeper, "--out", made / "new") == once
+    assert refused("certs", "--renew", "a", "--out", made / "new") == (
+        "--authority is missing: name the folder in which the certificates' authority is kept"
+    )
+    assert refused("certs", "--renew", "c", "--authority", keeper, "--out", made / "new") == (
+        f"{keeper} has signed nothing for 'c': it knows a, b"
+    )
+    assert refused("certs", "--renew", "a", "--authority", made / "kits", "--out", made / "new").startswith(
+        f"{made / 'kits'} is no authority's folder"
+    )
+    inside = ["--out", made / "new", "--authority", made / "new" / "authority"]
+    assert refused("certs", "--parties", "a,b", "--engine", "flower", *inside) == (
+        "--authority is inside --out: choose a folder that is handed to nobody"
+    )
+    for folder in (["--out", made / "kits"], ["--out", made / "new", "--authority", keeper]):
+        assert refused("certs", "--parties", "a,b", "--engine", "flower", *folder).endswith(
+            "is not an empty folder: choose another one"
+        )
+    assert not (made / "new").exists()
+    assert json.loads((keeper / "authority.json").read_text())["engine"] == "flower"
