@@ -5,6 +5,7 @@
     python benchmarks/secure_sums.py hides [--parties 1 2 3 10] [--images 3]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
     python benchmarks/secure_sums.py malicious [--rounds 20]
+    python benchmarks/secure_sums.py carriers [--engines flower nvflare] [--rounds 20]
 
 ``cost``: a round's protocol in one process, the parties one after the other, without training. **coordinator** is the
 processor time of the coordinator's half; **party** that of one party, the mean; **up** and **down** the bytes of one
@@ -20,6 +21,10 @@ that was recovered; **best** is the highest over all images and searches, **mean
 ``classes``: what the aggregate of a method in closed form says of each class's mean. The error is that of the means
 that somebody works out, relative to how far they are from the mean of all: 0 is each mean exactly, 1 no more than that.
 
+``carriers``: a coordinator and three parties, processes of their own over TLS on loopback, with kits, with and without
+masks: seconds of a round (the median of all but the first, training included), bytes that a party sends and is sent in
+it, and the largest difference of the final weights from those of the unmasked run.
+
 ``malicious``: one of ten clients replaces the model in the last round (FedZSL's backdoor, beta = 10), on digit-pairs.
 Where clients shorten their own updates, that is private merging with as good as no noise; once all do, and once the
 malicious one does not.
@@ -28,6 +33,9 @@ malicious one does not.
 from __future__ import annotations
 
 import argparse
+import json
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -37,6 +45,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from fedunseen import Experiment, run
@@ -297,7 +306,54 @@ def malicious(args: argparse.Namespace) -> None:
     Private.blurred = real  # type: ignore[method-assign]
 
 
-ALL = {"cost": cost, "error": error, "hides": hides, "classes": classes, "malicious": malicious}
+def carriers(args: argparse.Namespace) -> None:
+    """Print what masks cost between machines."""
+    names, wide = ("north", "south", "west"), 270
+    settings = {
+        "partition.clients": 3, "data.train_per_class": 6, "data.test_per_class": 3, "method.hidden": [wide],
+        "strategy.rounds": args.rounds, "evaluation.selection": "last", "evaluation.theory": False,
+        "evaluation.embedding": False,
+    }  # fmt: skip
+    dealt = ["--set=partition.clients=3", "--set=data.train_per_class=6", "--set=data.test_per_class=3"]
+    chosen = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    print("| carrier | masks | numbers | round, s | up, MB | down, MB | weights differ by |")
+    print("|---|---|--:|--:|--:|--:|--:|")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        program = [sys.executable, "-m", "fedunseen"]
+        deal = [*program, "data", "deal", "digit-pairs", *dealt, "--parties", ",".join(names), "--out", "data"]
+        subprocess.run(deal, cwd=folder, check=True, capture_output=True)
+        for engine in args.engines:
+            kits = [*program, "certs", "--engine", engine, "--parties", ",".join(names), "--out", f"kits-{engine}"]
+            subprocess.run(kits, cwd=folder, check=True, capture_output=True)
+            plain: Params = {}
+            for masks in (False, True):
+                out = f"{engine}-{masks}"
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", 0))
+                    at = f"127.0.0.1:{probe.getsockname()[1]}"
+                more = ["--set=privacy.aggregation=masked"] if masks else []
+                host = [*program, "host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
+                commands = [[*host, "--kit", f"kits-{engine}/coordinator"]]
+                for name in names:
+                    join = [*program, "join", at, "--data", f"data/{name}", "--kit", f"kits-{engine}/{name}"]
+                    commands.append([*join, "--state", f"state-{out}-{name}"])
+                with open(folder / f"{out}.log", "wb") as log:
+                    running = [subprocess.Popen(one, cwd=folder, stdout=log, stderr=log) for one in commands]
+                    ended = [one.wait() for one in running]
+                    if any(ended):
+                        raise SystemExit((folder / f"{out}.log").read_text())
+                lines = [json.loads(line) for line in (folder / out / "metrics.jsonl").read_text().splitlines()]
+                model = load_file(folder / out / "model.safetensors")
+                plain = plain or model
+                apart = max(float((model[name] - plain[name]).abs().max()) for name in model)
+                up, down = (lines[-1][way] / 3e6 for way in ("bytes_up", "bytes_down"))
+                seconds = np.median([line["seconds"] for line in lines[1:]])
+                told = f"{sum(v.numel() for v in model.values()):,} | {seconds:.2f} | {up:.3f} | {down:.3f}"
+                print(f"| {engine} | {'yes' if masks else 'no'} | {told} | {apart:.1e} |", flush=True)
+
+
+ALL = {"cost": cost, "error": error, "hides": hides, "classes": classes, "malicious": malicious, "carriers": carriers}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -311,6 +367,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=300, help="calls of L-BFGS")
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
+    parser.add_argument("--engines", nargs="+", default=["flower", "nvflare"])
     parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
