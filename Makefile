@@ -18,7 +18,7 @@ demo: $(SLIM)
 	@echo "Draw digits yourself: $(BIN)/pip install -c constraints.txt -e '.[serve]' && $(BIN)/fedunseen serve runs/demo/closed-form"
 
 test: $(STAMP) lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
