@@ -7,14 +7,17 @@ function is mapped over them with ``torch.func.vmap``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import wraps
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._functorch import eager_transforms
 
 from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
 from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
@@ -314,8 +317,37 @@ def _by_autograd(loss: Loss) -> GradientFunction:
     return gradient
 
 
+def _spare_the_compiler() -> None:
+    """Let ``torch.func.grad`` do without ``torch._dynamo``, which it loads only to switch a compiler off.
+
+    That takes as long as loading PyTorch. A compiler that nobody has loaded is off; once somebody has, PyTorch's own
+    function runs.
+    """
+    plain = getattr(eager_transforms, "_autograd_grad", None)
+    if plain is None or hasattr(plain, "__wrapped__"):
+        return
+
+    @wraps(plain)
+    def without(
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        grad_outputs: Sequence[Tensor] | None = None,
+        retain_graph: bool = False,
+        create_graph: bool = True,
+    ) -> tuple[Tensor, ...]:
+        followed = [value for value in outputs if value.requires_grad]
+        if "torch._dynamo" in sys.modules or grad_outputs is not None or not followed:
+            return tuple(plain(outputs, inputs, grad_outputs, retain_graph, create_graph))
+        return torch.autograd.grad(
+            followed, inputs, None, retain_graph, create_graph, allow_unused=True, materialize_grads=True
+        )
+
+    eager_transforms._autograd_grad = without
+
+
 def _by_transform(loss: Loss) -> GradientFunction:
     """Differentiate with ``torch.func``, which ``vmap`` can map over clients."""
+    _spare_the_compiler()
 
     def of_group(params: Params, step: Step) -> tuple[Tensor, Terms]:
         value, terms = loss({**step.fixed, **params}, step.batch, {**step.context, **step.extras})
