@@ -16,6 +16,7 @@ from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.engines import EngineSettings, InProcess, Worker
+from fedunseen.engines.local import in_process
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Reply
 from fedunseen.strategies.selective import Selective, travelling
@@ -724,3 +725,42 @@ def test_a_client_that_joins_late_trains_its_softmax_then():
         params, states = result.params, states | result.client_states
         found = {reply.client: "softmax" in reply.terms for reply in result.replies}
         assert found == ({0: True, 1: True} if round == 0 else {0: False, 1: False, 2: True})
+
+
+@pytest.mark.parametrize(
+    ("method", "strategy", "told"),
+    [("classifier", "fedavg", {}), ("fedzsl", "scaffold", {}), ("classifier", "fednova", {}),
+     ("classifier", "moon", {}), ("classifier", "local", {}), ("clswgan", "fedavg", {"shared": ("generator.*",)})],
+)  # fmt: skip
+def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, told):
+    """Updates and states on disk, one client at a time, instead of in memory."""
+    few = Federation(method, None, strategy, told, mode="one-at-a-time")
+    in_memory = few.run(3)
+    monkeypatch.setattr(in_process, "_MANY", 2)
+    monkeypatch.setattr(in_process, "_PART", 2**60)  # a part of the clients is a single one
+    many = Federation(method, None, strategy, told, mode="one-at-a-time")
+    on_disk = many.run(3)
+    assert not isinstance(on_disk[2].replies[0].update, dict)
+    assert_alike(
+        in_memory,
+        (on_disk[0], {k: dict(own) for k, own in on_disk[1].items()}, replaced(on_disk[2])),
+        rtol=0, atol=0,
+    )  # fmt: skip
+
+
+def replaced(result):
+    """Read all updates into memory."""
+    return replace(result, replies=[replace(reply, update=dict(reply.update)) for reply in result.replies])
+
+
+def test_of_many_clients_a_part_trains_at_once(monkeypatch):
+    monkeypatch.setattr(in_process, "_MANY", 2)
+    federation = Federation("classifier")
+    model = sum(4 * value.numel() for value in federation.first.values())
+    federation.worker.memory = in_process._PART * 2 * model  # room for two
+    seen, plain = [], federation.worker.round
+    monkeypatch.setattr(
+        federation.worker, "round", lambda works, round: seen.append([w.client for w in works]) or plain(works, round)
+    )
+    federation.run(1)
+    assert seen == [[0, 1], [2, 3], [4]]

@@ -12,8 +12,9 @@ import torch
 from fedunseen import load_run, run
 from fedunseen.core import files
 from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.shelf import Shelf, read_records
 from fedunseen.federation import directory as directory_module
-from fedunseen.federation.directory import Checkpoint, RunDirectory, load_params
+from fedunseen.federation.directory import Checkpoint, RunDirectory, load_params, parts_of
 
 
 class Killed(BaseException):
@@ -393,6 +394,52 @@ def test_checkpoints_come_back_with_every_state(tmp_path, monkeypatch):
     assert found.state["momentum/x"].tolist() == [0, 1, 2]
     assert found.client_states[11]["w"].tolist() == [1, 1]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_path, monkeypatch):
+    directory, shelf = RunDirectory(tmp_path), Shelf()
+    monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
+    states, written = {k: shelf.put({"w": torch.full((3,), float(k))}) for k in range(10)}, []
+    for rounds in range(1, 9):
+        if rounds > 1:
+            for k in (rounds % 10, (rounds + 5) % 10):  # two of ten take part
+                states[k] = shelf.put({"w": torch.full((3,), 100.0 * rounds + k)})
+        expected = {k: own["w"].tolist() for k, own in states.items()} | {99: [5.0]}
+        directory.save_checkpoint(
+            Checkpoint(rounds, {"a": torch.ones(1)}, {}, states | {99: {"v": torch.tensor([5.0])}})
+        )
+        if rounds == 3:
+            directory.keep_checkpoint(3)
+            kept = expected
+        own = tmp_path / "checkpoints" / f"{rounds:06d}.clients"
+        written.append(len(read_records(own, Shelf())))
+        again = RunDirectory(tmp_path)
+        found = again.newest_checkpoint(torch.device("cpu"))
+        assert {k: next(iter(one.values())).tolist() for k, one in found.client_states.items()} == expected
+        if rounds == 6:  # go on as a resume does: the first checkpoint after it is whole
+            directory, states = again, {k: one for k, one in found.client_states.items() if k != 99}
+            shelf = Shelf()
+    assert written == [10, 2, 2, 2, 2, 10, 10, 2]
+    parts = {path.name for path in (tmp_path / "checkpoints").glob("*.clients")}
+    assert parts == {"000001.clients", "000002.clients", "000003.clients", "000007.clients", "000008.clients"}
+    _, path = directory.kept_checkpoint(3)  # the state kept for good still has all its parts
+    found = {}
+    for part in parts_of(path):
+        found |= read_records(part, Shelf())
+    assert {k: own["w"].tolist() for k, own in found.items()} == {k: v for k, v in kept.items() if k != 99}
+
+
+def test_a_lost_part_of_a_checkpoint_costs_a_round(tmp_path, monkeypatch):
+    directory, shelf = RunDirectory(tmp_path), Shelf()
+    monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
+    for rounds in (1, 2):
+        own = {k: shelf.put({"w": torch.full((3,), float(rounds))}) for k in range(3)}
+        directory.save_checkpoint(Checkpoint(rounds, {"a": torch.ones(1)}, {}, own))
+    part = tmp_path / "checkpoints" / "000002.clients"
+    part.write_bytes(part.read_bytes()[:-1])
+    found = RunDirectory(tmp_path).newest_checkpoint(torch.device("cpu"))
+    assert found.rounds == 1
+    assert found.client_states[2]["w"].tolist() == [1, 1, 1]
 
 
 def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):

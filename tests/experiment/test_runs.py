@@ -10,9 +10,11 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.data import make_partition
+from fedunseen.engines.local import in_process
 from fedunseen.experiment.orchestrator import free_directory
 from fedunseen.experiment.registry import find
 from fedunseen.federation.directory import load_params
+from fedunseen.tasks import zero_shot_summary
 
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
@@ -495,3 +497,27 @@ def test_a_run_is_read_back_as_it_was_returned(finished):
     assert again.space.names == finished.space.names
     with pytest.raises(dataclasses.FrozenInstanceError):
         again.path = Path("elsewhere")
+
+
+def test_a_run_with_many_clients_stops_and_goes_on_and_has_the_bits_of_one_with_few(make, tmp_path, monkeypatch):
+    """What clients reply and remember is on disk, a checkpoint writes what changed, some clients are measured."""
+    experiment = make({"strategy.name": "scaffold", "strategy.fraction": 0.6, "evaluation.selection": "last"})
+    few = run(experiment, tmp_path / "few")
+    monkeypatch.setattr(in_process, "_MANY", 1)
+    monkeypatch.setattr(zero_shot_summary, "_MEASURED", 1)
+    out = tmp_path / "many"
+
+    def stop(stage, round, rounds, line):
+        if round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, out, progress=stop)
+    assert list((out / "checkpoints").glob("*.clients"))
+    many = run(experiment, out, resume=True)
+    assert model_bytes(many) == model_bytes(few)
+    for ours, theirs in zip(many.metrics, few.metrics, strict=True):
+        measured = ours.pop("measured")
+        assert measured == theirs["participants"][:1]
+        assert ours.pop("clients") == {name: values[:1] for name, values in theirs.pop("clients").items()}
+        assert without_seconds(ours) == without_seconds(theirs)

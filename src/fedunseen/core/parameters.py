@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "ClientStates",
     "Params",
     "Scaled",
     "add_scaled",
@@ -29,6 +30,9 @@ __all__ = [
 
 Params = dict[str, Tensor]
 """Name -> tensor. Nothing may depend on the order of names: files do not keep it."""
+
+ClientStates = Mapping[int, Mapping[str, Tensor]]
+"""Client -> what it remembers; tensors may be on disk (``core.shelf``), and are read when they are asked for."""
 
 
 def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: float = 1.0) -> Params:

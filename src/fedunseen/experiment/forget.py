@@ -24,7 +24,7 @@ from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation, State
-from fedunseen.federation.directory import Checkpoint, RunDirectory
+from fedunseen.federation.directory import Checkpoint, RunDirectory, parts_of
 from fedunseen.federation.rounds import Choice
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without
@@ -145,6 +145,8 @@ def _train_again(run: Run, party: str, out: str | Path) -> Run:
         new.create({**run.manifest, "experiment": without.to_dict()})
         new.checkpoints.mkdir()
         shutil.copy2(path, new.checkpoints / f"{done:06d}.safetensors")
+        for part in parts_of(path):
+            shutil.copy2(part, new.checkpoints / part.name)
         if old.spaces.is_dir():
             shutil.copytree(old.spaces, new.spaces)
         for line in run.metrics[:done]:

@@ -39,18 +39,21 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params
 from fedunseen.core.runs import read_json, read_manifest, read_result
+from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.evaluation.diagnosis import diagnose
 
-__all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params"]
+__all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params", "parts_of"]
 
 _WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
+_PARTS = "clients"  # of a checkpoint's metadata: the files beside it
 _KEPT = 2  # checkpoints: the newest, and the one before
 
 
@@ -61,7 +64,7 @@ class Checkpoint:
     rounds: int
     params: Params
     state: Params
-    client_states: dict[int, Params]
+    client_states: dict[int, Mapping[str, Tensor]]
 
 
 class RunDirectory:
@@ -76,6 +79,9 @@ class RunDirectory:
         self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"
         self.spaces = path / "spaces"
+        self._written: Mapping[int, Shelved] = {}  # what the files of clients' states hold
+        self._parts: list[str] = []  # their names
+        self._since = 0  # records in all of them but the first
 
     def check(self, experiment: Mapping[str, Any], fingerprint: str, resume: bool) -> None:
         """Refuse a directory that holds something else, before anything is written.
@@ -233,14 +239,41 @@ class RunDirectory:
         write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write the state after a round, then drop the oldest."""
+        """Write the state after a round, then drop the oldest.
+
+        What clients remember is a part of the checkpoint's file where it is in memory. Where it is on a shelf (many
+        clients), only what has changed is written, to a file beside it; the checkpoint says which of these files make
+        up the whole, the latest last.
+        """
         tensors = {f"params/{name}": value for name, value in checkpoint.params.items()}
         tensors |= {f"state/{name}": value for name, value in checkpoint.state.items()}
+        shelved: dict[int, Shelved] = {}
         for client, own in checkpoint.client_states.items():
-            tensors |= {f"client/{client}/{name}": value for name, value in own.items()}
-        write_tensors(self.checkpoints / f"{checkpoint.rounds:06d}.safetensors", tensors)
+            if isinstance(own, Shelved) and (not shelved or own.layout == next(iter(shelved.values())).layout):
+                shelved[client] = own
+            else:
+                tensors |= {f"client/{client}/{name}": value for name, value in own.items()}
+        metadata = {}
+        if shelved:
+            changed = {client: own for client, own in shelved.items() if self._written.get(client) is not own}
+            if len(changed) + self._since >= len(shelved):  # what is out of date would take as much room as what is not
+                changed, self._parts, self._since = shelved, [], 0
+            else:
+                self._since += len(changed)
+            if changed:
+                name = f"{checkpoint.rounds:06d}.clients"
+                write_records(self.checkpoints / name, changed)
+                self._parts = [*self._parts, name]
+            self._written = shelved
+            metadata = {_PARTS: json.dumps(self._parts)}
+        write_tensors(self.checkpoints / f"{checkpoint.rounds:06d}.safetensors", tensors, metadata)
         for old in self._checkpoint_files()[:-_KEPT]:
             old.unlink()
+        parts = list(self.checkpoints.glob("*.clients"))
+        needed = {p for path in self.checkpoints.glob("*.safetensors") for p in parts_of(path)} if parts else set()
+        for part in parts:
+            if part not in needed:
+                part.unlink()
 
     def keep_checkpoint(self, rounds: int) -> None:
         """Keep the state after ``rounds`` rounds for good: no client has had a share in it that comes in the next."""
@@ -292,18 +325,46 @@ class RunDirectory:
                 continue
             try:
                 tensors = load_params(path, device)
+                shelved = self._shelved(path, device)
             except RunDirectoryError:  # no kill leaves this: the checkpoint before it still serves
                 continue
-            checkpoint = Checkpoint(int(path.stem), {}, {}, {})
+            checkpoint = Checkpoint(int(path.stem), {}, {}, dict(shelved))
+            own: dict[int, Params] = {}
             for key, value in tensors.items():
                 kind, _, name = key.partition("/")
                 if kind == "client":
                     client, _, name = name.partition("/")
-                    checkpoint.client_states.setdefault(int(client), {})[name] = value
+                    own.setdefault(int(client), {})[name] = value
                 else:
                     (checkpoint.params if kind == "params" else checkpoint.state)[name] = value
+            checkpoint.client_states |= own
             return checkpoint
         return None
+
+    def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
+        """Read what clients remember from the files beside a checkpoint.
+
+        Raises:
+            RunDirectoryError: one is missing or damaged.
+        """
+        shelf, found = Shelf(device), dict[int, Shelved]()
+        parts = parts_of(path)
+        for part in parts:
+            try:
+                found |= read_records(part, shelf)
+            except (OSError, SafetensorError, ValueError) as error:
+                raise RunDirectoryError(f"{part} cannot be read ({error})") from None
+        self._written, self._parts, self._since = found, [part.name for part in parts], len(found)
+        return found
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return the files beside a checkpoint that hold what its clients remember, the latest last."""
+    try:
+        with safe_open(path, "pt") as file:
+            return [path.parent / Path(name).name for name in json.loads((file.metadata() or {}).get(_PARTS, "[]"))]
+    except (OSError, SafetensorError, ValueError, TypeError):
+        return []
 
 
 def is_whole(path: Path) -> bool:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, to_device
+from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition, Scaler
@@ -44,7 +44,7 @@ class State:
     round: int
     server: Params
     params: Params
-    clients: Mapping[int, Params]
+    clients: ClientStates
 
 
 class Federation:
@@ -164,7 +164,7 @@ class Federation:
         """Return the complete models whose mean accuracy is reported: the merged one, or every client's own."""
         if self.strategy.merges:
             return [self.complete(state.params)]
-        return [self.complete(state.clients[client]) for client in sorted(state.clients)]
+        return [self.complete(dict(state.clients[client])) for client in sorted(state.clients)]
 
     def complete(self, params: Params) -> Params:
         """Add what the method's scores need to merged parameters: a generative method's classifiers.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import ClientStates, Params
 from fedunseen.engines import Distributed, RoundResult
 from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole, load_params
 from fedunseen.federation.federation import Federation, State
@@ -38,7 +38,7 @@ class Judge(Protocol):
     """Measures a round's models, and compares rounds: what a task does while a run trains."""
 
     def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
     ) -> dict[str, Any]:
         """Return the line of metrics of a round, counted from 0."""
 

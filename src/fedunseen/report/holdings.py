@@ -9,15 +9,16 @@ import numpy as np
 from fedunseen.report import figures, statistics
 from fedunseen.report.parts import Facts, Section, client_names
 
-__all__ = ["MAP", "PARTIES", "holdings"]
+__all__ = ["DRAWN_CLIENTS", "MAP", "PARTIES", "holdings"]
 
 NAMED_HOLDINGS = 150  # classes of one client that are named
+DRAWN_CLIENTS = 200  # rows of a map; of more clients, evenly spaced ones are drawn
 
 MAP = """\
 <figure class="scroll">{{ holdings.map | safe }}</figure>
 <p class="caption">Rows are {{ "where the data lie" if facts.pools else "clients" }}, columns are classes, ordered by who holds most of each; the darker, the more training samples (square root).
 {{ ("Every row holds %d class%s." | format(holdings.range[0], "" if holdings.range[0] == 1 else "es")) if holdings.range | length == 1 else "A row holds %d to %d classes." | format(*holdings.range) }}
-Shaded orange: nobody holds them.</p>
+Shaded orange: nobody holds them.{% if holdings.listed | length < holdings.of %} Of {{ "{:,}".format(holdings.of) }} clients, {{ holdings.listed | length }} are drawn and listed, evenly spaced.{% endif %}</p>
 <details><summary>By name</summary>
 <dl class="holdings">
 {% for one in holdings.listed %}
@@ -56,7 +57,9 @@ def holdings(
     """
     counts = facts.tensors["client_counts"]
     order, held, idling = statistics.holding_order(counts, facts.unseen)
-    clients = client_names(facts)
+    per_client = (counts > 0).sum(axis=1)
+    drawn = statistics.spaced(len(counts), DRAWN_CLIENTS)
+    clients, of, counts = client_names(facts)[drawn], len(counts), counts[drawn]
     listed = []
     for client, row in zip(clients, counts, strict=True):
         own = [f"{facts.names[c]} ({row[c]:,})" if counted else facts.names[c] for c in np.flatnonzero(row).tolist()]
@@ -69,13 +72,13 @@ def holdings(
                 "more": max(len(own) - NAMED_HOLDINGS, 0),
             }
         )
-    per_client = (counts > 0).sum(axis=1)
     spread = int(per_client.min()), int(per_client.max())
     return {
         "map": figures.holdings_map(
             counts[:, order], facts.of_classes(order), held, idling, clients, idle_words=idle, counted=counted
         ),
         "listed": listed,
+        "of": of,
         "range": spread[:1] if spread[0] == spread[1] else spread,
         "held": held,
         "nobody_else": idle_listed,

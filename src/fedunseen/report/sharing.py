@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.report import figures, statistics
+from fedunseen.report.holdings import DRAWN_CLIENTS
 from fedunseen.report.parts import Facts, Section
 from fedunseen.strategies.selective import matches
 
@@ -193,9 +194,10 @@ def coverage_section(counts: Ids, space: ClassSpace, clients: Sequence[str]) -> 
     names = [space.attribute_names[a] for a in order.tolist()]
     if all(re.fullmatch(r"attribute \d+", name) for name in names):
         names = []  # what a source without names is given says nothing
+    drawn = statistics.spaced(len(counts), DRAWN_CLIENTS)
     classes, attributes = statistics.mean_jaccard(held), statistics.mean_cosine(cover)
     return {
-        "map": figures.coverage_map(cover[:, order], names, groups, clients),
+        "map": figures.coverage_map(cover[drawn][:, order], names, groups, clients[drawn]),
         "most": float(np.abs(cover).max(initial=0.0)),
         "signed": bool((cover < 0).any()),
         "grouped": bool(groups),

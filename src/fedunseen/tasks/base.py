@@ -18,7 +18,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import ClientStates, Params
 from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
 from fedunseen.engines import RoundResult
@@ -42,8 +42,9 @@ class EvaluationSettings(Settings):
     factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
     clients: bool | None = None
-    """Measure every client's own model before merging, each round; by default for all methods but generative ones,
-    which would have to train classifiers for each, and those in closed form, which would have to be solved for each."""
+    """Measure clients' own models before merging, each round, at most 50 of them; by default for all methods but
+    generative ones, which would have to train classifiers for each, and those in closed form, which would have to be
+    solved for each."""
     theory: bool = True
     """Measure for the report what DistZSL's theory promises on the reported round, and class similarities after a few
     rounds; only for methods that predict attributes under strategies that merge."""
@@ -265,7 +266,7 @@ class Task(ABC):
 
     @abstractmethod
     def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
     ) -> dict[str, Any]:
         """Return the line of metrics of a round, counted from 0."""
 

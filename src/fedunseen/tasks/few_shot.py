@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import Params, within
+from fedunseen.core.parameters import ClientStates, Params, within
 from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
@@ -198,7 +198,7 @@ class FewShot(Task):
         return [self.answers(model, pool) for model in models]
 
     def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
     ) -> dict[str, Any]:
         """Measure the merged model; where every client keeps its own, each on its share of the episodes."""
         count = len(self.watched.episodes)

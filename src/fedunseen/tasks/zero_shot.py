@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import ClientStates, Params
 from fedunseen.core.runs import check_question
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
@@ -34,11 +34,10 @@ from fedunseen.tasks.base import (
     percent,
 )
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
-from fedunseen.tasks.zero_shot_summary import observe_round, summary_tensors
+from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tensors
 
 __all__ = ["ZeroShot", "added_classes", "candidates", "grown", "ranked"]
 
-_MEASURED = 50  # clients' own models
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
@@ -80,9 +79,9 @@ class ZeroShot(Task):
         return (line["zsl" if evaluation.criterion == "zsl" else "gzsl_harmonic"], line["gzsl_seen"])
 
     def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: Mapping[int, Params], choice: Choice
+        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
     ) -> dict[str, Any]:
-        """Measure the run's models, and each client's own before merging."""
+        """Measure the run's models, and clients' own before merging: at most 50, ``measured`` says whose."""
         federation, replies = self.federation, result.replies
         many = [federation.answers(model) for model in models]
         factor = best_factor(many) if choice.factor is None else choice.factor
@@ -97,11 +96,14 @@ class ZeroShot(Task):
         own_too = self.evaluation.clients
         cheap = federation.method.trained and not federation.method.generates
         if own_too or (own_too is None and cheap and result.masked is None):
+            chosen = some(range(len(replies)))
             if federation.strategy.merges:
-                own = [federation.answers(federation.complete(result.models(i))) for i in range(len(replies))]
+                own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
                 answers = dict(zip(sorted(clients), many, strict=True))
-                own = [answers[reply.client] for reply in replies]
+                own = [answers[replies[i].client] for i in chosen]
+            if len(chosen) < len(replies):
+                line["measured"] = [replies[i].client for i in chosen]
             measured = [accuracies(one, factor) for one in own]
             line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
@@ -125,7 +127,7 @@ class ZeroShot(Task):
         federation, factor = self.federation, line["calibration_factor"]
         labels = federation.benchmark.labels
         holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
-        measured = set(holding[:: -(-len(holding) // _MEASURED)])
+        measured = set(some(holding))
         found: dict[str, Any] = {"clients": [], "merged": {}, "own": {}}
         plain = federation.answers(merged)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +25,14 @@ from fedunseen.methods import Candidates
 if TYPE_CHECKING:
     from fedunseen.tasks.base import EvaluationSettings
 
-__all__ = ["observe_round", "small", "summary_tensors"]
+__all__ = ["observe_round", "small", "some", "summary_tensors"]
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most
 _EMBEDDED = 600  # test samples of unseen classes in the t-SNE pictures
 _MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
 _TESTED, _COMMON, _OWN = 2000, 500, 200  # for the theory: test samples, of those for all clients, a client's own
+_MEASURED = 50  # clients whose own models are measured
 _PER_CLASS = 20  # test samples of a class that its similarities are a mean of
 
 
@@ -199,6 +201,16 @@ def _theory(federation: Federation, result: RoundResult) -> dict[str, Any]:
     return found
 
 
+def some(clients: Sequence[int]) -> Sequence[int]:
+    """Return at most 50 clients, evenly spaced: those whose own models are measured.
+
+    Example:
+        >>> list(some(range(50))) == list(range(50)), list(some(range(10_000)))[:3], len(some(range(51)))
+        (True, [0, 200, 400], 26)
+    """
+    return clients[:: max(1, -(-len(clients) // _MEASURED))]
+
+
 def _cost(federation: Federation) -> int:
     """Return the divisor of the numbers of samples: with a trained backbone each of them takes time."""
     return 2 if federation.method.backbone.trained else 1
@@ -225,11 +237,13 @@ def _alignment(
         return None
     # tau of Eq. 10 for a method that has a Gamma; SVIP's temperature is another one.
     temperature = 10.0 if given is None else float(getattr(method.settings, "temperature", 10.0))
+    chosen = some(range(len(result.replies)))
     place = np.full(len(benchmark.space.names), -1)
     place[part] = np.arange(len(part))
-    common = rows[: max(20, min(_COMMON // _cost(federation), 2**23 // (len(result.replies) * len(part))))]
+    common = rows[: max(20, min(_COMMON // _cost(federation), 2**23 // (len(chosen) * len(part))))]
     seed, clients = federation.seed, []
-    for i, reply in enumerate(result.replies):
+    for i in chosen:
+        reply = result.replies[i]
         model, held = result.models(i), federation.partition.clients[reply.client]
         own = stream(seed, "theory of a client", reply.client).permutation(held)[: _OWN // _cost(federation)]
         clients.append(
@@ -244,8 +258,10 @@ def _alignment(
     found = theory.alignment(
         clients, logits[: len(common)][:, part], place[benchmark.labels[common]], gamma, temperature
     )
-    estimated = given is not None
-    return {"temperature": temperature, "estimated": estimated, "common": len(common), "classes": len(part), **found}
+    told = {"estimated": given is not None, "common": len(common), "classes": len(part)}
+    if len(chosen) < len(result.replies):
+        told["of"] = len(result.replies)
+    return {"temperature": temperature, **told, **found}
 
 
 def _spread(federation: Federation, most: int) -> NDArray[np.int64]:

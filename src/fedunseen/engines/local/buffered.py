@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.parameters import Params, Scaled, size_in_bytes, under, within
+from fedunseen.core.parameters import ClientStates, Params, Scaled, size_in_bytes, under, within
 from fedunseen.core.random import stream
 from fedunseen.engines.local.in_process import EngineSettings, InProcess, RoundResult, bytes_sent, diverged, not_finite
 from fedunseen.engines.local.worker import Work, Worker
@@ -92,7 +92,7 @@ class Buffered(InProcess):
         round: int,
         state: Params,
         params: Params,
-        client_states: Mapping[int, Params],
+        client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
         """Run until merge ``round`` (counted from 0), with ``clients``, in ascending order.

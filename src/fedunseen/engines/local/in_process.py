@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
-from fedunseen.core.parameters import Params, finite, size_in_bytes
+from fedunseen.core.parameters import ClientStates, Params, finite, size_in_bytes
 from fedunseen.core.settings import NamedSettings
+from fedunseen.core.shelf import Shelf
 from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
 
@@ -19,6 +21,9 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
     from fedunseen.engines.masked.aggregation import MaskedSum, Masks
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged", "not_finite"]
+
+_MANY = 100  # clients in a round whose updates and states stay in memory; of more clients, they go to disk
+_PART = 16  # the part of its memory that an engine takes for updates on their way to disk is one in so many
 
 
 class EngineSettings(NamedSettings):
@@ -55,7 +60,7 @@ class RoundResult:
     params: Params
     replies: Sequence[Reply]
     models: Callable[[int], Params]
-    client_states: Mapping[int, Params]
+    client_states: ClientStates
     bytes_down: int
     bytes_up: int
     dropped: Mapping[int, str] = field(default_factory=dict)
@@ -83,37 +88,46 @@ class InProcess:
 
     def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False, masks: Masks | None = None) -> None:
         self.strategy, self.worker, self.forgiving, self.masks = strategy, worker, forgiving, masks
+        self.shelf = Shelf(worker.device)
 
     def round(
         self,
         round: int,
         state: Params,
         params: Params,
-        client_states: Mapping[int, Params],
+        client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
+
+        Of more than 100 clients, updates and states are read from disk when they are asked for, so that memory holds
+        those of a part of the clients at once, whatever the rule of merging.
 
         Raises:
             FedUnseenError: a client's update or one of its losses is not finite, unless the engine is forgiving.
             QuorumError: too few clients are there for a sum under masks.
         """
         told = self.strategy.instruct(state, params, round)
-        works = []
-        for client in clients:
-            own = client_states.get(client, {})
-            works.append(Work(client, self.strategy.recall(told, own, round), own))
-        done = self.worker.round(works, round) if works else []
-        wrong = {reply.client: what for reply, own in done if (what := not_finite(reply, own))}
-        for client, what in wrong.items():
-            if not self.forgiving:
-                raise FedUnseenError(diverged(what, client, round))
-        up = sum(size_in_bytes(reply.update) for reply, _ in done)
-        kept = [i for i, (reply, _) in enumerate(done) if reply.client not in wrong]
-        replies = [replace(done[i][0], update=self.strategy.decode(done[i][0].update, told)) for i in kept]
-        states = {done[i][0].client: done[i][1] for i in kept if done[i][1]}
-        dropped = {client: f"{what} is not finite" for client, what in wrong.items()}
-        down = len(works) * bytes_sent(self.strategy, told)
+        many = len(clients) > _MANY
+        dropped: dict[int, str] = {}
+        replies: list[Reply] = []
+        states: dict[int, Mapping[str, Tensor]] = {}
+        up = 0
+        model_size = max(1, size_in_bytes(told.params), size_in_bytes(self.strategy.expects(told)))
+        part = max(1, self.worker.memory // (_PART * model_size)) if many else max(1, len(clients))
+        for start in range(0, len(clients), part):
+            for reply, own in self._part(clients[start : start + part], told, client_states, round):
+                up += size_in_bytes(reply.update)
+                if what := not_finite(reply, own):
+                    if not self.forgiving:
+                        raise FedUnseenError(diverged(what, reply.client, round))
+                    dropped[reply.client] = f"{what} is not finite"
+                    continue
+                update = self.strategy.decode(reply.update, told)
+                replies.append(replace(reply, update=self.shelf.put(update) if many else update))
+                if own:
+                    states[reply.client] = self.shelf.put(own) if many else own
+        down = len(clients) * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else up
         masked = None
         if self.masks is not None:
@@ -126,6 +140,16 @@ class InProcess:
             return self.strategy.local_model(told.params, replies[place].update)
 
         return RoundResult(state, params, replies, model, states, down, up, dropped, masked=masked)
+
+    def _part(
+        self, clients: Sequence[int], told: Instruction, client_states: ClientStates, round: int
+    ) -> list[tuple[Reply, Params]]:
+        """Let some clients do their round."""
+        works = []
+        for client in clients:
+            own = dict(client_states.get(client, {}))
+            works.append(Work(client, self.strategy.recall(told, own, round), own))
+        return self.worker.round(works, round) if works else []
 
 
 def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Sequence[Reply], round: int) -> MaskedSum:

@@ -26,7 +26,16 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
-from fedunseen.core.parameters import Params, finite, is_statistic, length, size_in_bytes, to_device, under
+from fedunseen.core.parameters import (
+    ClientStates,
+    Params,
+    finite,
+    is_statistic,
+    length,
+    size_in_bytes,
+    to_device,
+    under,
+)
 from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged, hidden_sum
 from fedunseen.engines.remote.link import Link
@@ -278,7 +287,7 @@ class Distributed:
         round: int,
         state: Params,
         params: Params,
-        client_states: Mapping[int, Params],
+        client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
@@ -335,7 +344,7 @@ class Distributed:
         self,
         round: int,
         told: Instruction,
-        client_states: Mapping[int, Params],
+        client_states: ClientStates,
         clients: Sequence[int],
         read: Callable[[int, bytes], Answer],
         session: str | None = None,
@@ -411,7 +420,7 @@ class Distributed:
         round: int,
         state: Params,
         params: Params,
-        client_states: Mapping[int, Params],
+        client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
         """Run a round of which nothing but the sum is known.
@@ -516,7 +525,7 @@ class Distributed:
             except WireError as error:
                 _log.warning("%s may not have the model: its answer is refused: %s", name, error)
 
-    def _message(self, client: int, round: int, own: Params, body: Params, session: str | None) -> bytes:
+    def _message(self, client: int, round: int, own: Mapping[str, Tensor], body: Params, session: str | None) -> bytes:
         header: dict[str, Any] = {"kind": "round", "client": client, "round": round}
         if session is not None:
             header["session"] = session

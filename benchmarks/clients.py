@@ -1,0 +1,108 @@
+"""Many clients in one process: seconds of a client's round, and the peak of memory, from ten clients to ten thousand.
+
+    python benchmarks/clients.py [--counts 10 100 1000 10000] [--strategies fedavg scaffold] [--deals iid class]
+
+Every client holds ten samples (of 64 numbers, 100 classes), drawn from all classes (iid) or of a single one (class), so
+that 10,000 clients hold 100,000. A row is a run of some rounds in a process of its own, checkpoints and measuring
+included; the time is the processor's, of the rounds alone. ``--samples`` gives clients more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from round import EACH_ROUND, measured
+
+CLASSES, UNSEEN, WIDTH, ATTRIBUTES, TESTS = 100, 20, 64, 32, 2000
+
+
+def write_data(root: Path, clients: int, samples: int) -> None:
+    """Write the features of a folder, its classes, and who holds which class where each client holds one."""
+    rng = np.random.default_rng(0)
+    described = rng.random((CLASSES + UNSEEN, ATTRIBUTES)).astype(np.float32)
+    train = np.arange(clients * samples) % CLASSES
+    labels = np.concatenate([train, np.arange(TESTS) % (CLASSES + UNSEEN)])
+    features = described[labels] @ rng.standard_normal((ATTRIBUTES, WIDTH), dtype=np.float32)
+    features += rng.standard_normal(features.shape, dtype=np.float32)
+    split = np.repeat(["train", "test"], [len(train), TESTS])
+    root.mkdir()
+    np.savez(root / "features.npz", features=features, labels=labels, split=split)
+    head = ",".join(["name", "split", *(f"a{i}" for i in range(ATTRIBUTES))])
+    rows = [
+        ",".join([f"c{c:03d}", "seen" if c < CLASSES else "unseen", *map(str, described[c])])
+        for c in range(CLASSES + UNSEEN)
+    ]
+    (root / "classes.csv").write_text("\n".join([head, *rows]) + "\n")
+    holders = {f"c{i % CLASSES:03d},{i % clients}" for i in range(max(CLASSES, clients))}
+    (root / "holders.csv").write_text("\n".join(["class,client", *sorted(holders)]) + "\n")
+
+
+def one(strategy: str, deal: str, clients: int, samples: int, rounds: int) -> dict[str, float]:
+    """Measure a run in this process."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        write_data(root / "data", clients, samples)
+        dealt = {"kind": "iid"} if deal == "iid" else {"kind": "file", "file": str(root / "data" / "holders.csv")}
+        tree = {
+            "data": {"name": "folder", "root": str(root / "data")},
+            "partition": {**dealt, "clients": clients},
+            "method": {"name": "fedzsl", "hidden": [64], "lr": 0.05},
+            "strategy": {"name": strategy, "rounds": rounds},
+            "evaluation": {"selection": "last", "embedding": False},
+        }
+        spent = measured(tree, root / "run", {})
+    return {**spent, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--counts", nargs="+", default=[10, 100, 1000, 10_000], type=int)
+    parser.add_argument("--strategies", nargs="+", default=["fedavg", "scaffold"])
+    parser.add_argument("--deals", nargs="+", default=["iid", "class"], choices=["iid", "class"])
+    parser.add_argument("--samples", default=10, type=int, help="of a client [10]")
+    parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--smallest", action="store_true", help="ten clients, one round: to see that it runs")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        print(json.dumps(one(asked.strategies[0], asked.deals[0], asked.counts[0], asked.samples, asked.rounds)))
+        return
+    parts = [*EACH_ROUND, "start", "summary", "report"]
+    print(f"| | clients | ms a client and round | peak, MiB | {' | '.join(parts)} |")
+    print("|---" + "|--:" * (2 + len(parts)) + "|", flush=True)
+    if asked.smallest:
+        asked.counts, asked.strategies, asked.deals, asked.rounds = [10], ["fedavg"], ["class"], 1
+    for strategy in asked.strategies:
+        for deal in asked.deals:
+            for clients in asked.counts:
+                words: Sequence[str] = (
+                    "--one", "--strategies", strategy, "--deals", deal, "--counts", str(clients),
+                    "--samples", str(asked.samples), "--rounds", str(asked.rounds),
+                )  # fmt: skip
+                if asked.smallest:
+                    spent = one(strategy, deal, clients, asked.samples, asked.rounds)
+                else:
+                    done = subprocess.run(
+                        [sys.executable, __file__, *words], capture_output=True, text=True, check=True
+                    )
+                    spent = json.loads(done.stdout.splitlines()[-1])
+                each = sum(spent.get(part, 0.0) for part in EACH_ROUND) / asked.rounds / clients
+                cells = " | ".join(f"{spent.get(part, 0.0):.2f}" for part in parts)
+                print(
+                    f"| {strategy}, {deal} | {clients:,} | {1000 * each:.2f} | {spent['peak']:.0f} | {cells} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

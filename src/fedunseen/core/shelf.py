@@ -1,0 +1,169 @@
+"""Tensors of thousands of clients on disk: what they reply in a round, and what they remember, one at a time in memory.
+
+A shelf is a file without a name: it is gone with the process. What is put there comes back as a mapping that reads a
+tensor whenever it is asked for; once nobody holds the mapping any more, its place is used again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.files import replacing
+
+__all__ = ["Shelf", "Shelved", "read_records", "write_records"]
+
+Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+"""Names, types and shapes of the tensors of a record, in the order in which they lie in the file."""
+
+
+class Shelf:
+    """A file of records.
+
+    Args:
+        device: where tensors go when they are read.
+
+    Example:
+        >>> shelf = Shelf()
+        >>> kept = shelf.put({"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)})
+        >>> kept["w"].tolist(), int(kept["n"])
+        ([1.0, 2.0], 3)
+    """
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = device
+        self.free: dict[int, list[int]] = {}
+        self.end = 0
+
+    @cached_property
+    def file(self) -> IO[bytes]:
+        """The file, made with the first record."""
+        return tempfile.TemporaryFile(prefix="fedunseen-")
+
+    def put(self, params: Mapping[str, Tensor]) -> Shelved:
+        """Keep tensors.
+
+        Raises:
+            FedUnseenError: the temporary folder is full.
+        """
+        host = {name: value.detach().cpu().contiguous() for name, value in params.items()}
+        layout = tuple((name, value.dtype, tuple(value.shape)) for name, value in host.items())
+        return self.put_record(layout, b"".join(v.reshape(-1).view(torch.uint8).numpy().data for v in host.values()))
+
+    def put_record(self, layout: Layout, record: bytes) -> Shelved:
+        """Keep a record as :meth:`Shelved.record` returns it."""
+        known = self.free.get(len(record))
+        place = known.pop() if known else self.end
+        try:
+            if os.pwrite(self.file.fileno(), record, place) < len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise FedUnseenError(
+                f"what clients reply and remember cannot be written to {tempfile.gettempdir()} ({error.strerror}): set "
+                "the environment variable TMPDIR to a folder with more room"
+            ) from None
+        self.end = max(self.end, place + len(record))
+        return Shelved(self, place, len(record), layout)
+
+
+class Shelved(Mapping[str, Tensor]):
+    """Tensors on a shelf, each read when it is asked for."""
+
+    def __init__(self, shelf: Shelf, place: int, size: int, layout: Layout) -> None:
+        self.shelf, self.place, self.size, self.layout = shelf, place, size, layout
+
+    def __getitem__(self, name: str) -> Tensor:
+        start, size, dtype, shape = _places(self.layout)[name]
+        if not size:
+            return torch.empty(shape, dtype=dtype, device=self.shelf.device)
+        read = bytearray(size)
+        os.preadv(self.shelf.file.fileno(), [read], self.place + start)
+        return torch.frombuffer(read, dtype=dtype).reshape(shape).to(self.shelf.device)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, *_ in self.layout)
+
+    def __len__(self) -> int:
+        return len(self.layout)
+
+    def __del__(self) -> None:
+        self.shelf.free.setdefault(self.size, []).append(self.place)
+
+    def record(self) -> bytes:
+        """Return all tensors as they lie in the file."""
+        return os.pread(self.shelf.file.fileno(), self.size, self.place)
+
+
+@lru_cache(maxsize=16)
+def _places(layout: Layout) -> dict[str, tuple[int, int, torch.dtype, tuple[int, ...]]]:
+    """Return where in a record each tensor begins, how many bytes it has, its type and its shape."""
+    found, start = {}, 0
+    for name, dtype, shape in layout:
+        size = math.prod(shape) * dtype.itemsize
+        found[name] = start, size, dtype, shape
+        start += size
+    return found
+
+
+def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
+    """Write what clients remember to a safetensors file, a client at a time.
+
+    The file has ``clients`` (K,), ``records`` (K, bytes) and the layout of a record among its metadata.
+
+    Args:
+        path: of the file.
+        shelved: client -> what it remembers, at least one; all have the same layout.
+    """
+    first = next(iter(shelved.values()))
+    layout = [[name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout]
+    ids = np.array(list(shelved), dtype="<i8")
+    count, size = len(ids), first.size
+    header = {
+        "__metadata__": {"layout": json.dumps(layout)},
+        "clients": {"dtype": "I64", "shape": [count], "data_offsets": [0, ids.nbytes]},
+        "records": {"dtype": "U8", "shape": [count, size], "data_offsets": [ids.nbytes, ids.nbytes + count * size]},
+    }
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head + ids.tobytes())
+        for one in shelved.values():
+            file.write(one.record())
+
+
+def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
+    """Put what a file of :func:`write_records` holds on a shelf.
+
+    Raises:
+        ValueError: it is another file.
+    """
+    with safe_open(path, "pt") as file:
+        layout = _layout(json.loads((file.metadata() or {}).get("layout", "null")))
+        clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")
+        if records.get_shape() != [len(clients), sum(size for _, size, *_ in _places(layout).values())]:
+            raise ValueError("its records are not as long as it says")
+        return {client: shelf.put_record(layout, records[i].numpy().tobytes()) for i, client in enumerate(clients)}
+
+
+def _layout(told: Sequence[Any] | None) -> Layout:
+    """Read a layout from JSON."""
+    try:
+        found = tuple((str(name), getattr(torch, dtype), tuple(map(int, shape))) for name, dtype, shape in told or ())
+    except (AttributeError, TypeError, KeyError) as error:
+        raise ValueError(str(error)) from None
+    if not found or not all(isinstance(dtype, torch.dtype) for _, dtype, _ in found):
+        raise ValueError("it says nothing of how its records are laid out")
+    return found

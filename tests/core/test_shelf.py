@@ -1,0 +1,90 @@
+"""Tensors on disk come back as they were, and their room is used again."""
+
+import errno
+import gc
+import json
+import os
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.shelf import Shelf, read_records, write_records
+
+PARAMS = {
+    "w": torch.arange(6.0).reshape(2, 3).T,  # not contiguous
+    "none": torch.zeros(0, 4),
+    "count": torch.tensor(7),
+    "half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "double": torch.tensor([1 / 3], dtype=torch.float64),
+}
+
+
+def same(found, expected):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+
+
+def test_tensors_come_back_and_a_change_of_what_was_read_changes_nothing():
+    shelf = Shelf()
+    first, second = shelf.put(PARAMS), shelf.put({name: value + 1 for name, value in PARAMS.items()})
+    first["w"].zero_()
+    same(first, PARAMS)
+    same(second, {name: value + 1 for name, value in PARAMS.items()})
+    with pytest.raises(KeyError):
+        first["another"]
+
+
+def test_room_is_used_again_once_nobody_reads_it():
+    shelf = Shelf()
+    kept = shelf.put({"w": torch.ones(3)})
+    for i in range(10):
+        one = shelf.put({"w": torch.full((3,), float(i))})
+        del one
+        gc.collect()
+    assert os.fstat(shelf.file.fileno()).st_size == 2 * 12
+    same(kept, {"w": torch.ones(3)})
+
+
+def test_records_go_to_a_file_and_back(tmp_path):
+    shelf = Shelf()
+    write_records(tmp_path / "clients", {9: shelf.put(PARAMS), 2: shelf.put({n: v * 2 for n, v in PARAMS.items()})})
+    found = read_records(tmp_path / "clients", Shelf())
+    assert list(found) == [9, 2]
+    same(found[9], PARAMS)
+    same(found[2], {name: value * 2 for name, value in PARAMS.items()})
+    assert load_file(tmp_path / "clients")["clients"].tolist() == [9, 2]  # any reader of safetensors reads it
+
+
+@pytest.mark.parametrize("layout", [None, "null", "[]", '[["w", "save", [1]]]', '[["w"]]', "[1]", "no json"])
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path, layout):
+    tensors = {"clients": torch.tensor([1]), "records": torch.zeros(1, 4, dtype=torch.uint8)}
+    save_file(tensors, tmp_path / "clients", None if layout is None else {"layout": layout})
+    with pytest.raises(ValueError, match=r"."):
+        read_records(tmp_path / "clients", Shelf())
+
+
+def test_records_of_another_length_than_their_layout_are_refused(tmp_path):
+    tensors = {"clients": torch.tensor([1]), "records": torch.zeros(1, 4, dtype=torch.uint8)}
+    save_file(tensors, tmp_path / "clients", {"layout": json.dumps([["w", "float32", [2]]])})
+    with pytest.raises(ValueError, match="as long as it says"):
+        read_records(tmp_path / "clients", Shelf())
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"):
+        Shelf().put(PARAMS)
+
+
+def test_the_metadata_are_what_the_reader_of_safetensors_says(tmp_path):
+    write_records(tmp_path / "clients", {0: Shelf().put({"w": torch.ones(2)})})
+    with safe_open(tmp_path / "clients", "pt") as file:
+        assert json.loads(file.metadata()["layout"]) == [["w", "float32", [2]]]
