@@ -1,10 +1,13 @@
 """The trainer against loops written by hand, on toy methods that use all that a schedule of phases can do."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from fedunseen.core import trainer
 from fedunseen.core.phases import SGD, Adam, Phase, Plan, epochs_plan, weighted_mean
 from fedunseen.core.trainer import Task, Trainer, batching_pays, chunk_size
 
@@ -329,3 +332,21 @@ def test_chunk_size_counts_parameters_features_and_scores():
     assert chunk_size(task, context, 1) == 1
     scalar = Task({"w": torch.tensor(1.0)}, np.arange(10), {"": plan}, {}, {})
     assert chunk_size(scalar, {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))) == 5
+
+
+def test_gradients_of_clients_do_without_pytorch_s_compiler(monkeypatch):
+    """Loading it takes as long as loading PyTorch; the gradients are those of the closed form."""
+    trainer._spare_the_compiler()
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    monkeypatch.setitem(vars(torch), "_dynamo", None)  # whoever asks for it fails
+
+    def cube(params):
+        return (params["a"] ** 3).sum()
+
+    params = {"a": torch.arange(6.0).reshape(3, 2), "unused": torch.ones(3, 4)}
+    found = torch.func.vmap(torch.func.grad(cube))(params)
+    assert torch.equal(found["a"], 3 * params["a"] ** 2)
+    assert torch.equal(found["unused"], torch.zeros(3, 4))
+    twice = torch.func.grad(lambda a: torch.func.grad(cube)({"a": a})["a"].sum())(params["a"])
+    assert torch.equal(twice, 6 * params["a"])
+    assert torch.equal(torch.func.grad(lambda a: torch.ones(()))(torch.ones(2)), torch.zeros(2))

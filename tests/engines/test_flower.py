@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import stat
 import subprocess
@@ -224,6 +225,29 @@ def test_strangers_are_refused(place, tmp_path):
         assert said(strangers[2]).startswith(f"ConnectionLost: no coordinator at {where}: ")
         assert said(strangers[3]).endswith("is the folder of party 'west', not of 'north': take the right one")
         assert not link.parties()
+
+
+def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
+    """As at a coordinator that is ending, or a proxy whose coordinator has not started; what speaks no TLS ends it."""
+    from fedunseen.engines.carriers.flower import client
+
+    came = []
+
+    def listen():
+        while len(came) < 3:
+            connection, _ = listener.accept()
+            came.append(connection.recv(1) + (b"" if len(came) < 2 else connection.recv(4096)))
+            if len(came) == 3:
+                connection.sendall(b"HTTP/1.1 400 this is no TLS\r\n\r\n")
+            connection.close()
+
+    monkeypatch.setattr(client, "STRANGE", 0.0)
+    with socket.create_server(("127.0.0.1", place.port)) as listener:
+        threading.Thread(target=listen, daemon=True).start()
+        told = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
+        with pytest.raises(ConnectionLost, match="does not speak TLS"):
+            client.Connection(told).connect()
+        assert len(came) == 3
 
 
 def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):

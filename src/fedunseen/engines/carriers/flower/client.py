@@ -175,6 +175,8 @@ class Connection:
                 "take the folder that was made with the coordinator's and an address that its certificate names, or "
                 "make new ones with `fedunseen certs`"
             ) from error
+        if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # a coordinator that ends or begins, or a proxy
+            return place.patience, "it hangs up while the connection is secured"
         if tls is not None:
             return STRANGE, f"what listens there does not speak TLS ({tls.reason or tls}): is it --insecure?"
         if isinstance(error, httpx.RemoteProtocolError | ValueError):
