@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -88,7 +89,11 @@ class InProcess:
 
     def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False, masks: Masks | None = None) -> None:
         self.strategy, self.worker, self.forgiving, self.masks = strategy, worker, forgiving, masks
-        self.shelf = Shelf(worker.device)
+
+    @cached_property
+    def shelf(self) -> Shelf:
+        """Where updates and states of many clients are."""
+        return Shelf(self.worker.device)
 
     def round(
         self,
