@@ -1,6 +1,7 @@
 """Real processes in tests: start them, wait for what they do however busy the machine is, and leave none behind."""
 
 import contextlib
+import importlib.util
 import io
 import multiprocessing
 import os
@@ -11,9 +12,18 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
+
+from fedunseen.cli.main import app
 
 GUARD = 300.0
 """Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
+
+ENGINES = [
+    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
+    for name, library in (("nvflare", "nvflare"), ("flower", "flwr"))
+]
+"""What carries messages between machines."""
 
 KILLED = """
 import os, signal, sys
@@ -34,6 +44,12 @@ setattr(owner, name, work)
 sys.argv = ["fedunseen", *sys.argv[2:]]
 main()
 """
+
+
+def command(*words):
+    """Call the command in this process, where it must do what it is told. Fixtures of a whole module need this one."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
 
 
 def free_port():

@@ -9,6 +9,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli.main import main
+from processes import Machine
 
 
 class Done(NamedTuple):
@@ -55,6 +56,14 @@ def refused(command):
         return done.err.removeprefix("error: ").rstrip("\n")
 
     return call
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Real processes, each with a log, in the test's folder."""
+    made = Machine(tmp_path)
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """A real coordinator and three real parties, processes of their own, over TLS on loopback; some are killed for real."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 from fedunseen.cli.main import app
 from fedunseen.engines.remote.keeper import descendants
 from fedunseen.experiment import Experiment, run
-from processes import Machine, free_port
+from processes import ENGINES, command, free_port
 
 NAMES = ("north", "south", "west")
 ROUNDS = 4
@@ -31,22 +30,6 @@ SMALL = {
     "evaluation.embedding": False,
 }
 SET = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
-    for name, library in (("nvflare", "nvflare"), ("flower", "flwr"))
-]
-
-
-def command(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-
-
-@pytest.fixture
-def machine(tmp_path):
-    made = Machine(tmp_path)
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")

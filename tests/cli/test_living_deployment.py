@@ -17,17 +17,10 @@ from fedunseen.cli.main import app
 from fedunseen.data.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
-from processes import Machine, free_port
+from processes import free_port
 
 PARTIES = {"north": ["zèbre", "猫", "d"], "south": ["two words", "e", "f"], "west": ["g", "h"]}
 NEW = PARTIES["west"]
-
-
-@pytest.fixture
-def machine(tmp_path):
-    made = Machine(tmp_path)
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,13 @@
 """Secure aggregation between machines: real processes over TLS on loopback, one of them killed between the stages."""
 
-import importlib.util
 import json
 import signal
 
 import pytest
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from fedunseen.cli.main import app
 from fedunseen.experiment import Experiment, run
-from processes import Machine, free_port
+from processes import ENGINES, command, free_port
 
 NAMES = ("north", "south", "west", "east")
 SMALL = {
@@ -24,22 +21,6 @@ SMALL = {
     "evaluation.embedding": False,
 }
 SET = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
-    for name, library in (("nvflare", "nvflare"), ("flower", "flwr"))
-]
-
-
-def command(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-
-
-@pytest.fixture
-def machine(tmp_path):
-    made = Machine(tmp_path)
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="module")

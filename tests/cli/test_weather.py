@@ -1,17 +1,14 @@
 """Real parties behind a bad network: 100 ms, 2 % loss, 5 Mbit/s, and a link that is cut while a round runs."""
 
-import importlib.util
 import json
 import time
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from fedunseen.cli.main import app
 from fedunseen.experiment import Experiment, run
-from processes import Machine, free_port
+from processes import ENGINES, command, free_port
 from weather import Proxy
 
 NAMES = ("north", "south")
@@ -22,24 +19,8 @@ SMALL = {
     "evaluation.embedding": False,
 }  # fmt: skip
 SET = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
-    for name, library in (("nvflare", "nvflare"), ("flower", "flwr"))
-]
 CUT = 3.0  # seconds; 30 in the field
 ASKED_AGAIN = 20  # seconds until a party is asked again whose question was lost with its connection; 600 in the field
-
-
-@pytest.fixture
-def machine(tmp_path):
-    made = Machine(tmp_path)
-    yield made
-    made.stop()
-
-
-def command(*words):
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("engine", ENGINES)

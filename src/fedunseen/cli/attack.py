@@ -55,6 +55,11 @@ def leakage(
     strategy = find("strategy", chosen.strategy.name)
     if any(getattr(strategy, part) is not getattr(Strategy, part) for part in ("correct", "objective")):
         say(f"note: what {chosen.strategy.name} adds to gradients is not played: they are those of fedavg")
+    if chosen.privacy.aggregation == "masked":
+        say(
+            "note: under masks the coordinator sees no single gradient: these are what it would see without them; "
+            "docs/privacy.md has what a sum gives away"
+        )
     facts, tensors = examine(chosen, images, attacks, say)
     _write(out, facts, tensors)
     from fedunseen.report.leakage_page import conclusions
