@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -117,11 +119,10 @@ SERVER.set_forkserver_preload(
 )  # fmt: skip
 
 
-def be(words, code, folder, log, variables):
+def be(words, code, folder, log, errors, variables):
     """Be a process of its own: ``python -m fedunseen WORDS``, or ``python -c CODE WORDS``."""
-    file = os.open(folder / log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    for number, name in ((1, log), (2, errors)):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), number)
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2)
     )
@@ -141,9 +142,9 @@ def be(words, code, folder, log, variables):
 class Forked:
     """A process that a server forks which has imported everything: seconds less of each; used as ``Popen`` is."""
 
-    def __init__(self, words, code, folder, log):
+    def __init__(self, words, code, folder, log, errors=None):
         self.args = words
-        self.process = SERVER.Process(target=be, args=(words, code, folder, log, environment()))
+        self.process = SERVER.Process(target=be, args=(words, code, folder, log, errors or log, environment()))
         self.process.start()
         self.pid = self.process.pid
 
@@ -169,6 +170,24 @@ class Forked:
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
+
+
+def run_forked(folder, command, check=False, **how):
+    """Do what ``subprocess.run(command, check=check, text=True)`` does for ``python -m fedunseen WORDS``, sooner.
+
+    Args:
+        folder: for what the process writes on standard output and standard error.
+        command: the interpreter, ``-m``, ``fedunseen`` and the words.
+        check: raise CalledProcessError if it fails.
+        how: no more than where its output goes to: all of it is returned.
+    """
+    assert set(how) <= {"stdout", "stderr", "text", "capture_output"}, how
+    out, errors = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
+    status = Forked([str(word) for word in command[3:]], None, Path.cwd(), out, errors).wait()
+    done = subprocess.CompletedProcess(command, status, out.read_text("utf-8"), errors.read_text("utf-8"))
+    if check:
+        done.check_returncode()
+    return done
 
 
 class Machine:

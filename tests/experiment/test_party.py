@@ -129,11 +129,21 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
     assert all(party.done.is_set() and party.error is None for party in parties.values())
 
 
-@pytest.mark.parametrize("stage", ["selection", "training"])
-def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_parties(stage, folders, tmp_path):
-    """The coordinator has samples of validation classes; it is killed and goes on, and nothing shows."""
+@pytest.fixture(scope="module")
+def chosen_rounds(folders, tmp_path_factory):
+    """A deployment that chooses its rounds: the experiment, the run, and what the parties answered."""
     more = {"evaluation__selection": "validation", "strategy__rounds": 30, "strategy__stop_after": 2}
-    chosen = experiment(**more, method__lr=0.2, method__kl=0.0)
+    chosen, place = experiment(**more, method__lr=0.2, method__kl=0.0), tmp_path_factory.mktemp("chosen")
+    link = Inline(members(folders, place))
+    return chosen, hosted(chosen, link, place / "whole"), [unpack(answer)[0] for _, answer in link.heard]
+
+
+@pytest.mark.parametrize("stage", ["selection", "training"])
+def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_parties(
+    stage, chosen_rounds, folders, tmp_path
+):
+    """The coordinator has samples of validation classes; it is killed and goes on, and nothing shows."""
+    chosen, whole, heard = chosen_rounds
     told, killed = [], []
 
     def listen(name, header):
@@ -148,15 +158,12 @@ def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_
         hosted(chosen, Inline(parties, listen), tmp_path / "killed")
     assert killed
     resumed = hosted(chosen, Inline(parties), tmp_path / "killed", resume=True)
-    link = Inline(members(folders, tmp_path / "again"))
-    whole = hosted(chosen, link, tmp_path / "whole")
     for name in ("rounds", "stopped", "chosen_on_validation", "gzsl_harmonic"):
         assert resumed.result[name] == whole.result[name]
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole"))
+    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "killed", whole.path))
     assert all(torch.equal(one[name], other[name]) for name in other)
     stopped = whole.result["stopped"]
     assert whole.result["rounds"] == whole.result["selected_round"] == stopped["round"] - 2
-    heard = [unpack(answer)[0] for _, answer in link.heard]
     hellos = [one for one in heard if "samples" in one and "client" not in one]
     without, everything = hellos[: len(NAMES)], hellos[len(NAMES) :]
     assert sum(one["classes"] for one in without) == len(whole.space.train)
@@ -393,7 +400,8 @@ def test_parties_with_folders_of_images(tmp_path):
 def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     """Folders of whole classes: what a coordinator chooses to validate on, parties leave out as the simulation does."""
     small = {"partition.clients": 2, "method.episodes": 8, "strategy.rounds": 2, "evaluation.selection": "last"}
-    few = Experiment.load(DIGITS_MAML, {**small, "evaluation.episodes": 20, "partition.kind": "iid"})
+    small |= {"evaluation.episodes": 6, "method.inner_steps": 2, "method.test_steps": 3}
+    few = Experiment.load(DIGITS_MAML, {**small, "partition.kind": "iid"})
     deal(few, tmp_path / "data", ("north", "south"))
     parties = members(tmp_path / "data", tmp_path, NAMES[:2])
     deployed = few.with_overrides(DEPLOYED)
