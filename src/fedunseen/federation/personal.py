@@ -26,7 +26,8 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
     Args:
         federation: on the in-process engine, which has the clients' samples.
         merged: the model that is reported.
-        state: after the last round; it holds the parameters that never travel.
+        state: after the last round; it holds the parameters that never travel. They are those of the last round, also
+            where ``merged`` is an earlier one's model: checkpoints keep no older ones.
         epochs: passes over a client's samples.
 
     Yields:

@@ -29,7 +29,7 @@ __all__ = ["observe_round", "small", "some", "summary_tensors"]
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most
-_EMBEDDED = 600  # test samples of unseen classes in the t-SNE pictures
+_EMBEDDED = 300  # test samples of unseen classes in the t-SNE pictures
 _MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
 _TESTED, _COMMON, _OWN = 2000, 500, 200  # for the theory: test samples, of those for all clients, a client's own
 _MEASURED = 50  # clients whose own models are measured
