@@ -160,7 +160,7 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
         ({"defence.name": "median", "strategy.name": "centralised"}, "defence.name = 'median' has no effect with "
          "strategy.name = 'centralised', which merges no clients' updates: leave it out, or choose a strategy that "
          "does"),
-        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set name to 'client-level'"),
+        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set name to 'client-level' or"),
         ({"privacy.name": "client-level"}, "privacy: clip is missing: say how long a client's update may be"),
         ({"privacy.name": "client-level", "privacy.clip": 0}, "privacy.clip: input should be greater than 0, not 0"),
         ({"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: give a "

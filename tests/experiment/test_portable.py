@@ -50,6 +50,25 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
     assert str(error.value) == f"{folder} holds something already: name another folder with --out"
 
 
+def test_prototypes_are_made_in_the_graph(make, tmp_path):
+    """Gaussian classes: the model's own, with examples that it has learnt, in any order; and new ones by description."""
+    told = {"method.name": "gaussian", "method.shrinkage": 0.3, "data.semantics": ["centre", "l2"]}
+    solved = run(make({**told, "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run")
+    rng = np.random.default_rng(0)
+    name = solved.space.names[solved.space.unseen[0]]
+    done = solved.learn(examples={name: rng.normal(size=(3, 9)).astype(np.float32)}, out=tmp_path / "learnt")
+    folder = tmp_path / "model"
+    export_model(done, folder)
+    samples = rng.normal(size=(4, 9)).astype(np.float32)
+    expected = done.predict(samples, {"new": [0.1, 0.9, 0.2, 0.8, 0.3, 0.7]})
+    before = {p.name: p.score for p in solved.predict(samples)[0]}
+    assert before[name] != pytest.approx({p.name: p.score for p in expected[0]}[name], abs=1e-2)  # it has moved
+    header, *lines = (folder / "classes.csv").read_text("utf-8").splitlines()
+    new = "new,,0.1,0.9,0.2,0.8,0.3,0.7"
+    (folder / "classes.csv").write_text("\n".join([header, new, *reversed(lines)]) + "\n", "utf-8")
+    same(ask(folder, samples, "--top", "99"), expected)
+
+
 def test_a_model_that_needs_this_package_is_refused(tmp_path):
     quick = {"strategy.rounds": 1, "data.train_per_class": 2, "data.test_per_class": 2, "evaluation.selection": "last"}
     done = run(Experiment.load("digit-pairs", {**quick, "method.name": "classifier"}), tmp_path / "run")

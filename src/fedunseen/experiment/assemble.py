@@ -26,11 +26,14 @@ from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import one_place, suited
 from fedunseen.methods import Method
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.compression import Compressed
+from fedunseen.strategies.summed import Summed
 from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
+from fedunseen.threats.private_sums import PrivateSums, release_of
 from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 
 if TYPE_CHECKING:
@@ -223,7 +226,7 @@ def assemble(
         engine=engine,
         seed=seed,
         fraction=experiment.strategy.fraction,
-        poisson=experiment.privacy.name != "none",
+        poisson=experiment.privacy.name == "client-level",
         attack=attack,
     )
 
@@ -268,6 +271,8 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     semantics = torch.from_numpy(fit_semantics(space, experiment.data.semantics)(space.semantics)).to(device)
     backbone = make_backbone(experiment, inputs.shape[1:], benchmark.image_shape)
     method: Method = find("method", experiment.method.name)(experiment.method, space, semantics, backbone)
+    if isinstance(method, ClosedForm) and experiment.privacy.name == "sample-level":
+        method.release = release_of(experiment.privacy)
     task_of(experiment).prepare(method, benchmark)
     if method.frozen and len(benchmark.train):
         train = torch.from_numpy(benchmark.train)
@@ -332,6 +337,9 @@ def _private(experiment: Experiment, strategy: Strategy, benchmark: Benchmark, p
     """
     if experiment.privacy.name == "none":
         return strategy
+    if experiment.privacy.name == "sample-level":
+        assert isinstance(strategy, Summed)  # a rule's
+        return PrivateSums(strategy, experiment.privacy, experiment.run.seed)
     own = experiment.strategy
     uniform = own.weights == "uniform"
     weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(benchmark, partition).items()}

@@ -69,7 +69,7 @@ class _Scores(nn.Module):
     def forward(self, samples: Tensor, semantics: Tensor, seen: Tensor) -> Tensor:
         params = {name: getattr(self, f"p{i}") for i, name in enumerate(self.names)}
         scaled = self.samples(samples) if self.vectors else samples
-        scores = self.method.scores(params, scaled, self.semantics(semantics))
+        scores = self.method.graph_scores(params, scaled, self.semantics(semantics))
         return scores.float() - self.factor * seen
 
 

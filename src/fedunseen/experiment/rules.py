@@ -100,11 +100,34 @@ class Chosen:
 def sums_are_no_updates(c: Chosen) -> str | None:
     """What judges or changes updates does not know what to do with sums."""
     for section, name in c.named("attack", "screening", "defence", "privacy", "compression"):
-        if not c.method.trained:
+        if not c.method.trained and (section, name) == ("privacy", "client-level"):
+            return (
+                f"privacy.name = 'client-level' bounds what clients train, but method.name = {c.name!r} is solved from "
+                "sums: set it to 'sample-level', or choose a method that is trained, for example fedzsl"
+            )
+        if not c.method.trained and name != "sample-level":
             return (
                 f"{section}.name = {name!r} is about clients that train, but method.name = {c.name!r} is solved "
                 f"from sums: leave [{section}] out, or choose a method that is trained, for example fedzsl"
             )
+    return None
+
+
+def sample_level_is_for_sums(c: Chosen) -> str | None:
+    """A single release of sums: not of gradients, and not a second one of the same samples."""
+    if c.experiment.privacy.name != "sample-level":
+        return None
+    if c.method.trained:
+        return (
+            f"privacy.name = 'sample-level' is about sums over samples, but method.name = {c.name!r} trains: set it to "
+            "'client-level', or choose a method in closed form, for example gaussian"
+        )
+    if c.experiment.strategy.rounds > 1:
+        return (
+            "privacy.name = 'sample-level' pays for sums that are released once, which those of "
+            f"{c.experiment.strategy.rounds} rounds would not be: set strategy.rounds to 1, without partition.join and "
+            "partition.leave"
+        )
     return None
 
 
@@ -467,7 +490,9 @@ def deployment_has_data_elsewhere(c: Chosen) -> str | None:
         f"strategy.name = {e.strategy.name!r} merges nothing": not c.merging,
         f"attack.name = {e.attack.name!r} is a simulated one": e.attack.name != "none",
         f"privacy.name = {e.privacy.name!r} with strategy.weights = {e.strategy.weights!r} has to know "
-        "who holds how many classes": e.privacy.name != "none" and e.strategy.weights != "uniform",
+        "who holds how many classes": e.privacy.name == "client-level" and e.strategy.weights != "uniform",
+        "privacy.name = 'sample-level' without privacy.aggregation = 'masked' lets parties tell the coordinator how "
+        "much they hold": e.privacy.name == "sample-level" and not c.masked,
         f"privacy.noise_from = {e.privacy.noise_from!r} lets the coordinator take off the noise that parties add": (
             c.masked and e.privacy.name != "none" and e.privacy.noise_from == "seed"
         ),
@@ -622,6 +647,7 @@ def growth_knows_its_engine(c: Chosen) -> str | None:
 
 READING: Sequence[Callable[[Chosen], str | None]] = (
     sums_are_no_updates,
+    sample_level_is_for_sums,
     sums_are_sent_once,
     totals_are_of_one_round,
     starting_needs_plain_sums,

@@ -196,6 +196,10 @@ class Method:
         """Score classes: inputs (n, d) and class semantics (C, attributes) to (n, C); the highest is the answer."""
         raise TypeError(f"{type(self).__name__} must say how it scores classes")
 
+    def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return what :meth:`scores` does, by operations that a graph without Python can hold (ONNX)."""
+        return self.scores(params, inputs, semantics)
+
     def unseen_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return (n, C) by which the best among the unseen classes is found; a generative method has its own."""
         return self.scores(params, inputs, semantics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.sums import impossible, no_sums, statistics, widened
 
+if TYPE_CHECKING:
+    from fedunseen.threats.private_sums import Release
+
 __all__ = ["ClosedForm"]
 
 _BLOCK = 1024  # maps averaged at once
@@ -24,6 +27,9 @@ class ClosedForm(Method):
     """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.sums`).
 
     What a run merges are the sums. They become a model in :meth:`complete`.
+
+    Attributes:
+        release: how samples are bounded and the noise of private sums is dealt with; None: the sums are exact.
     """
 
     scaling: ClassVar[tuple[Scaling, ...]] = ()
@@ -33,16 +39,20 @@ class ClosedForm(Method):
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
         self.width = backbone.shape[0]
+        self.release: Release | None = None
 
     def init(self, rng: np.random.Generator) -> Params:
         """Return the sums of no sample."""
-        return no_sums(self.width, self.space)
+        nothing = no_sums(self.width, self.space)
+        return nothing if self.release is None else self.release.nothing(nothing)
 
     def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
         """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
         if inputs.ndim > 2:
             inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
-        return statistics(inputs, labels, self.space)
+        if self.release is None:
+            return statistics(inputs, labels, self.space)
+        return self.release.nothing(statistics(inputs, labels, self.space, self.release.clip))
 
     def grown(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
@@ -56,4 +66,6 @@ class ClosedForm(Method):
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
     ) -> Params:
         """Return the model of merged sums; a model as it is."""
-        return self.solve(params) if "square" in params else params
+        if "square" not in params:
+            return params
+        return self.solve(params if self.release is None else self.release.cleaned(params, self.space.seen))

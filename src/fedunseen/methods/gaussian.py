@@ -69,6 +69,7 @@ __all__ = [
 ]
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7)  # tried where none is given
+_SAME_ROW = 1e-9  # squared distance of two rows that are the same description, as a part of the kernel's width
 EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 
 
@@ -536,6 +537,28 @@ class Gaussian(ClosedForm):
             bias = torch.cat([bias[:known], bias.new_zeros(len(semantics) - known)])
             weight[new], bias[new] = self.describe(params, semantics[new])
         return torch.addmm(bias[: len(semantics)], features - params["centre"], weight[: len(semantics)].T)
+
+    def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return what :meth:`scores` does, with prototypes that the graph makes of any classes' semantics.
+
+        A row that describes one of the model's classes is that class, with all its examples, wherever the row stands;
+        where several have the same description, the one of the same place. Any other row is a class that is told by its
+        description alone. Rows count as equal within what rounding may leave of their scaling.
+        """
+        s, known = semantics.double(), self.semantics.double()
+        variance, _, width, _ = params["kernel"].unbind()
+        distances = (s[:, None] - known[None]).square().sum(2)
+        close = distances <= _SAME_ROW * width
+        here = close & (torch.arange(s.shape[0])[:, None] == torch.arange(known.shape[0])[None])
+        own = (here | (close & ~here.any(1, keepdim=True))).double()
+        own = own / own.sum(1, keepdim=True).clamp(min=1.0)
+        cross = torch.where(params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0)
+        weight, bias = _discriminants(_from_prior(params, cross @ params["effect"], s), params["precision"])
+        mine = close.any(1)
+        weight = torch.where(mine[:, None], own @ params["weight"], weight)
+        bias = torch.where(mine, (own @ params["bias"][:, None])[:, 0], bias)
+        features = self.backbone(params, inputs).double()
+        return (features - params["centre"]) @ weight.T + bias
 
     def known_scores(self, params: Params, inputs: Tensor) -> Tensor:
         """Return (n, C) the scores of the model's own classes, those of :meth:`extend` too."""

@@ -47,13 +47,19 @@ _FACTORISED = 4096  # numbers of a feature vector up to which second moments are
 _DONTNEED = 4  # MADV_DONTNEED
 
 
-def statistics(inputs: Tensor | NDArray[Any], labels: Tensor | NDArray[np.int64], space: ClassSpace) -> Params:
+def statistics(
+    inputs: Tensor | NDArray[Any],
+    labels: Tensor | NDArray[np.int64],
+    space: ClassSpace,
+    longest: float | None = None,
+) -> Params:
     """Return the sums of samples, read block by block: memory beside them is d x d numbers and one block.
 
     Args:
         inputs: (n, d) any real type; an array on disk (``numpy.memmap``) is read once, front to back.
         labels: (n,) class ids.
         space: the classes.
+        longest: to which length samples are shortened that are longer; None: none is.
 
     Raises:
         DataError: an input is not finite, or so large that its square is not.
@@ -73,6 +79,8 @@ def statistics(inputs: Tensor | NDArray[Any], labels: Tensor | NDArray[np.int64]
         if isinstance(rows, np.ndarray):  # a copy: torch does not take what is read-only
             rows = torch.from_numpy(np.array(rows, dtype=np.float64))
         rows, own = rows.to(torch.float64), own.to(rows.device)
+        if longest is not None:
+            rows = rows * (longest / rows.norm(dim=1, keepdim=True).clamp(min=longest))
         square = square.to(rows.device)
         for left in range(0, width, COLUMNS):  # what is below the diagonal is not asked for
             right = left + COLUMNS

@@ -28,7 +28,9 @@ TEMPLATE = """\
 </table>
 {{ merging.defence.chart | safe }}
 {% endif %}
-{% if merging.privacy %}
+{% if merging.privacy and merging.privacy.get("unit") == "sample" %}
+<p>The sums of all parties were released once, with noise: all that is made of them is <b>epsilon = {{ "%.3g" | format(merging.privacy.epsilon) }}</b>, delta = {{ "%.0e" | format(merging.privacy.delta) }} private for a sample; noise multiplier {{ "%.3g" | format(merging.privacy.noise) }}. The accuracies in this report are measured on test samples, which it does not protect.</p>
+{% elif merging.privacy %}
 <p>Private merging: the models of all {{ merging.privacy.rounds }} rounds together are <b>epsilon = {{ "%.3g" | format(merging.privacy.epsilon) }}</b>, delta = {{ "%.0e" | format(merging.privacy.delta) }} private for a client; noise multiplier {{ "%.3g" | format(merging.privacy.noise) }}{% if merging.privacy.clipped is not none %}, {{ "%.3g" | format(merging.privacy.clipped) }} % of the updates were clipped{% else %}; clients clipped their updates and added the noise under masks{% endif %}.</p>
 {{ merging.privacy.chart | safe }}
 <p class="caption">The guarantee is for the models. This page itself, written for who runs the experiment, is not private: it shows losses, participants and who holds what.</p>

@@ -223,6 +223,10 @@ class Strategy:
         """
         return reply
 
+    def released(self, reply: Reply, round: int) -> Reply:
+        """Return what leaves a client that has sent sums: private ones have their noise by then."""
+        return reply
+
     def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
         """Return the server's state once the class space has grown.
 

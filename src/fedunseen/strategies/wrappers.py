@@ -92,6 +92,10 @@ class Wrapper(Strategy):
         """As the inner strategy."""
         return self.inner.blurred(reply, parties, round)
 
+    def released(self, reply: Reply, round: int) -> Reply:
+        """As the inner strategy."""
+        return self.inner.released(reply, round)
+
     def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
         """As the inner strategy; the state returned is the inner strategy's alone."""
         return under("inner/", self.inner.grown(within("inner/", state), grown))

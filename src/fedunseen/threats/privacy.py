@@ -66,11 +66,12 @@ _ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the s
 class PrivacySettings(Settings):
     """Settings of private merging."""
 
-    name: Literal["none", "client-level"] = "none"
+    name: Literal["none", "client-level", "sample-level"] = "none"
     """`client-level`: clipped updates of sampled clients, Gaussian noise, and an accountant (needs
-    `pip install 'fedunseen[privacy]'`). A client takes part in a round with the probability `strategy.fraction`."""
+    `pip install 'fedunseen[privacy]'`). A client takes part in a round with the probability `strategy.fraction`.
+    `sample-level`: for methods in closed form, whose sums are released once: clipped samples, noise on the sums."""
     clip: float | None = Field(None, gt=0)
-    """Longest update of a client, C."""
+    """Longest update of a client, C; `sample-level`: longest sample, 1 with `data.features = ["l2"]`."""
     noise: float | None = Field(None, gt=0)
     """Noise multiplier z: the noise's standard deviation over what one client can change. Unset: as little as keeps all
     rounds within `epsilon`."""
@@ -113,10 +114,12 @@ class PrivacySettings(Settings):
             raise ValueError(f"{extra[0]} has no effect with aggregation = 'plain': set aggregation to 'masked'")
         if self.name == "none":
             if extra := sorted(own - _MASKING):
-                raise ValueError(f"{extra[0]} has no effect with name = 'none': set name to 'client-level'")
+                raise ValueError(
+                    f"{extra[0]} has no effect with name = 'none': set name to 'client-level' or 'sample-level'"
+                )
             return self
         if self.clip is None:
-            raise ValueError("clip is missing: say how long a client's update may be")
+            raise ValueError("clip is missing: say how long a client's update, or a sample, may be")
         if self.noise is None and self.epsilon is None:
             raise ValueError("noise and epsilon are both missing: give a noise multiplier, a budget, or both")
         return self
@@ -174,9 +177,7 @@ def _library(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingDependencyError(
-            "privacy.name = 'client-level' needs an accountant: pip install 'fedunseen[privacy]'"
-        ) from None
+        raise MissingDependencyError("privacy.name needs an accountant: pip install 'fedunseen[privacy]'") from None
 
 
 def needed_noise(budget: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld") -> float:

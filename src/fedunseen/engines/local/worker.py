@@ -90,7 +90,8 @@ class Worker:
     def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
         if not self.method.trained:
-            return [self.finish(work, self._sums(work)) for work in works]
+            summed = [self.finish(work, self._sums(work)) for work in works]
+            return [(self.strategy.released(reply, round), remembered) for reply, remembered in summed]
         tasks = [self.task(work, round) for work in works]
         if not self._batched(tasks):
             return [self.finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]

@@ -1,0 +1,194 @@
+r"""Sample-level differential privacy of sums: a single release, after which nobody can tell whether a sample was there.
+
+A sample x of class c adds 1 to the count of c, x to the sum of c and x x^T to the second moments. With x shortened to
+length C, one sample more or less changes these three by at most 1, C and C^2 (Frobenius norm; numbers off the diagonal
+count twice, so that they get half the variance). Each part gets Gaussian noise of standard deviation
+
+.. math:: \sigma_i = z\, C^i / \sqrt{b_i}, \qquad b_0 + b_1 + b_2 = 1,
+
+so that divided by sigma_i all three together move by at most 1 / z: one Gaussian mechanism with noise multiplier z,
+used once. Its epsilon is that of :func:`fedunseen.threats.privacy.epsilon` at rate 1 and one round. Whatever is made of
+what has been released costs nothing more: the model, its kernel and shrinkage, its calibration by draws.
+
+**Who adds the noise.** Each party, before anything leaves it. Without masks the coordinator sees the sums of each
+party, so that each party's alone have the whole noise, and the total of m parties has m times its variance. Under masks
+the coordinator sees the total alone: each party adds a part, and as many parts as a total has at least parties are the
+whole noise.
+
+**What the server makes of it** (:meth:`Release.cleaned`). Noise on a covariance matrix of 512 features and more is far
+larger than most of its eigenvalues, and makes half of them negative. By random matrix theory the noise spreads
+eigenvalues that are alike over [b - e, b + e], where b, their median, is what they were, e = 2 tau sqrt(d), and tau the
+noise's standard deviation off the diagonal (Wigner's semicircle). So eigenvalues in there tell nothing, and are all
+given the same value, such that the trace stays what it is; one of lambda outside becomes b +- sqrt((lambda - b)^2 -
+e^2), which loses least in the Frobenius norm (Benaych-Georges and Nadakuditi 2011; Nadakuditi 2014, OptShrink). Noise on a class's sum makes its mean as uncertain as fewer samples would: its count
+becomes that number.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.methods.sums import packed, unpacked
+from fedunseen.strategies import Reply
+from fedunseen.strategies.summed import Summed
+from fedunseen.threats.privacy import PrivacySettings, epsilon, needed_noise
+
+__all__ = ["SHARES", "PrivateSums", "Release", "release_of"]
+
+SHARES = (0.05, 0.75, 0.2)
+"""Of the budget (1 / z^2), for counts, sums and second moments: chosen on validation classes of AWA1_LAMPERT."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a party does before its sums leave it, and what the server makes of them.
+
+    Attributes:
+        clip: C, to which samples are shortened.
+        noise: z, the noise multiplier.
+    """
+
+    clip: float
+    noise: float
+
+    @property
+    def deviations(self) -> tuple[float, float, float]:
+        """Of the noise on counts, on sums, and on the diagonal of the second moments."""
+        count, total, square = (self.noise * self.clip**i / math.sqrt(share) for i, share in enumerate(SHARES))
+        return count, total, square
+
+    def nothing(self, sums: Params) -> Params:
+        """Return sums with a place for how much noise they have: ``noise`` (1,), in variances of one whole noise."""
+        return sums | {"noise": torch.zeros(1, dtype=torch.float64)}
+
+    def noisy(self, sums: Params, parties: int, rng: np.random.Generator) -> Params:
+        """Return a party's sums with its part of the noise, which those of ``parties`` parties make whole."""
+        width, part = sums["total"].shape[1], 1 / math.sqrt(parties)
+        for_count, for_total, for_square = (part * deviation for deviation in self.deviations)
+
+        def drawn(like: torch.Tensor, deviation: float) -> torch.Tensor:
+            return like + deviation * torch.from_numpy(rng.standard_normal(tuple(like.shape))).to(like)
+
+        square = drawn(sums["square"], for_square / math.sqrt(2))
+        diagonal = torch.cumsum(torch.tensor([0, *range(width, 1, -1)]), 0)  # where a row of the triangle begins
+        square[diagonal] = drawn(sums["square"][diagonal], for_square)
+        return sums | {
+            "count": drawn(sums["count"], for_count),
+            "total": drawn(sums["total"], for_total),
+            "square": square,
+            "noise": sums["noise"] + 1 / parties,
+        }
+
+    def cleaned(self, sums: Params, seen: Sequence[int]) -> Params:
+        """Return sums that some samples could have, from noisy ones; nothing but these and public settings is used.
+
+        Args:
+            sums: with ``noise``, the variance that their noise has in all.
+            seen: the classes that parties may hold. Others have no sample, whatever the noise says.
+
+        Raises:
+            DataError: no class's count can be told from noise.
+        """
+        for_count, for_total, for_square = (math.sqrt(float(sums["noise"])) * one for one in self.deviations)
+        width, may = sums["total"].shape[1], torch.zeros(len(sums["count"]), dtype=torch.bool)
+        may[torch.as_tensor(np.asarray(seen, dtype=np.int64))] = True
+        there = may & (sums["count"] > max(3 * for_count, 0.5))
+        if not bool(there.any()):
+            raise DataError(
+                f"no class has so many samples that the noise (standard deviation {for_count:.3g} on a count) leaves "
+                "something of them: raise privacy.epsilon, or use privacy.aggregation = 'masked', which needs less"
+            )
+        count = sums["count"][there]
+        means = sums["total"][there] / count[:, None]
+        within = unpacked(sums["square"], width).addmm_((count[:, None] * means).T, means, alpha=-1.0)
+        within.diagonal().add_(float(for_total**2 * (1 / count).sum()))  # what noise on the sums has taken off
+        values, directions = torch.linalg.eigh(within)
+        edge = 2 * for_square / math.sqrt(2) * math.sqrt(width)
+        trace = max(float(values.sum()), 1e-3 * edge, float(torch.finfo(torch.float64).tiny))
+        apart = values - values.median()
+        clear = apart.abs() > edge
+        kept = values.median() + apart.sign() * (apart.square() - edge**2).clamp(min=0.0).sqrt()
+        kept = torch.where(clear, kept.clamp(min=0.0), 0.0)
+        level = max(trace - float(kept.sum()), 1e-3 * trace) / max(width - int(clear.sum()), 1)
+        values = torch.where(clear, kept.clamp(min=1e-3 * level), level)
+        freedom = max(float(count.sum()) - len(count), 1.0)
+        variance = float(values.sum()) / freedom / width
+        told = count / (1 + for_total**2 / (count * variance))  # samples whose mean would be as uncertain
+        # those who read sums take len(told) off them again
+        within = (directions * (values * (max(float(told.sum()) - len(told), 1.0) / freedom))) @ directions.T
+        found, total = torch.zeros_like(sums["count"]), torch.zeros_like(sums["total"])
+        found[there], total[there] = told, means * told[:, None]
+        square = packed(within.addmm_((told[:, None] * means).T, means))
+        return {name: value for name, value in sums.items() if name != "noise"} | {
+            "count": found,
+            "total": total,
+            "square": square,
+        }
+
+
+class PrivateSums(Summed):
+    """Adds sums as :class:`Summed` does, of parties that have put noise on theirs.
+
+    Args:
+        summed: as it would be without noise. Its check of sums is left out: noisy ones may be those of no samples.
+        settings: the ``[privacy]`` section.
+        seed: the run's.
+
+    Raises:
+        MissingDependencyError: dp-accounting is not installed.
+    """
+
+    def __init__(self, summed: Summed, settings: PrivacySettings, seed: int) -> None:
+        super().__init__(summed.inner, summed.nothing, summed.each)
+        self.privacy, self.seed, self.release = settings, seed, release_of(settings)
+
+    def released(self, reply: Reply, round: int) -> Reply:
+        """Put all of the noise on what leaves a party, unless it is masked, which :meth:`blurred` is for."""
+        return reply if self.privacy.aggregation == "masked" else self.blurred(reply, 1, round)
+
+    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
+        """Put a party's part of the noise on its sums. How much it says to hold follows from what it releases."""
+        rng = stream(self.seed, "privacy noise", round, reply.client)
+        if self.privacy.noise_from == "system":
+            rng = np.random.default_rng(secrets.randbits(256))
+        sums = self.release.noisy(dict(reply.update), parties, rng)
+        clear = 3 * self.release.deviations[0] / math.sqrt(parties)
+        classes = max(1, int((sums["count"] > clear).sum()))
+        return replace(reply, update=sums, classes=classes, samples=max(classes, round_to_whole(sums["count"])))
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Say under ``privacy`` what the release has cost."""
+        said = self.privacy
+        found = {
+            "epsilon": epsilon(self.release.noise, 1.0, 1, said.delta, said.accountant),
+            "delta": said.delta,
+            "noise": self.release.noise,
+            "deviations": list(self.release.deviations),
+            "unit": "sample",
+        }
+        return {**super().notes(state), "privacy": found}
+
+
+def round_to_whole(counts: torch.Tensor) -> int:
+    """Return the sum of noisy counts as a whole number."""
+    return round(float(counts.sum()))
+
+
+def release_of(settings: PrivacySettings) -> Release:
+    """Return what the ``[privacy]`` section asks of a party."""
+    assert settings.clip is not None  # the settings' own check
+    noise = settings.noise
+    if noise is None:
+        assert settings.epsilon is not None
+        noise = needed_noise(settings.epsilon, 1.0, 1, settings.delta, settings.accountant)
+    return Release(settings.clip, noise)
