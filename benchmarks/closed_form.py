@@ -4,6 +4,8 @@
     python benchmarks/closed_form.py examples --root FOLDER_WITH_XLSA17  # 0 to 20 examples of each unseen class
     python benchmarks/closed_form.py start --root FOLDER_WITH_XLSA17     # FedAvg that begins with the closed form
     python benchmarks/closed_form.py same --root FOLDER_WITH_XLSA17      # time to the same accuracy as a ratio
+    python benchmarks/closed_form.py private --root FOLDER_WITH_XLSA17   # differential privacy: epsilon 1 to 8
+    python benchmarks/closed_form.py attacked --root FOLDER_WITH_XLSA17  # one of ten parties makes samples up
     python benchmarks/closed_form.py turns --root FOLDER_WITH_XLSA17     # calibration with few validation classes
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
     python benchmarks/closed_form.py sizes --smallest                    # the same in seconds, to see that it works
@@ -30,18 +32,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen import Experiment, run
+from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params, size_in_bytes
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
+from fedunseen.engines.masked.party import least
 from fedunseen.evaluation import answer
 from fedunseen.experiment.turns import turns as class_turns
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
 from fedunseen.methods.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.ridge import Ridge, RidgeSettings
-from fedunseen.methods.sums import statistics
+from fedunseen.methods.sums import add, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
+from fedunseen.threats.privacy import needed_noise
+from fedunseen.threats.private_sums import Release
 
 SETS = ("AWA1_LAMPERT", "CIFAR100_MBV2")
 # FC100's novel classes (Oreshkin et al. 2018): four superclasses of CIFAR-100
@@ -191,7 +197,8 @@ def same(root: Path, sets: Sequence[str], seeds: int, smallest: bool = False) ->
     what else the machine does.
     """
     torch.set_num_threads(1)
-    timed(solved_instead(beside(root, "digit-pairs", 1), "gaussian", "digit-pairs"))  # what is loaded once is loaded
+    if not smallest:  # what is loaded once is loaded
+        timed(solved_instead(beside(root, "digit-pairs", 1), "gaussian", "digit-pairs"))
     print(
         "| data | method | ZSL | seconds | MB sent | FedAvg: best ZSL | the same ZSL in round | as long | as many MB |"
     )
@@ -199,7 +206,7 @@ def same(root: Path, sets: Sequence[str], seeds: int, smallest: bool = False) ->
     for dataset in sets:
         found: dict[str, list[dict[str, Any]]] = {"gaussian": [], "ridge": [], "eszsl": []}
         for seed in range(seeds):
-            base = beside(root, dataset, 2 if smallest else ROUNDS[dataset])
+            base = beside(root, dataset, 1 if smallest else ROUNDS[dataset])
             base = base.with_overrides({"run.seed": seed})
             lines = timed(base)
             for name, some in found.items():
@@ -253,6 +260,104 @@ def solved_instead(base: Experiment, name: str, dataset: str) -> Experiment:
         log = {"AWA1_LAMPERT": (1.0, 0.0), "CIFAR100_MBV2": (2.0, -1.0)}
         changes |= dict(zip(("method.log_gamma", "method.log_lambda"), log.get(dataset, ()), strict=False))
     return base.with_overrides(changes)
+
+
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+PARTIES = 10
+DELTA = 1e-5
+
+
+def private(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
+    """Print what is left of the model of sums that were released once with noise, samples being the unit.
+
+    Ten parties: under masks six of them add the whole noise, so that ten add 10 / 6 of its variance; without masks each
+    adds all of it. The sum of their noise is drawn at once here, which is the same.
+    """
+    print(
+        f"Samples of unit length, clip 1, delta {DELTA:g}; the factor from left-out classes; {seeds} draws of noise\n"
+    )
+    print("| data | epsilon | noise multiplier | masks: ZSL | H | no masks: ZSL | H |")
+    print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    for name, benchmark in sets:
+        raw = benchmark.features.astype(np.float32)
+        unit_length = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)
+        benchmark = replace(benchmark, features=unit_length)
+        method, inputs = made(Gaussian, GaussianSettings(calibration=True), benchmark)
+        rows = torch.from_numpy(benchmark.train)
+        exact = statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows], benchmark.space, 1.0)
+        zsl, harmonic = judged(method, method.solve(exact), inputs, benchmark)
+        print(f"| {name} | none | 0 | {zsl:.1f} | {harmonic:.1f} | {zsl:.1f} | {harmonic:.1f} |", flush=True)
+        for budget in EPSILONS:
+            release = Release(1.0, needed_noise(budget, 1.0, 1, DELTA))
+            cells = []
+            for variances in (PARTIES / least(0.6, PARTIES), PARTIES):
+                found = []
+                for seed in range(seeds):
+                    scale = replace(release, noise=release.noise * variances**0.5)
+                    noisy = scale.noisy(scale.nothing(exact), 1, np.random.default_rng(seed))
+                    try:
+                        model = method.solve(scale.cleaned(noisy, benchmark.space.seen))
+                        found.append(judged(method, model, inputs, benchmark))
+                    except DataError:  # the noise has left no class
+                        found.append((100 / len(benchmark.space.unseen), 0.0))
+                cells += [
+                    f"{np.mean(one):.1f} ± {np.std(one, ddof=min(1, seeds - 1)):.1f}"
+                    for one in zip(*found, strict=True)
+                ]
+            print(f"| {name} | {budget:g} | {release.noise:.2f} | {' | '.join(cells)} |", flush=True)
+
+
+def made_up(classes: int, attributes: int, width: int) -> Benchmark:
+    """Make a small benchmark up: Gaussian classes whose means follow their attributes."""
+    space, rng = space_of(classes, attributes, classes // 5), np.random.default_rng(1)
+    means = space.semantics @ rng.normal(size=(attributes, width)) / np.sqrt(attributes)
+    labels = np.repeat(np.arange(classes), 60)
+    features = (means[labels] + 0.5 * rng.normal(size=(len(labels), width))).astype(np.float32)
+    seen = np.isin(labels, space.seen)
+    test = seen & (np.arange(len(labels)) % 6 == 0)
+    return Benchmark(
+        name="made up",
+        space=space,
+        features=features,
+        labels=labels,
+        train=np.flatnonzero(seen & ~test),
+        test_seen=np.flatnonzero(test),
+        test_unseen=np.flatnonzero(~seen),
+    )
+
+
+def attacked(sets: Sequence[tuple[str, Benchmark]]) -> None:
+    """Print what is left where one of ten parties sends the sums of samples that it has made up of its own."""
+    print("One of ten parties (a tenth of the seen classes each) is malicious; the factor from left-out classes\n")
+    print("| data | what it sends | times as long | ZSL | H | with samples of unit length: ZSL | H |")
+    print("|---|---|--:|--:|--:|--:|--:|", flush=True)
+    for name, benchmark in sets:
+        centred = unit(benchmark.features, benchmark.train)
+        benchmark = replace(benchmark, features=centred)
+        method, inputs = made(Gaussian, GaussianSettings(shrinkage=0.3, calibration=True), benchmark)
+        labels, rows = torch.from_numpy(benchmark.labels), torch.from_numpy(benchmark.train)
+        own = benchmark.space.seen[::PARTIES]  # of the malicious party
+        bad = torch.isin(labels[rows], torch.from_numpy(own))
+        honest = method.statistics(inputs[rows[~bad]], labels[rows[~bad]])
+        told, samples = labels[rows[bad]], inputs[rows[bad]]
+        others = torch.from_numpy(np.random.default_rng(0).choice(np.setdiff1d(benchmark.space.seen, own), len(told)))
+        lies = {
+            "its samples": (samples, told, 1, (1.0,)),
+            "nothing": (samples[:0], told[:0], 1, (1.0,)),
+            "its samples, negated": (-samples, told, 1, (1.0, 10.0, 100.0)),
+            "its samples, negated, ten times as many": (-samples, told, 10, (1.0,)),
+            "its samples under labels of other parties": (samples, others, 1, (1.0, 10.0, 100.0)),
+            "its samples under labels of other parties, ten times as many": (samples, others, 10, (1.0,)),
+        }
+        for what, (sent, said, times, lengths) in lies.items():
+            for length in lengths:
+                cells = []
+                for longest in (None, 1.0):
+                    false = statistics(length * sent, said, benchmark.space, longest)
+                    false |= {key: times * false[key] for key in ("count", "total", "square")}
+                    model = method.solve(add([honest, false], benchmark.space))
+                    cells += [f"{value:.1f}" for value in judged(method, model, inputs, benchmark)]
+                print(f"| {name} | {what} | {length:g} | {' | '.join(cells)} |", flush=True)
 
 
 def few(whole: Benchmark, seen: int, unseen: int, draw: int) -> Benchmark:
@@ -490,7 +595,10 @@ def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", nargs="?", default="sizes", choices=("reach", "examples", "start", "same", "turns", "sizes", "streamed")
+        "what",
+        nargs="?",
+        default="sizes",
+        choices=("reach", "examples", "start", "same", "private", "attacked", "turns", "sizes", "streamed"),
     )
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
@@ -507,12 +615,18 @@ def main() -> None:
         streamed(given.root, *given.shape)
     elif given.what == "same" and given.smallest:
         same(Path(), ["digit-pairs"], 1, smallest=True)
+    elif given.what in ("private", "attacked") and given.smallest:
+        small = [("made up", made_up(20, 6, 12))]
+        private(small, 1) if given.what == "private" else attacked(small)
     elif given.root is None:
         parser.error("--root: say where the xlsa17 data sets are")
     elif given.what == "start":
         start(given.root, given.sets, given.rounds, given.seeds)
     elif given.what == "same":
         same(given.root, given.sets, given.seeds)
+    elif given.what in ("private", "attacked"):
+        sets = [(name, load(given.root, name)) for name in given.sets]
+        private(sets, given.seeds) if given.what == "private" else attacked(sets)
     elif given.what == "turns":
         by_turns(given.root, given.draws)
     else:

@@ -1,11 +1,13 @@
 """A trained run's features as a frozen encoder, and the closed form on top of them."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 
-from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError, RunDirectoryError
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.experiment.assemble import load_data
 
 FEW = {"data.train_per_class": 20, "data.test_per_class": 8, "evaluation.embedding": False}
@@ -30,6 +32,28 @@ def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
     picture = raw.features[raw.test_unseen[:3]].reshape(3, 1, 8, 16)
     names = [ranking[0].name for ranking in done.predict(done.encoded(picture))]
     assert len(names) == 3
+
+
+def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path, monkeypatch):
+    """Moved to a machine that never saw the trained run, it answers as before; another run in its place is refused."""
+    first = tmp_path / "first"
+    shutil.copytree(trained.path, first)
+    settings = {**FEW, "encoder.name": "run", "encoder.model": str(first), "method.shrinkage": 0.3}
+    done = run(Experiment.load("digit-pairs-gaussian", {**settings, "evaluation.selection": "last"}), tmp_path / "top")
+    picture = np.random.default_rng(0).integers(256, size=(3, 1, 8, 16)).astype(np.uint8)
+    expected = [[p.score for p in ranking] for ranking in done.predict(done.encoded(picture))]
+    done.path.rename(tmp_path / "moved")
+    first.rename(tmp_path / "gone")
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "another machine"))
+    there = load_run(tmp_path / "moved")
+    found = [[p.score for p in ranking] for ranking in there.predict(there.encoded(picture))]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    result = tmp_path / "moved" / "encoder" / "result.json"
+    result.write_text(result.read_text() + " ")
+    with pytest.raises(DataError, match="are not on this machine: give them with --encoder"):
+        load_run(tmp_path / "moved").encoded(picture)
+    again = load_run(tmp_path / "moved", tmp_path / "gone")
+    np.testing.assert_array_equal(again.encoded(picture), there.encoded(picture))
 
 
 def test_what_is_no_encoder_is_refused(trained, tmp_path):

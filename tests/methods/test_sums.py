@@ -135,6 +135,15 @@ def test_what_does_not_add_up_is_refused():
     )
 
 
+def test_sums_of_longer_samples_than_agreed_are_told():
+    inputs, labels, space = digits()
+    longest = float(inputs.norm(dim=1).median())
+    assert impossible(statistics(inputs, labels, space, longest), longest) == ""
+    assert impossible(statistics(2 * inputs, labels, space), longest) == (
+        f"their samples are longer than {longest:g} on average"
+    )
+
+
 def test_sums_that_no_samples_have_are_told_from_those_of_samples():
     inputs, labels, space = digits()
     whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)

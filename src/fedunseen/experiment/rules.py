@@ -122,6 +122,10 @@ def sample_level_is_for_sums(c: Chosen) -> str | None:
             f"privacy.name = 'sample-level' is about sums over samples, but method.name = {c.name!r} trains: set it to "
             "'client-level', or choose a method in closed form, for example gaussian"
         )
+    if getattr(c.experiment.method, "longest", None) is not None:
+        return (
+            "privacy.clip says how long a sample may be under privacy.name = 'sample-level': leave method.longest out"
+        )
     if c.experiment.strategy.rounds > 1:
         return (
             "privacy.name = 'sample-level' pays for sums that are released once, which those of "

@@ -145,6 +145,19 @@ class Run:
         assert encoder is not None
         return encoder
 
+    @property
+    def encoder_files(self) -> list[Path]:
+        """The weights of the run's encoder, where they are now; none if it needs none, or every installation has them.
+
+        Raises:
+            DataError: they are not on this machine, or are others.
+        """
+        if not self.manifest.get("encoder"):
+            return []
+        shape = self.manifest.get("picture_shape") or self.manifest.get("image_shape")
+        encoder = make_encoder(self._placed, shape)
+        return [] if encoder is None or encoder.installed else encoder.files()
+
     def encoded(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return what the run's frozen encoder makes of images (n, channels, height, width)."""
         return self._encoder.encode(images)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.encoders import Encoder, EncoderSettings
-from fedunseen.encoders.backbone import Output
+from fedunseen.encoders.backbone import Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.experiment.run import load_run
 from fedunseen.methods import Method
@@ -19,9 +19,10 @@ from fedunseen.methods import Method
 __all__ = ["RunEncoder", "RunEncoderSettings"]
 
 _BLOCK = 256  # images at once
+_NEEDED = ("manifest.json", "result.json", "model.safetensors", "classes.csv", "scaling.safetensors")
 
 
-class RunEncoderSettings(EncoderSettings):
+class RunEncoderSettings(WeightsSettings):
     """Settings of a run as an encoder."""
 
     name: Literal["run"] = "run"
@@ -41,6 +42,7 @@ class RunEncoder(Encoder):
     """
 
     Settings: ClassVar[type[EncoderSettings]] = RunEncoderSettings
+    setting: ClassVar[str] = "encoder.model"
 
     def __init__(self, settings: RunEncoderSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
@@ -52,12 +54,30 @@ class RunEncoder(Encoder):
             )
         self.run = load_run(settings.model)
         self.run = self.run.seeds[0] if self.run.seeds else self.run
+        own = self._weights_beside()
+        if own is not None:
+            self.run = load_run(self.run.path, own)
         method = self.run.method
         if type(method).features is Method.features and not method.backbone.trained:
             raise ExperimentError(
                 f"{settings.model}: method.name = {self.run.method_name!r} has learnt no features of its own: name a "
                 "run that trained some, for example fedzsl with method.hidden or a trained encoder"
             )
+
+    def _weights_beside(self) -> Path | None:
+        """Return the weights of the run's own encoder where they lie beside its files, as a carried run has them."""
+        names = list(self.run.manifest.get("encoder", {}).get("files", ()))
+        if not names or not all((self.run.path / name).is_file() for name in names):
+            return None
+        return self.run.path / names[0] if len(names) == 1 else self.run.path
+
+    def files(self) -> list[Path]:
+        """Return what the run's features need of its directory, and the weights of its own encoder.
+
+        A run on top of a run on top of a run still needs the first one's directory: their files have the same names.
+        """
+        inner = [] if self.run.experiment.encoder.name == "run" else self.run.encoder_files
+        return [*(self.run.path / name for name in _NEEDED), *inner]
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return features (n, d) float32 of images."""

@@ -41,6 +41,11 @@ class ClosedForm(Method):
         self.width = backbone.shape[0]
         self.release: Release | None = None
 
+    @property
+    def longest(self) -> float | None:
+        """The length to which samples are shortened; None: none is."""
+        return getattr(self.settings, "longest", None) if self.release is None else self.release.clip
+
     def init(self, rng: np.random.Generator) -> Params:
         """Return the sums of no sample."""
         nothing = no_sums(self.width, self.space)
@@ -50,9 +55,8 @@ class ClosedForm(Method):
         """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
         if inputs.ndim > 2:
             inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
-        if self.release is None:
-            return statistics(inputs, labels, self.space)
-        return self.release.nothing(statistics(inputs, labels, self.space, self.release.clip))
+        sums = statistics(inputs, labels, self.space, self.longest)
+        return sums if self.release is None else self.release.nothing(sums)
 
     def grown(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
@@ -60,7 +64,7 @@ class ClosedForm(Method):
 
     def doubt(self, sums: Params) -> str:
         """Say why no samples whatever can have these sums; nothing where some can."""
-        return impossible(sums)
+        return impossible(sums, self.longest)
 
     def complete(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -26,6 +27,9 @@ class ESZSLSettings(NamedSettings):
     keep: Literal["each", "total"] = "each"
     """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
     total alone, after which nobody can tell what a party has sent."""
+    longest: float | None = Field(None, gt=0)
+    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
+    what samples that a party has made up can do. Unset: samples are taken as they are."""
     log_gamma: float = 3.0
     """Exponent of the regulariser on features."""
     log_lambda: float = 0.0

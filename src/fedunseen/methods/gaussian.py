@@ -80,6 +80,9 @@ class GaussianSettings(NamedSettings):
     keep: Literal["each", "total"] = "each"
     """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
     total alone, after which nobody can tell what a party has sent."""
+    longest: float | None = Field(None, gt=0)
+    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
+    what samples that a party has made up can do. Unset: samples are taken as they are."""
     shrinkage: float | None = Field(None, gt=0, le=1)
     """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset: the best of 0.01,
     0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the server."""

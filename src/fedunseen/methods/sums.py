@@ -203,8 +203,12 @@ def check(sums: Params, space: ClassSpace) -> None:
         raise DataError("the sums hold numbers that are not finite: leave the party that sent them out")
 
 
-def impossible(sums: Params) -> str:
+def impossible(sums: Params, longest: float | None = None) -> str:
     """Return why no samples whatever can have these sums; nothing if some can.
+
+    Args:
+        sums: a party's.
+        longest: the length that no sample exceeds; None: any.
 
     The scatter within classes of real samples has no negative direction. Whoever makes sums up without making samples
     up has to know that; whoever makes samples up is not found.
@@ -226,6 +230,8 @@ def impossible(sums: Params) -> str:
     level = float(square.diagonal().clamp(min=0.0).mean()) + float(torch.finfo(torch.float64).tiny)
     own = total[there]
     least = (own.square() / count[there][:, None]).sum(0)
+    if longest is not None and float(square.diagonal().sum()) > (1 + _SLACK) * longest**2 * float(count.sum()):
+        return f"their samples are longer than {longest:g} on average"
     if bool((square.diagonal() - least < -_SLACK * level).any()):
         return "their second moments are too small for their means"
     if width <= _FACTORISED:

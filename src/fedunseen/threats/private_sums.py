@@ -19,9 +19,9 @@ whole noise.
 larger than most of its eigenvalues, and makes half of them negative. By random matrix theory the noise spreads
 eigenvalues that are alike over [b - e, b + e], where b, their median, is what they were, e = 2 tau sqrt(d), and tau the
 noise's standard deviation off the diagonal (Wigner's semicircle). So eigenvalues in there tell nothing, and are all
-given the same value, such that the trace stays what it is; one of lambda outside becomes b +- sqrt((lambda - b)^2 -
-e^2), which loses least in the Frobenius norm (Benaych-Georges and Nadakuditi 2011; Nadakuditi 2014, OptShrink). Noise on a class's sum makes its mean as uncertain as fewer samples would: its count
-becomes that number.
+given the same value, such that the trace stays what it is. One of lambda outside becomes b +- sqrt((lambda - b)^2 -
+e^2), which loses least in the Frobenius norm (Nadakuditi 2014, OptShrink). Noise on a class's sum makes its mean as
+uncertain as fewer samples would: its count becomes that number.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
@@ -89,7 +90,7 @@ class Release:
             "noise": sums["noise"] + 1 / parties,
         }
 
-    def cleaned(self, sums: Params, seen: Sequence[int]) -> Params:
+    def cleaned(self, sums: Params, seen: Sequence[int] | NDArray[np.int64]) -> Params:
         """Return sums that some samples could have, from noisy ones; nothing but these and public settings is used.
 
         Args:
@@ -120,7 +121,7 @@ class Release:
         kept = values.median() + apart.sign() * (apart.square() - edge**2).clamp(min=0.0).sqrt()
         kept = torch.where(clear, kept.clamp(min=0.0), 0.0)
         level = max(trace - float(kept.sum()), 1e-3 * trace) / max(width - int(clear.sum()), 1)
-        values = torch.where(clear, kept.clamp(min=1e-3 * level), level)
+        values = torch.where(clear, kept.clamp(min=min(level, edge)), level)  # less cannot be told from noise
         freedom = max(float(count.sum()) - len(count), 1.0)
         variance = float(values.sum()) / freedom / width
         told = count / (1 + for_total**2 / (count * variance))  # samples whose mean would be as uncertain
