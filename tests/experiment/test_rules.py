@@ -27,6 +27,11 @@ READ = {
         "defence.name = 'median' is about clients that train, but method.name = 'gaussian' is solved from sums: "
         "leave [defence] out, or choose a method that is trained, for example fedzsl",
     ),
+    "sample_level_is_for_sums": (
+        "digit-pairs",
+        {**LAST, "privacy.name": "sample-level", "privacy.clip": 1.0, "privacy.epsilon": 1.0},
+        "privacy.name = 'sample-level' is about sums over samples, but method.name = 'fedzsl' trains",
+    ),
     "sums_are_sent_once": (
         "digit-pairs",
         {"method.name": "eszsl", "strategy.rounds": 3},
