@@ -15,7 +15,7 @@ demo: $(SLIM)
 	$(BIN)/fedunseen predict runs/demo/closed-form examples/digit-pairs/*.png --among unseen --top 3
 	@echo
 	@echo "Open runs/demo/closed-form/report.html and runs/demo/trained/report.html in a browser."
-	@echo "Draw digits yourself: $(BIN)/pip install -c constraints.txt -e '.[serve]' && $(BIN)/fedunseen serve runs/demo/closed-form"
+	@echo "Draw digits yourself, and add a class: $(BIN)/fedunseen serve runs/demo/closed-form"
 
 test: $(STAMP) lint types
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
@@ -38,10 +38,10 @@ notebooks: $(STAMP)
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/trainer.py
 
-# Made anew when the dependencies change: the demo needs no extra, the tests need all of them.
+# Made anew when the dependencies change: the demo needs only the page's server, the tests need all.
 $(SLIM): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt
