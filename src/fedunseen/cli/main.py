@@ -14,6 +14,7 @@ import typer.core
 
 from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
+from fedunseen.cli.completion import speak_to_shells
 from fedunseen.cli.console import (
     ExperimentName,
     Json,
@@ -336,6 +337,7 @@ def main() -> None:
     """Run the command; what the user can mend is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
     speak(Format.text)
+    speak_to_shells()
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
         # cores have other work too, long spinning makes a run of many small operations several times slower.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedunseen.cli.completion import sweeps as shipped
 from fedunseen.cli.console import Json, Overrides, Plugins, overrides_of, say
 from fedunseen.core.errors import ExperimentError
 
@@ -21,7 +22,10 @@ LISTED = 8
 
 
 def sweep(
-    source: Annotated[str, typer.Argument(metavar="SWEEP", help="A shipped sweep's name or a TOML file.")],
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SWEEP", help="A shipped sweep's name or a TOML file.", autocompletion=shipped),
+    ],
     data: Annotated[
         list[str] | None,
         typer.Option("--data", metavar="NAME", help="Take this data set of the file; may be repeated."),
