@@ -51,10 +51,11 @@ class Terminal:
             pytest.skip(f"there is no {shell} on this machine")
         (home / "bin").mkdir(parents=True)
         command = home / "bin" / "fedunseen"
-        command.write_text(f"#!/bin/sh\nexec {sys.executable} -c {shlex.quote(COMMAND)} \"$@\"\n")
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} -c {shlex.quote(COMMAND)} "$@"\n')
         command.chmod(0o755)
         told = {"HOME": str(home), "ZDOTDIR": str(home), "XDG_CONFIG_HOME": str(home / ".config"), "TERM": "dumb"}
-        told |= {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        told |= {"PATH": f"{command.parent}:{os.environ['PATH']}"}
+        told |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         told |= {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # the shell is named, and no parent asked
         self.environment = {**os.environ, **told}
         done = subprocess.run([command, "--install-completion", shell], env=self.environment, capture_output=True)

@@ -15,7 +15,7 @@ _WORDS = 60  # characters that explain a name: a longer line is broken in two, a
 # - zsh evaluated the answer as code, and lost apostrophes ("an experiments samples") in doing so.
 # - bash and zsh put a space behind `strategy.rounds=`, where the value follows.
 # - fish asked twice at each Tab, and each question starts Python.
-# zsh and fish ask for the same answer: a name a line, behind a tab what explains it. No line: the shell completes files.
+# zsh and fish ask for the same answer: a name a line, behind a tab what explains it. Without any, they complete files.
 _ASK = "env %(autocomplete_var)s=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS="
 _BASH = """
 %(complete_func)s() {

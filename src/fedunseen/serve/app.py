@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -25,13 +24,13 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.model import Added, Among, Recogniser
+from fedunseen.serve.pages import page
 from fedunseen.serve.turn import CrowdedError, Turn
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
 __all__ = ["create_app"]
 
 _T = TypeVar("_T")
-_PAGE = "page.html"
 _FILES = 256  # in one request
 
 
@@ -177,7 +176,7 @@ def create_app(
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured)
     turn = Turn(limits.waiting)
-    page = files("fedunseen.serve").joinpath(_PAGE).read_text("utf-8")
+    html = page("page.html")
     card = model_card(model.whole)
     told: dict[str, Any] = {
         "run": model.run.path.name,
@@ -221,7 +220,7 @@ def create_app(
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def playground() -> HTMLResponse:
-        return HTMLResponse(page)
+        return HTMLResponse(html)
 
     @app.get("/health")
     async def health() -> dict[str, str]:

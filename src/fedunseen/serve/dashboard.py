@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from importlib.resources import files
 from pathlib import Path
 
 import uvicorn
@@ -25,11 +24,11 @@ from starlette.routing import Route
 
 from fedunseen import __version__
 from fedunseen.serve.guard import Guard, Limits, Measured
+from fedunseen.serve.pages import page
 from fedunseen.serve.watch import Watch
 
 __all__ = ["create_app", "shown"]
 
-_PAGE = "dashboard.html"
 _RECENT = 10.0  # seconds: who has asked since then is looking at the page
 _LAST_LOOK = 3.0  # seconds that the page of a run that is over waits for those who look to hear that it is
 _log = logging.getLogger("fedunseen.federation")
@@ -43,12 +42,12 @@ def create_app(watch: Watch, token: str | None = None, local: bool = True) -> St
         token: what readers must send as ``Authorization: Bearer TOKEN``; None asks for none.
         local: only this machine can reach it.
     """
-    page = files("fedunseen.serve").joinpath(_PAGE).read_text("utf-8")
+    html = page("dashboard.html")
     measured = Measured()
     _gauges(watch, measured)
 
     async def read(request: Request) -> Response:
-        return HTMLResponse(page)
+        return HTMLResponse(html)
 
     async def state(request: Request) -> Response:
         since = request.query_params.get("since", "0")
