@@ -89,7 +89,7 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
 
 
 def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
-    """Draw how each candidate did on validation classes, round by round."""
+    """Draw how each candidate did on validation classes, round by round; of one round each there is no curve."""
     from fedunseen.federation.directory import RunDirectory
 
     chosen = run.result["chosen_on_validation"]
@@ -103,7 +103,7 @@ def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
     others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]
     shown = [i for i in (best, *others) if lines[i]]
-    if best not in shown:
+    if best not in shown or max(len(lines[i]) for i in shown) == 1:
         return None
     curves = []
     for colour, i in zip(LINES, shown, strict=False):

@@ -99,14 +99,17 @@ def losses(
 
 
 def _curves(facts: Facts) -> dict[str, Any] | None:
-    """Draw each accuracy of one run by round, with the spread of the clients' own models."""
+    """Draw each accuracy of one run by round, with the spread of the clients' own models.
+
+    One round of a merged model alone is no curve: its numbers stand at the top of the page.
+    """
     run = facts.run
     lines = run.metrics
-    if not lines:
+    spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
+    if not lines or (len(lines) == 1 and not spread):
         return None
     x = axis(lines)
     drawn: dict[str, list[Curve]] = {}
-    spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
     for name, *_ in ZERO_SHOT_MEASURES:
         low, mean, high = statistics.clients_band(lines, name)
         main = statistics.curve(lines, name)

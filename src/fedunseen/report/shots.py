@@ -38,15 +38,15 @@ PROTOTYPES_TEMPLATE = """\
 how much such a class counts; a negative one pushes away. The uncertainty is the standard deviation of a prototype, in
 units of how far samples of one class lie apart.</p>
 <details{{ " open" if rows | length <= 20 }}><summary>The {{ rows | length }} unseen classes, most uncertain first</summary>
-<table>
-<thead><tr><th scope="col">class</th><th scope="col">uncertainty</th><th scope="col">rests on</th></tr></thead>
+<div class="scroll"><table>
+<thead><tr><th scope="col">class</th><th scope="col">uncertainty</th><th scope="col" class="text">rests on</th></tr></thead>
 <tbody>
 {% for row in rows %}
 <tr><th scope="row">{{ row.name }}</th><td>{{ "%.3f" | format(row.deviation) }}</td>
-<td>{% for name, weight in row.support %}{{ name }} {{ "%+.2f" | format(weight) }}{{ ", " if not loop.last }}{% endfor %}</td></tr>
+<td class="text wrap">{% for name, weight in row.support %}{{ name }} {{ "%+.2f" | format(weight) }}{{ ", " if not loop.last }}{% endfor %}</td></tr>
 {% endfor %}
 </tbody>
-</table>
+</table></div>
 </details>
 </section>
 """
