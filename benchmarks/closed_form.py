@@ -379,21 +379,25 @@ def few(whole: Benchmark, seen: int, unseen: int, draw: int) -> Benchmark:
     )
 
 
-def answered(kind: type[ClosedForm], settings: Any, benchmark: Benchmark, classes: NDArray[np.float32]) -> Answers:
-    """Return the answers to test samples of a method that one place solves."""
+def answered(
+    kind: type[ClosedForm], settings: Any, benchmark: Benchmark, classes: NDArray[np.float32]
+) -> tuple[Answers, Any]:
+    """Return the answers to test samples of a method that one place solves, and settings in units of its model."""
     inputs = torch.from_numpy(benchmark.features)
     method = kind(settings, benchmark.space, torch.from_numpy(classes), Backbone((inputs.shape[1],)))
     rows = torch.from_numpy(benchmark.train)
     model = method.solve(method.statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows]))
     test = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    return answer([method.scores(model, inputs[test], method.semantics)], benchmark.labels[test], benchmark.space)
+    found = answer([method.scores(model, inputs[test], method.semantics)], benchmark.labels[test], benchmark.space)
+    return found, settings.model_copy(update=method.units(model))
 
 
-def by_turns(root: Path, draws: int) -> None:
+def by_turns(root: Path, draws: int, chosen: bool) -> None:
     """Print what the calibration factor of few validation classes gives, and that of all seen classes in turn."""
     print(f"{draws} draws of seen and unseen classes of AWA1_LAMPERT, 40 samples each; H in percent\n")
-    print("| seen, unseen classes | method | few classes | lowest tenth | turns | lowest tenth | none | in hindsight |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    print("| seen, unseen classes | method | few classes | lowest tenth | turns, units of their own | lowest tenth | "
+          "turns | lowest tenth | none | in hindsight |")  # fmt: skip
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     whole = load(root, "AWA1_LAMPERT")
     classes = whole.space.semantics - whole.space.semantics.mean(0)
     classes = (classes / np.linalg.norm(classes, axis=1, keepdims=True)).astype(np.float32)
@@ -401,18 +405,21 @@ def by_turns(root: Path, draws: int) -> None:
         (9, 3, Gaussian, GaussianSettings(shrinkage=0.3)),
         (6, 2, Gaussian, GaussianSettings(shrinkage=0.3)),
         (9, 3, Ridge, RidgeSettings()),
+        (9, 3, Gaussian, GaussianSettings()),
     ]
+    shapes = [shape for shape in shapes if (getattr(shape[3], "shrinkage", 0.0) is None) == chosen]
     for seen, unseen, kind, settings in shapes:
-        found: dict[str, list[float]] = {name: [] for name in ("one", "turns", "none", "best")}
+        found: dict[str, list[float]] = {name: [] for name in ("one", "own", "turns", "none", "best")}
         for draw in range(draws):
             benchmark = few(whole, seen, unseen, draw)
             benchmark = replace(benchmark, features=unit(benchmark.features, benchmark.train))
-            test = answered(kind, settings, benchmark, classes)
-            some = [
-                answered(kind, settings, turn.for_selection(draw), classes) for turn in class_turns(benchmark, draw)
-            ]
+            test, units = answered(kind, settings, benchmark, classes)
+            each = [turn.for_selection(draw) for turn in class_turns(benchmark, draw)]
+            own = [answered(kind, settings, turn, classes)[0] for turn in each]
+            some = [answered(kind, units, turn, classes)[0] for turn in each] if units != settings else own
             factors = {
-                "one": best_factor(some[:1]),
+                "one": best_factor(own[:1]),
+                "own": best_factor(own),
                 "turns": best_factor(some),
                 "none": 0.0,
                 "best": best_factor([test]),
@@ -421,7 +428,7 @@ def by_turns(root: Path, draws: int) -> None:
                 found[name].append(accuracies(test, factor).gzsl_harmonic)
         mean = {name: f"{np.mean(values):.1f}" for name, values in found.items()}
         low = {name: f"{np.quantile(values, 0.1):.1f}" for name, values in found.items()}
-        cells = [mean["one"], low["one"], mean["turns"], low["turns"], mean["none"], mean["best"]]
+        cells = [part[name] for name in ("one", "own", "turns") for part in (mean, low)] + [mean["none"], mean["best"]]
         print(f"| {seen}, {unseen} | {kind.__name__} | {' | '.join(cells)} |", flush=True)
 
 
@@ -603,6 +610,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--sets", type=lambda text: text.split(","), default=SETS, help="start, same: data sets")
+    parser.add_argument("--chosen", action="store_true", help="turns: each model finds its own shrinkage")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smallest", action="store_true")
@@ -628,7 +636,7 @@ def main() -> None:
         sets = [(name, load(given.root, name)) for name in given.sets]
         private(sets, given.seeds) if given.what == "private" else attacked(sets)
     elif given.what == "turns":
-        by_turns(given.root, given.draws)
+        by_turns(given.root, given.draws, given.chosen)
     else:
         reach(given.root) if given.what == "reach" else examples(given.root, given.draws)
 

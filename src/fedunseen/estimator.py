@@ -24,7 +24,7 @@ from fedunseen import metrics
 from fedunseen.core.errors import ArgumentError, DataError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
-from fedunseen.data import Benchmark, ClassSpace, DataSettings, Partition, Scaler, fit_semantics
+from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.encoding import make_backbone
@@ -299,15 +299,13 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             features = ("standard",) if find("method", self.method).trained else ()
         rounds = {} if self.rounds is None else {"rounds": self.rounds}
         tree = {
-            "data": {"name": "digit-pairs", "features": list(features), "semantics": list(self.semantics)},
+            "data": {"name": "arrays", "features": list(features), "semantics": list(self.semantics)},
             "method": {**(self.method_params or {}), "name": self.method},
             "strategy": {**(self.strategy_params or {}), "name": self.strategy, **rounds},
             "evaluation": {"selection": "last"},
             "run": {"seed": self._seed},
         }
-        experiment = Experiment.from_dict(tree)
-        data = DataSettings(name="arrays", features=experiment.data.features, semantics=experiment.data.semantics)
-        return experiment.model_copy(update={"data": data})
+        return Experiment.from_dict(tree)
 
     def _train(self, benchmark: Benchmark, partition: Partition) -> tuple[Federation, Params, dict[str, list[float]]]:
         """Return the federation after its last round, the merged parameters, and the losses of each round."""

@@ -72,6 +72,16 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     assert chosen["factor"] != best_factor(answers[:1])
 
 
+def test_turns_have_the_units_of_the_final_model(tree, tmp_path):
+    """Left to itself, each turn would find its own shrinkage, and scores of other lengths."""
+    del tree["method"]["shrinkage"]
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    found = float(done.params["kernel"][3])
+    given = run(Experiment.from_dict(tree, {"method.shrinkage": found}), tmp_path / "given")
+    own = [chosen.result["chosen_on_validation"]["factor"] for chosen in (done, given)]
+    assert own[0] == pytest.approx(own[1], rel=1e-9)
+
+
 @pytest.mark.parametrize("change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}])
 def test_nothing_turns_where_nothing_is_chosen(change, tree, tmp_path):
     done = run(Experiment.from_dict(tree, change), tmp_path / "run")

@@ -30,6 +30,7 @@ BENCHMARKS = {
     "digits": "fedunseen.data.digits:Digits",
     "folder": "fedunseen.data.folder:Folder",
     "images": "fedunseen.data.image_folder:ImageFolder",
+    "arrays": "fedunseen.data.arrays:Arrays",
     "cub": "fedunseen.data.cub:Cub",
     "awa2": "fedunseen.data.awa2:Awa2",
     "sun": "fedunseen.data.sun:Sun",

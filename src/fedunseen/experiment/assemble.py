@@ -25,7 +25,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import one_place, suited
-from fedunseen.methods import Method
+from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.compression import Compressed
@@ -98,7 +98,7 @@ def in_process(experiment: Experiment) -> Experiment:
 
 
 def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
-    """Return the experiment with what it leaves to the data: how features are scaled, and the learning rate.
+    """Return the experiment with what it leaves to the data: how features are scaled, learning rate, unit of maps.
 
     Under ``[privacy]``, which hides what samples are like, and without training samples, which a coordinator may lack,
     nothing is asked of samples: features are brought to unit length at most.
@@ -118,13 +118,15 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
             steps = tuple(step for step in chosen.scaling if asked or step in ("l2", "x10"))
         data = experiment.data.model_copy(update={"features": steps})
         experiment = experiment.model_copy(update={"data": data})
-    if getattr(experiment.method, "lr", 0.0) is None:
+    left = [key for key in LEFT_TO_DATA if getattr(experiment.method, key, 0.0) is None]
+    if left:
         obey(BUILDING, Built(experiment, benchmark))  # what cannot be built has no rate
         inputs = _some_inputs(benchmark, experiment.data.features or (), asked)
         method = _method(experiment, benchmark, inputs)
-        method.settle(method.init(stream(experiment.run.seed, "initialisation")), inputs)
-        chosen_rate = experiment.method.model_copy(update={"lr": method.settings.lr})
-        experiment = experiment.model_copy(update={"method": chosen_rate})
+        first = method.init(stream(experiment.run.seed, "initialisation")) if "lr" in left else {}
+        method.settle(first, inputs)
+        found = {key: getattr(method.settings, key) for key in left}
+        experiment = experiment.model_copy(update={"method": experiment.method.model_copy(update=found)})
     return experiment
 
 

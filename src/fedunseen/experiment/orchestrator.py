@@ -30,6 +30,7 @@ from fedunseen.engines import Distributed, DistributedSettings
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
+from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Deployed, growth_of, known_first
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.record import encoder_of, manifest, write_inputs
@@ -42,6 +43,7 @@ from fedunseen.experiment.weights import carry
 from fedunseen.federation import Federation
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.federation.rounds import Choice, Progress, train
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.metrics import best_factor
 from fedunseen.tasks import Task
 
@@ -64,6 +66,7 @@ def run(
     progress: Progress | None = None,
     meeting: Meet | None = None,
     present: Present | None = None,
+    benchmark: Benchmark | None = None,
 ) -> Run:
     """Run an experiment and return it, as :func:`load_run` would.
 
@@ -75,6 +78,7 @@ def run(
         meeting: opens the link to the parties of a deployment, once everything else has been checked.
         present: called before the first round with who the clients are and how much each holds. Those of a deployment
             change while it runs: who is connected, say.
+        benchmark: samples that are in memory, of an experiment whose ``data.name`` is ``arrays``.
 
     Raises:
         FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
@@ -92,10 +96,11 @@ def run(
     path = Path(out) if out is not None else free_directory(experiment)
     hear = progress or (lambda stage, round, rounds, line: None)
     _check_engine(experiment, meeting)
+    _check_arrays(experiment, benchmark)
     if experiment.run.seeds > 1:
-        return _run_seeds(experiment, path, resume, hear, present)
+        return _run_seeds(experiment, path, resume, hear, present, benchmark)
     started = time.perf_counter()
-    benchmark = load_data(experiment, experiment.run.seed)
+    benchmark = load_data(experiment, experiment.run.seed) if benchmark is None else encode(experiment, benchmark)
     if meeting is None:
         partition = partition_of(experiment, benchmark, experiment.run.seed)
     else:
@@ -283,6 +288,25 @@ def _check_engine(experiment: Experiment, meeting: Meet | None) -> None:
         )
 
 
+def _check_arrays(experiment: Experiment, benchmark: Benchmark | None) -> None:
+    """Refuse arrays of an experiment that names other data, and engines whose processes could not read them.
+
+    Raises:
+        ExperimentError: says what to set.
+    """
+    if benchmark is None:
+        return
+    if experiment.data.name != "arrays":
+        raise ExperimentError(
+            f"a benchmark is given, but data.name = {experiment.data.name!r} names other data: set it to 'arrays'"
+        )
+    if experiment.engine.name != "in-process":
+        raise ExperimentError(
+            f"engine.name = {experiment.engine.name!r} works in processes of its own, which have no arrays of this "
+            "one: set it to 'in-process'"
+        )
+
+
 @contextmanager
 def _met(
     experiment: Experiment, directory: RunDirectory, clients: int, meeting: Meet | None
@@ -423,6 +447,7 @@ def _factor_of_turns(experiment: Experiment, benchmark: Benchmark, partition: Pa
     some = turns(benchmark, experiment.run.seed) if calibrates and quick else []
     if len(some) < 2:
         return None
+    experiment = _in_units(experiment, benchmark, partition)
     answered = []
     for turn in some:
         selection = turn.for_selection(experiment.run.seed)
@@ -433,6 +458,20 @@ def _factor_of_turns(experiment: Experiment, benchmark: Benchmark, partition: Pa
         state, _ = federation.round(federation.start())
         answered.append([federation.answers(model) for model in federation.models(state)])
     return best_factor([one for many in answered for one in many]), len(answered)
+
+
+def _in_units(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Experiment:
+    """Return the experiment with the settings in force that say how large the scores of its final model will be.
+
+    Each turn would choose its own, and their factors could not be compared: with few samples one turn's scores were
+    ten times as large as another's. No test sample takes part.
+    """
+    federation, _ = _made(experiment, benchmark, partition)
+    if not isinstance(federation.method, ClosedForm) or not federation.strategy.merges:
+        return experiment
+    state, _ = federation.round(federation.start())
+    (model,) = federation.models(state)
+    return experiment.with_overrides({f"method.{key}": value for key, value in federation.method.units(model).items()})
 
 
 def _rivals(
@@ -494,11 +533,18 @@ def unused(base: Path) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress, present: Present | None) -> Run:
+def _run_seeds(
+    experiment: Experiment,
+    path: Path,
+    resume: bool,
+    hear: Progress,
+    present: Present | None,
+    arrays: Benchmark | None,
+) -> Run:
     """Run several seeds, each in a run directory of its own within this one, and write mean and deviation."""
     directory = RunDirectory(path)
     first = experiment.run.seed
-    benchmark = load_data(experiment, first)
+    benchmark = load_data(experiment, first) if arrays is None else encode(experiment, arrays)
     partitions = [partition_of(experiment, benchmark, first + i) for i in range(experiment.run.seeds)]
     fingerprint = _fingerprint(experiment, benchmark)
     directory.check(experiment.to_dict(), fingerprint, resume)
@@ -519,7 +565,7 @@ def _run_seeds(experiment: Experiment, path: Path, resume: bool, hear: Progress,
 
             one = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
             own = path / f"seed-{seed}"
-            done = run(one, own, resume=own.exists(), progress=hear_seed, present=present)
+            done = run(one, own, resume=own.exists(), progress=hear_seed, present=present, benchmark=arrays)
             results.append(done.result)
         summary: dict[str, Any] = {}
         averaged = [

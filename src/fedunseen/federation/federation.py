@@ -17,7 +17,7 @@ from fedunseen.data import Benchmark, Partition, Scaler
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
 from fedunseen.evaluation import answer
-from fedunseen.methods import Candidates, Method
+from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
 from fedunseen.metrics import Answers
 from fedunseen.strategies import Reply, Strategy
 from fedunseen.strategies.peers import Peers
@@ -108,7 +108,7 @@ class Federation:
         self.inputs: Inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
         self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
-        if getattr(method.settings, "lr", 0.0) is None:
+        if any(getattr(method.settings, key, 0.0) is None for key in LEFT_TO_DATA):
             few = torch.from_numpy(benchmark.sketch()).to(self.device)
             method.settle(self.first, self.inputs[few])
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})

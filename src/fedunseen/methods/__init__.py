@@ -6,9 +6,9 @@ Every class of the table below can be imported from here; :meth:`Method.on` make
 from __future__ import annotations
 
 from fedunseen.core.lazy import lazily
-from fedunseen.methods.base import Candidates, Method, MethodSettings
+from fedunseen.methods.base import LEFT_TO_DATA, Candidates, Method, MethodSettings
 
-__all__ = ["METHODS", "Candidates", "Method", "MethodSettings"]
+__all__ = ["LEFT_TO_DATA", "METHODS", "Candidates", "Method", "MethodSettings"]
 
 METHODS = {
     "fedzsl": "fedunseen.methods.fedzsl:FedZSL",

@@ -18,7 +18,11 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
 
-__all__ = ["Candidates", "Method", "MethodSettings", "class_mask", "unset"]
+__all__ = ["LEFT_TO_DATA", "Candidates", "Method", "MethodSettings", "class_mask", "unset"]
+
+
+LEFT_TO_DATA = ("lr", "unit")
+"""Settings that follow from training samples where they are unset (:meth:`Method.settle`)."""
 
 
 def unset(value: object) -> object:
@@ -291,7 +295,7 @@ class Method:
         raise TypeError(f"{type(self).__name__} cannot begin with a linear model")
 
     def settle(self, params: Params, inputs: Tensor) -> None:
-        """Put in place what the settings leave to the data: the learning rate (:meth:`rate`)."""
+        """Put in place what the settings leave to the data (:data:`LEFT_TO_DATA`): the learning rate (:meth:`rate`)."""
         if getattr(self.settings, "lr", 0.0) is None:
             self.settings = self.settings.model_copy(update={"lr": self.rate(params, inputs)})
 

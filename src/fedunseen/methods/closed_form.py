@@ -62,6 +62,13 @@ class ClosedForm(Method):
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
         return widened(params, self.space)
 
+    def units(self, model: Params) -> dict[str, float]:
+        """Return the settings that say how large a model's scores are, as it has them; none by default.
+
+        A calibration factor is in those units: models that choose one together must have the same.
+        """
+        return {}
+
     def doubt(self, sums: Params) -> str:
         """Say why no samples whatever can have these sums; nothing where some can."""
         return impossible(sums, self.longest)

@@ -502,6 +502,10 @@ class Gaussian(ClosedForm):
         model |= told
         return model | self._linear(model, semantics)
 
+    def units(self, model: Params) -> dict[str, float]:
+        """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large where it is small."""
+        return {"shrinkage": float(model["kernel"][3])}
+
     def _unshown(self, semantics: Tensor) -> Params:
         """Return the model of no sample at all: every class lies at its description, and distance tells them apart."""
         classes, width = semantics.shape

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import DataError
@@ -23,12 +24,18 @@ __all__ = ["Classes", "MapMethod", "MapSettings", "group_matrix", "project", "we
 
 Classes = Literal["seen", "all", "local"]
 
+USUAL = (1.0, 100.0)  # mean length of a map's cells for which the methods' learning rates are known to do
+BROUGHT_TO = 10.0  # where it is another
+
 
 class MapSettings(MethodSettings):
     """Settings that every method on maps has."""
 
     sce_classes: Classes = "seen"
     """Classes in the softmax of the cross-entropy."""
+    unit: float | None = Field(None, gt=0)
+    """What frozen maps are divided by. Unset: 1 where the cells of training maps have a mean length of 1 to 100, as
+    those of networks have; otherwise what brings them to 10, so that the learning rate does."""
 
 
 class MapMethod(Method):
@@ -39,6 +46,23 @@ class MapMethod(Method):
     def __init__(self, settings: MapSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
         self.classes = settings.sce_classes
+        self._divide()
+
+    def settle(self, params: Params, inputs: Tensor) -> None:
+        """Put the unit of frozen maps in place, where the settings leave it to the data."""
+        if self.settings.unit is None:
+            unit = 1.0
+            if len(inputs) and not self.backbone.trained:
+                length = float(self.backbone(params, inputs).flatten(2).norm(dim=1).mean())
+                if length > 0 and not USUAL[0] <= length <= USUAL[1]:
+                    unit = length / BROUGHT_TO
+            self.settings = self.settings.model_copy(update={"unit": unit})
+            self._divide()
+
+    def _divide(self) -> None:
+        """Let the backbone give maps in their unit."""
+        if self.settings.unit not in (None, 1.0) and not self.backbone.trained:
+            self.backbone = _Divided(self.backbone, self.settings.unit)
 
     def phases(self) -> Sequence[Phase]:
         """One phase: all parameters."""
@@ -58,6 +82,18 @@ class MapMethod(Method):
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Return the scalar to minimise and its named parts."""
         raise TypeError(f"{type(self).__name__} must say what it minimises")
+
+
+class _Divided(Backbone):
+    """Frozen maps in a unit of their own."""
+
+    def __init__(self, backbone: Backbone, unit: float) -> None:
+        super().__init__(backbone.shape)
+        self.unit = unit
+
+    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Return the maps (n, channels, height, width), divided by the unit."""
+        return super().__call__(params, inputs, training) / self.unit
 
 
 def weighted_sum(settings: MethodSettings, terms: Terms) -> Tensor:
