@@ -1,6 +1,10 @@
 """``fedunseen export``: what it writes and says, and what it refuses."""
 
+import csv
 import json
+from pathlib import Path
+
+import pytest
 
 
 def test_it_writes_a_file_for_each_table(command, digits, tmp_path):
@@ -15,6 +19,20 @@ def test_it_writes_a_file_for_each_table(command, digits, tmp_path):
 def test_json_names_the_files(command, digits, tmp_path):
     told = json.loads(command("export", digits, "--csv", tmp_path, "--json").out)
     assert sorted(told["files"]) == sorted(map(str, tmp_path.glob("*.csv")))
+
+
+def test_latex_has_the_numbers_of_the_csv_files(command, digits, tmp_path):
+    told = json.loads(command("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").out)
+    assert {path.suffix for path in map(Path, told["files"])} == {".csv", ".tex"}
+    with (tmp_path / "classes.csv").open(encoding="utf-8") as file:
+        header, first, *rest = csv.reader(file)
+    lines = (tmp_path / "classes.tex").read_text("utf-8").splitlines()
+    assert lines[:3] == [r"\begin{tabular}{llrrr}", r"\toprule", " & ".join(header) + r" \\"]
+    assert len(lines) == 6 + 1 + len(rest)
+    cells = lines[4].removesuffix(r" \\").split(" & ")
+    assert cells[:3] == first[:3]
+    for text, value in zip(cells[3:], first[3:], strict=True):
+        assert text == value == "" or float(text) == pytest.approx(float(value), rel=1e-3)
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused(refused, digits, tmp_path):

@@ -226,6 +226,8 @@ def test_markdown_has_the_same_numbers(made):
     sweep, found, out = made(drop=[4])
     write_sweep_report(sweep, found, out)
     text = (out / "results.md").read_text("utf-8")
+    latex = (out / "results.tex").read_text("utf-8")
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 1
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == ["kl", "strategy", "ZSL", "paper, birds", "U", "S", "H", "paper, birds", ""]
     by_place = {(row.cell.values["kl"], row.cell.values["strategy"]): row for row in found[:6]}
@@ -234,6 +236,7 @@ def test_markdown_has_the_same_numbers(made):
         numbers = [line[2], line[4], line[5], line[6]]
         if row.status == "done":
             assert numbers == [f"{row.mean[name]:.1f} ± {row.sd[name]:.1f}" for name in METRICS]
+            assert all(f" & {number} ".replace("±", r"$\pm$") in latex for number in numbers)
     assert lines[2][3] == "11.5 (birds)"
     assert "1. it <broke>" in text
     assert sweep.command in text

@@ -111,6 +111,8 @@ def render_check(told: Mapping[str, Any]) -> str:
     lines += [f"  missing: {need}" for need in told["missing"]]
     if told["missing"]:
         lines.append(f"  {find('data', told['benchmark']).describe()}")
+        if told["benchmark"] == "images" and told["missing"] == ["classes.csv"]:
+            lines.append(f"  fedunseen init {told['root']} writes it, with every fifth class as an unseen one")
     lines += [f"  problem: {problem}" for problem in told["problems"]]
     if "classes" in told:
         lines.append(f"  classes: {told['classes']} ({told['seen']} seen, of them {told['validation']} for validation; "

@@ -1,4 +1,4 @@
-"""``fedunseen export``: a run's numbers as CSV files, and its model as a folder that loads without this package."""
+"""``fedunseen export``: numbers as CSV or LaTeX files, the model as a folder that loads without this package."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ __all__ = ["export"]
 def export(
     path: RunPath,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The folder to write the tables to.")] = None,
+    latex: Annotated[
+        Path | None, typer.Option("--latex", metavar="DIR", help="The folder to write the tables to, as LaTeX.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run's tables as CSV files, or its model as ONNX, which loads without this package."""
-    if csv is None and out is None:
-        raise ArgumentError("there is nothing to export: give --csv DIR for tables, --out DIR for the model, or both")
+    """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this package."""
+    if csv is None and latex is None and out is None:
+        raise ArgumentError(
+            "there is nothing to export: give --csv DIR or --latex DIR for tables, --out DIR for the model, or several"
+        )
     from fedunseen.experiment import load_run
 
     run, written = load_run(path), []
@@ -36,6 +41,10 @@ def export(
         from fedunseen.experiment.tables import write_tables
 
         written += write_tables(run, csv)
+    if latex is not None:
+        from fedunseen.experiment.tables import write_latex
+
+        written += write_latex(run, latex)
     if as_json:
         print(json.dumps({"files": [str(one) for one in written]}), flush=True)
         return

@@ -153,9 +153,8 @@ def can_be_centred(space: ClassSpace) -> bool:
 def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str) -> dict[str, Any]:
     """Return the numbers of samples, classes and attributes as JSON values.
 
-    Among them are ``centred``, whether descriptions can be; ``constant``, how many classes have the same value for
-    every attribute; ``smallest``, how many samples the class with the fewest has; and ``untrained``, the names of the
-    seen classes without a training sample.
+    Among them are ``centred``, whether descriptions can be; ``smallest``, how many samples the class with the fewest
+    has; and ``untrained``, the names of the seen classes without a training sample.
 
     Args:
         space: the classes.
@@ -177,7 +176,6 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
         "validation": len(space.validation),
         "unseen": len(space.unseen),
         "centred": can_be_centred(space),
-        "constant": int((np.ptp(space.semantics, axis=1) == 0).sum()) if space.attributes else 0,
         "smallest": int(min(each[each > 0], default=0)),
         "untrained": [space.names[c] for c in space.seen.tolist() if c not in trained],
     }

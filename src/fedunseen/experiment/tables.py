@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 
 from fedunseen import metrics
 from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import write_text
+from fedunseen.core.latex import tabular
 from fedunseen.data.tables import write_csv
 from fedunseen.metrics import episode_confusion
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from fedunseen.data import ClassSpace
     from fedunseen.experiment import Run
 
-__all__ = ["Table", "tables", "write_tables"]
+__all__ = ["Table", "tables", "write_latex", "write_tables"]
 
 Table = dict[str, list[Any]]
 """Name of a column -> its values, all columns of one length."""
@@ -70,6 +72,33 @@ def write_tables(run: Run, folder: Path) -> list[Path]:
         paths.append(folder / f"{name}.csv")
         write_csv(paths[-1], rows)
     return paths
+
+
+def write_latex(run: Run, folder: Path) -> list[Path]:
+    """Write each table as ``NAME.tex``, a ``tabular`` of booktabs; numbers have four digits.
+
+    Raises:
+        RunDirectoryError: as :func:`write_tables`.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
+    paths = []
+    for name, table in tables(run).items():
+        numbers = [all(v is None or isinstance(v, (int, float)) for v in column) for column in table.values()]
+        lines = [[_written(value) for value in row] for row in zip(*table.values(), strict=True)]
+        paths.append(folder / f"{name}.tex")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(paths[-1], tabular(list(table), lines, numbers))
+    return paths
+
+
+def _written(value: Any) -> str:
+    """Write a cell: whole numbers whole, others with four digits, what was not measured empty."""
+    if value is None:
+        return ""
+    if not isinstance(value, float) or value.is_integer():
+        return str(int(value)) if isinstance(value, float) else str(value)
+    return f"{value:.4g}"
 
 
 def _tables(run: Run) -> dict[str, Table]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from fedunseen.core.files import write_text
+from fedunseen.core.latex import escaped, tabular
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, TITLES, ZERO_SHOT
 from fedunseen.evaluation.measures import SHORT as NAMED
 from fedunseen.experiment.registry import task_of
@@ -197,7 +198,7 @@ class SweepTable:
 
 
 def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
-    """Write ``results.html`` and ``results.md`` in the sweep's directory, and return where the page is."""
+    """Write ``results.html``, ``.md`` and ``.tex`` in the sweep's directory, and return where the page is."""
     from fedunseen.experiment.sweep.results import cell_command
 
     tables = sweep_tables(sweep, rows, out)
@@ -217,6 +218,7 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     }
     write_text(out / "results.html", render("sweep.html", context))
     write_text(out / "results.md", _markdown(sweep, tables, rows))
+    write_text(out / "results.tex", _latex(sweep, tables, rows))
     return out / "results.html"
 
 
@@ -370,28 +372,55 @@ def _counts(rows: Sequence[Row]) -> list[tuple[int, str]]:
     return [(statuses.count(s), s) for s in ("done", "failed", "refused", "not run") if s in statuses]
 
 
-def _markdown(sweep: Sweep, tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
-    """Write the tables as Markdown."""
+def _words(tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
+    """Say what the numbers are, their spread, and how rounds were chosen."""
     seeds = max((row.seeds for row in rows), default=1)
     interval = _interval(tables, rows)
     spread = f"; mean ± standard deviation over {seeds} seeds" if seeds > 1 else f"; {interval}" if interval else ""
-    words = " ".join([f"{_what(tables)}{spread}.", *(_selections(rows) if _shows_accuracies(tables) else [])])
-    text = [f"# {sweep.file.title}", words, f"    {sweep.command}"]
+    return " ".join([f"{_what(tables)}{spread}.", *(_selections(rows) if _shows_accuracies(tables) else [])])
+
+
+def _grid(table: SweepTable) -> tuple[list[str], list[list[str]]]:
+    """Return a table's heads and its lines of cells."""
+    heads = list(table.axes)
+    for group in table.groups:
+        for short, known in table.heads:
+            heads += [f"{group} {short}".strip()] + ([table.paper] if known else [])
+    heads += [""] if table.noted else []
+    lines = []
+    for labels, numbers, note in table.lines:
+        line = list(labels)
+        for number, (_, known) in zip(numbers, itertools.cycle(table.heads), strict=False):
+            line += [number.ours] + ([number.printed] if known else [])
+        lines.append(line + ([note] if table.noted else []))
+    return heads, lines
+
+
+def _latex(sweep: Sweep, tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
+    """Write the tables as LaTeX, each in a ``table`` of its own."""
+    text = [f"% {sweep.file.title}: {sweep.command}\n% needs \\usepackage{{booktabs}}\n"]
+    for table in tables:
+        heads, lines = _grid(table)
+        last = len(heads) - table.noted
+        numbers = [len(table.axes) <= i < last for i in range(len(heads))]
+        said = [(table.title and f"{sweep.file.title}: {table.title}.") or f"{sweep.file.title}.", _words(tables, rows)]
+        said += [*table.caption, *(f"{i}: {note}" for i, note in enumerate(table.notes, 1))]
+        caption = escaped(" ".join(said))
+        inside = f"\\centering\n\\caption{{{caption}}}\n{tabular(heads, lines, numbers)}"
+        text.append(f"\\begin{{table}}\n{inside}\\end{{table}}\n")
+    return "\n".join(text)
+
+
+def _markdown(sweep: Sweep, tables: Sequence[SweepTable], rows: Sequence[Row]) -> str:
+    """Write the tables as Markdown."""
+    text = [f"# {sweep.file.title}", _words(tables, rows), f"    {sweep.command}"]
     for table in tables:
         if table.title:
             text.append(f"## {table.title}")
-        heads = [_cell(axis) for axis in table.axes]
-        for group in table.groups:
-            for short, known in table.heads:
-                heads += [_cell(f"{group} {short}".strip())] + ([table.paper] if known else [])
-        heads += [""] if table.noted else []
+        heads, cells = _grid(table)
         ruler = ["---"] * len(table.axes) + ["--:"] * (len(heads) - len(table.axes) - table.noted)
-        lines = [heads, [*ruler, *(["---"] if table.noted else [])]]
-        for labels, numbers, note in table.lines:
-            line = [_cell(label) for label in labels]
-            for number, (_, known) in zip(numbers, itertools.cycle(table.heads), strict=False):
-                line += [number.ours] + ([number.printed] if known else [])
-            lines.append(line + ([note] if table.noted else []))
+        lines = [[*map(_cell, heads)], [*ruler, *(["---"] if table.noted else [])]]
+        lines += [[*map(_cell, line)] for line in cells]
         text.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         text += ["\n".join(f"{i}. {note}" for i, note in enumerate(table.notes, 1))] if table.notes else []
         text.append(" ".join(table.caption))

@@ -1,0 +1,55 @@
+r"""Tables as LaTeX, in the manner of the package booktabs: ``\input`` the file within a document that loads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["escaped", "tabular"]
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "\N{PLUS-MINUS SIGN}": r"$\pm$", "\N{EN DASH}": "--", "\N{MINUS SIGN}": "$-$",
+    "\N{MULTIPLICATION SIGN}": r"$\times$",
+    "\N{MIDDLE DOT}": r"$\cdot$",
+}  # fmt: skip
+
+
+def escaped(words: str) -> str:
+    r"""Return words as LaTeX shows them.
+
+    Example:
+        >>> escaped("50 % of a_b")
+        '50 \\% of a\\_b'
+    """
+    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(words.split()))
+
+
+def tabular(heads: Sequence[str], lines: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
+    r"""Write a table as a ``tabular`` of booktabs.
+
+    Args:
+        heads: what stands above each column.
+        lines: the cells of each row, as many as there are heads.
+        numbers: which columns are aligned to the right.
+
+    Example:
+        >>> print(tabular(["method", "H"], [["fedzsl", "20.1"]], [False, True]), end="")
+        \begin{tabular}{lr}
+        \toprule
+        method & H \\
+        \midrule
+        fedzsl & 20.1 \\
+        \bottomrule
+        \end{tabular}
+    """
+    rows = [_row(line) for line in lines]
+    columns = "".join("r" if right else "l" for right in numbers)
+    text = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _row(heads), r"\midrule", *rows, r"\bottomrule"]
+    return "\n".join([*text, r"\end{tabular}"]) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    # a row that begins with a bracket would be the argument of the \\ before it
+    return re.sub(r"^(?=\[)", "{}", " & ".join(map(escaped, cells))) + r" \\"
