@@ -395,9 +395,11 @@ def answered(
 def by_turns(root: Path, draws: int, chosen: bool) -> None:
     """Print what the calibration factor of few validation classes gives, and that of all seen classes in turn."""
     print(f"{draws} draws of seen and unseen classes of AWA1_LAMPERT, 40 samples each; H in percent\n")
-    print("| seen, unseen classes | method | few classes | lowest tenth | turns, units of their own | lowest tenth | "
-          "turns | lowest tenth | none | in hindsight |")  # fmt: skip
-    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    kinds = ("one", "own", "turns") if chosen else ("one", "turns")
+    named = {"one": "few classes", "own": "turns, units of their own", "turns": "turns"}
+    heads = " | ".join(f"{named[kind]} | lowest tenth" for kind in kinds)
+    print(f"| seen, unseen classes | method | {heads} | none | in hindsight |")
+    print("|---|---|" + "--:|" * (2 * len(kinds) + 2), flush=True)
     whole = load(root, "AWA1_LAMPERT")
     classes = whole.space.semantics - whole.space.semantics.mean(0)
     classes = (classes / np.linalg.norm(classes, axis=1, keepdims=True)).astype(np.float32)
@@ -428,7 +430,7 @@ def by_turns(root: Path, draws: int, chosen: bool) -> None:
                 found[name].append(accuracies(test, factor).gzsl_harmonic)
         mean = {name: f"{np.mean(values):.1f}" for name, values in found.items()}
         low = {name: f"{np.quantile(values, 0.1):.1f}" for name, values in found.items()}
-        cells = [part[name] for name in ("one", "own", "turns") for part in (mean, low)] + [mean["none"], mean["best"]]
+        cells = [part[name] for name in kinds for part in (mean, low)] + [mean["none"], mean["best"]]
         print(f"| {seen}, {unseen} | {kind.__name__} | {' | '.join(cells)} |", flush=True)
 
 

@@ -62,8 +62,9 @@ def main() -> None:
         if not place.exists():
             CASES[name](args.data, place)
         measure(name, place, {} if args.no_tuning else BY_HAND, args.out)
-    if "photos60" in args.only:
-        print(f"\nphotos named among {len(NEW)} new classes by name: {name_photos(args.out, args.data / 'photos')}")
+    for name in ("photos12", "photos60"):
+        if name in args.only:
+            print(f"\n{name}: {name_photos(args.out / f'run-{name}', args.data / 'photos')}")
 
 
 def measure(name: str, place: Path, by_hand: dict[str, tuple[str, ...]], folder: Path) -> None:
@@ -93,13 +94,19 @@ def run(file: Path, out: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
     return done
 
 
-def name_photos(folder: Path, photos: Path) -> str:
-    """Ask the run on 60 classes for classes that it never heard of."""
+def name_photos(run: Path, photos: Path) -> str:
+    """Ask a run for classes that it never heard of: among themselves, and among all classes."""
     paths = [photos / f"{name}.jpg" for name in PHOTOS]
     given = [part for name in NEW for part in ("--class", name)]
-    told = json.loads(command("predict", folder / "run-photos60", *paths, *given, "--among", "given", "--json"))
-    right = [one["classes"][0]["name"] == wanted for one, wanted in zip(told, NEW, strict=True)]
-    return f"{sum(right)} of {len(right)}"
+    said = []
+    for among in ("given", "all"):
+        told = json.loads(command("predict", run, *paths, *given, "--among", among, "--top", 3, "--json"))
+        names = [[found["name"] for found in one["classes"]] for one in told]
+        first = sum(best[0] == wanted for best, wanted in zip(names, NEW, strict=True))
+        three = sum(wanted in best for best, wanted in zip(names, NEW, strict=True))
+        added = sum(best[0] in NEW for best in names)
+        said.append(f"among {among}, {first} of {len(NEW)} right, {three} in the first three, {added} a new class")
+    return "; ".join(said)
 
 
 def command(*arguments: Any) -> str:

@@ -227,7 +227,7 @@ def test_markdown_has_the_same_numbers(made):
     write_sweep_report(sweep, found, out)
     text = (out / "results.md").read_text("utf-8")
     latex = (out / "results.tex").read_text("utf-8")
-    assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 1
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == ["kl", "strategy", "ZSL", "paper, birds", "U", "S", "H", "paper, birds", ""]
     by_place = {(row.cell.values["kl"], row.cell.values["strategy"]): row for row in found[:6]}

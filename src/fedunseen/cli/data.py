@@ -90,6 +90,9 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
     }  # fmt: skip
     if not told["missing"]:
         found = _inspected(kind, data, images)
+        if found["problems"] and "has no attributes" in found["problems"][0] and "text_encoder" not in given:
+            data["text_encoder"] = "minilm"  # what init takes; a problem of its own if it is not installed
+            found = _inspected(kind, data, images)
         if found["problems"] and "part" in kind.Settings.model_fields and "part" not in given:
             as_part = _inspected(kind, data | {"part": True}, images)
             if not as_part["problems"]:

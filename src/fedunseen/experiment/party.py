@@ -23,6 +23,7 @@ from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
+from fedunseen.experiment.naming import names_in
 from fedunseen.experiment.record import bring_home
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
@@ -60,7 +61,7 @@ class PartyData:
     ) -> None:
         self.folder, self.own, self.home, self.masked = folder, dict(own or {}), home, masked
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
-        self.benchmark = self._read(told or {})
+        self.benchmark = self._read({**(told or {}), **within("data.", self.own)})
 
     def _read(self, told: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""
@@ -68,6 +69,8 @@ class PartyData:
             raise DataError(f"the folder {self.folder} is missing: mend --data")
         loader = find("data", self.kind)
         fields = {key: value for key, value in told.items() if key in _TAKEN and key in loader.Settings.model_fields}
+        if (self.folder / "classes.csv").is_file() and names_in(self.folder / "classes.csv") is not None:
+            fields.setdefault("text_encoder", "minilm")  # nobody has said yet what describes names alone
         self.settings = loader.Settings(**{**fields, "name": self.kind, "root": self.folder, "part": True})
         benchmark: Benchmark = loader.load(self.settings, 0)
         if not len(benchmark.train):

@@ -234,8 +234,9 @@ def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
         )
     ordered = sorted(names, key=str.lower)
     if len(ordered) < 4:
+        few = "1 class" if len(ordered) == 1 else f"{len(ordered)} classes"
         raise DataError(
-            f"{folder} has {len(ordered)} class{'es' * (len(ordered) != 1)}: put in at least 4, so that some can be kept out of training to see "
+            f"{folder} has {few}: put in at least 4, so that some can be kept out of training to see "
             "how well unseen classes are recognised"
         )
     count = max(2, round(len(ordered) / 5))

@@ -129,7 +129,8 @@ def _short(facts: Facts) -> dict[str, Any]:
         weak = weak_classes(facts, labels[own], answers[own])
         words = weak_words(weak, len(np.unique(labels[own])), "unseen classes")
     remedy = "Give the weak classes attributes that tell them from the classes that were said instead."
-    usage = "Use it: fedunseen predict RUN INPUT, with --classes FILE for classes that it has never heard of."
+    told = "--class NAME" if facts.experiment["data"].get("text_encoder") else "--classes FILE"
+    usage = f"Use it: fedunseen predict RUN INPUT, with {told} for classes that it has never heard of."
     return {"what": what, "good": good, "weak": words, "next": advice(facts, weak, remedy, usage)}
 
 
