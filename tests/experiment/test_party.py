@@ -557,3 +557,21 @@ def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, m
     assert str(party.error) == f"the run is over, but its model is not here: {answer['error']}"
     assert party.done.is_set()
     assert not (tmp_path / "home").exists()
+
+
+def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monkeypatch):
+    """Nobody has said yet by what: MiniLM, unless the party says otherwise."""
+    from fedunseen.encoders import text
+
+    asked = []
+
+    def embed(texts, encoder):
+        asked.append(encoder)
+        return np.eye(len(texts), dtype=np.float32)
+
+    monkeypatch.setattr(text, "embed_texts", embed)
+    (tmp_path / "classes.csv").write_text("name,split\ncat,seen\ndog,seen\nfox,unseen\n")
+    np.savez(tmp_path / "features.npz", features=np.eye(4), labels=["cat"] * 4, split=["train"] * 4)
+    assert len(PartyData(tmp_path).benchmark.train) == 4
+    PartyData(tmp_path, {"data.text_encoder": "another"})
+    assert asked == ["minilm", "another"]
