@@ -132,3 +132,18 @@ def test_it_recognises_classes_that_it_never_saw(settings):
     method = make(APN, p, **settings)
     result = train(method, p, 10)
     assert unseen_accuracy(method, result.params, p) > 80
+
+
+@pytest.mark.parametrize("length", [1e-3, 1e4])
+def test_maps_of_any_length_are_brought_to_one(grouped, length):
+    """Scores are those of maps ten long; maps of a usual length stay as they are."""
+    maps = torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(0))
+    maps /= maps.flatten(2).norm(dim=1).mean()
+    found = []
+    for factor in (10.0, length):
+        method = method_of(grouped)
+        method.settle({}, factor * maps)
+        found.append((method.settings.unit, method.scores(params_of(method), factor * maps, method.semantics)))
+    assert found[0][0] == 1.0
+    assert found[1][0] == pytest.approx(length / 10, rel=1e-5)
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-4, atol=1e-5)
