@@ -444,7 +444,8 @@ def _factor_of_turns(experiment: Experiment, benchmark: Benchmark, partition: Pa
     method, own = find("method", experiment.method.name), experiment.evaluation
     calibrates = own.calibration == "stacking" and own.factor is None and method.zero_shot
     quick = not method.trained and experiment.engine.name == "in-process" and experiment.strategy.rounds == 1
-    some = turns(benchmark, experiment.run.seed) if calibrates and quick else []
+    free = experiment.privacy.name == "none"  # every turn would be a release more, which no accountant knows of
+    some = turns(benchmark, experiment.run.seed) if calibrates and quick and free else []
     if len(some) < 2:
         return None
     experiment = _in_units(experiment, benchmark, partition)
