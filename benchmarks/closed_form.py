@@ -540,7 +540,7 @@ def streamed(folder: Path, samples: int, width: int, classes: int) -> None:
     assert float(sums["count"].sum()) == samples
     print(
         f"| sums of {samples:,} x {width} samples on disk ({samples * width * 4 / 2**20:,.0f} MiB) | {seconds:.1f} | "
-        f"{peak():,.0f} (of that {before:,.0f} before) |",
+        f"{peak():,.0f} ({before:,.0f} of them before the sums) |",
         flush=True,
     )
 
@@ -562,7 +562,7 @@ def solved(width: int, classes: int) -> None:
     second = time.process_time() - started - first
     print(
         f"| sums of {samples:,} samples, {width} features, {classes:,} classes ({size_in_bytes(sums) / 2**20:,.0f} "
-        f"MiB) | {first:.1f} | |\n| their model, nothing given | {second:.1f} | {peak():,.0f} |",
+        f"MiB) | {first:.1f} | |\n| their model, all settings at their defaults | {second:.1f} | {peak():,.0f} |",
         flush=True,
     )
     assert bool(torch.isfinite(model["weight"]).all())
@@ -586,7 +586,9 @@ def described(width: int, classes: int) -> None:
         method.describe(model, new)
         times.append(time.process_time() - started)
     print(
-        f"| a class more by description, {classes:,} classes, {width} features | {np.median(times):.4f} | |", flush=True
+        f"| one more class by its description, beside {classes:,} classes of {width} features | "
+        f"{np.median(times):.4f} | |",
+        flush=True,
     )
 
 
