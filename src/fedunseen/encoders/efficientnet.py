@@ -28,6 +28,7 @@ from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.parameters import Params
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
 
@@ -146,7 +147,7 @@ class EfficientNetLite(Encoder):
             "weights": files_digest([self.path]),
             "output": self.output,
             "prepare": [*self.image_shape, self.side, self.config.resize, *_MEAN, *_DEVIATION],
-            "device": _device().type,
+            "device": device().type,
             "library": [version("efficientnet-lite-pytorch"), version("torch")],  # others may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
@@ -159,16 +160,13 @@ class EfficientNetLite(Encoder):
         return np.asarray(scores.softmax(1).numpy())
 
     def _run(self, images: NDArray[Any], output: Output) -> NDArray[Any]:
-        if self._frozen is None:
-            self._frozen = self._fused()
-        out, step = [], _ENCODED_AT_ONCE[_device().type]
-        with torch.inference_mode():
-            for start in range(0, len(images), step):
-                part = torch.from_numpy(np.array(images[start : start + step])).to(_device())
-                planes = self.prepare(part).contiguous(memory_format=torch.channels_last)
-                maps = self._frozen(planes).last_hidden_state
-                out.append((maps if output == "maps" else maps.mean((2, 3))).cpu().contiguous().numpy())
-        return np.concatenate(out)
+        network = self._frozen = self._fused() if self._frozen is None else self._frozen
+
+        def encode(part: Tensor) -> Tensor:
+            maps: Tensor = network(self.prepare(part).contiguous(memory_format=torch.channels_last)).last_hidden_state
+            return maps if output == "maps" else maps.mean((2, 3))
+
+        return in_portions(images, _ENCODED_AT_ONCE[device().type], encode)
 
     def _fused(self) -> nn.Module:
         """Return the frozen network as it is fastest: normalisations inside convolutions, channels last."""
@@ -180,7 +178,7 @@ class EfficientNetLite(Encoder):
                     fused = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm))
                     setattr(module, convolution, fused)
                     setattr(module, norm, nn.Identity())
-        return network.to(_device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        return network.to(device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def _weights(self) -> Params:
         """Return the tensors, checked against the network's own names and shapes."""
@@ -244,7 +242,3 @@ def _read(path: Path) -> Params:
     if not isinstance(read, dict) or not all(isinstance(tensor, Tensor) for tensor in read.values()):
         raise DataError(f"{path} holds something else than named tensors: mend encoder.weights")
     return dict(read)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

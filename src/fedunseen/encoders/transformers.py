@@ -8,6 +8,7 @@ torchvision.
 from __future__ import annotations
 
 import fnmatch
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.images import Preparation, Resize, as_floats
 
@@ -220,7 +222,7 @@ class ViTBackbone(NetworkBackbone):
         return as_floats(values), as_floats(attentions)
 
 
-class _Network(Encoder):
+class _Network(Encoder, ABC):
     """What ResNet and ViT have in common: where weights come from, and encoding with frozen ones."""
 
     setting = "encoder.weights"
@@ -246,9 +248,9 @@ class _Network(Encoder):
         config += [prepared] if prepared.is_file() else []
         return [*config, *weight_files(self.folder)] if self.config.pretrained else config
 
+    @abstractmethod
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""
-        raise NotImplementedError
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return vectors (n, d) float32 or maps (n, channels, height, width) float16, computed on a GPU if there is."""
@@ -262,7 +264,7 @@ class _Network(Encoder):
             "stage": getattr(self.config, "stage", None),
             "output": self.output,
             "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
-            "device": _device().type,
+            "device": device().type,
             "library": [version("transformers"), version("torch")],  # other releases may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
@@ -271,14 +273,9 @@ class _Network(Encoder):
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         if self._frozen is None:
             network = self.backbone()
-            self._frozen = network, to_device(network.init(np.random.default_rng(0)), _device())
+            self._frozen = network, to_device(network.init(np.random.default_rng(0)), device())
         network, params = self._frozen
-        out = []
-        with torch.inference_mode():
-            for start in range(0, len(images), _ENCODED_AT_ONCE):
-                part = torch.from_numpy(np.array(images[start : start + _ENCODED_AT_ONCE])).to(_device())
-                out.append(network(params, part).cpu().numpy())
-        return np.concatenate(out)
+        return in_portions(images, _ENCODED_AT_ONCE, lambda part: network(params, part))
 
     def _drawn(self) -> bool:
         """Say whether no file is needed: a well-known architecture with random weights."""
@@ -379,10 +376,6 @@ class ViT(_Network):
             vit = ViTModel(config, add_pooling_layer=False)
             skeleton = _Attending(vit, interpolate=size != config.image_size)
         return ViTBackbone(skeleton, self._preparation(), self.output, self._patterns(), load)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def _tensors(model: nn.Module) -> Params:

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import PositiveInt
@@ -22,6 +21,7 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.cache import cached, files_digest
+from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.images import Preparation, Resize, as_floats
 
@@ -134,7 +134,7 @@ class Vision(Encoder):
             "weights": files_digest([self.folder / "config.json", *weight_files(self.folder)]),
             "output": self.output,
             "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
-            "device": _device().type,
+            "device": device().type,
             "library": [version("transformers"), version("torch")],  # other releases may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
@@ -145,13 +145,8 @@ class Vision(Encoder):
 
         if self._model is None:
             kind = getattr(transformers, self.kind.model)
-            self._model = load_model(kind, self.folder).to(_device())
-        out = []
-        with torch.inference_mode():
-            for start in range(0, len(images), _AT_ONCE):
-                part = torch.from_numpy(np.array(images[start : start + _AT_ONCE])).to(_device())
-                out.append(self._features(self.prepare(part)).cpu().numpy())
-        return np.concatenate(out)
+            self._model = load_model(kind, self.folder).to(device())
+        return in_portions(images, _AT_ONCE, lambda part: self._features(self.prepare(part)))
 
     def _features(self, planes: Tensor) -> Tensor:
         # DINOv2 interpolates its positions wherever the size is not its own; the others have to be told.
@@ -173,7 +168,3 @@ def _side(said: dict[str, Any]) -> int | None:
         if isinstance(value, int):
             return value
     return None
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
