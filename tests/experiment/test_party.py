@@ -571,7 +571,9 @@ def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monke
 
     monkeypatch.setattr(text, "embed_texts", embed)
     (tmp_path / "classes.csv").write_text("name,split\ncat,seen\ndog,seen\nfox,unseen\n")
-    np.savez(tmp_path / "features.npz", features=np.eye(4), labels=["cat"] * 4, split=["train"] * 4)
+    (tmp_path / "cat").mkdir()
+    for number in range(4):
+        Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(tmp_path / "cat" / f"{number}.png")
     assert len(PartyData(tmp_path).benchmark.train) == 4
     PartyData(tmp_path, {"data.text_encoder": "another"})
     assert asked == ["minilm", "another"]

@@ -61,7 +61,10 @@ class PartyData:
     ) -> None:
         self.folder, self.own, self.home, self.masked = folder, dict(own or {}), home, masked
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
-        self.benchmark = self._read({**(told or {}), **within("data.", self.own)})
+        table, first = folder / "classes.csv", {}
+        if self.kind == "images" and table.is_file() and names_in(table) is not None:
+            first["text_encoder"] = "minilm"  # nobody has said yet what describes names alone
+        self.benchmark = self._read({**first, **(told or {}), **within("data.", self.own)})
 
     def _read(self, told: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""
@@ -69,8 +72,6 @@ class PartyData:
             raise DataError(f"the folder {self.folder} is missing: mend --data")
         loader = find("data", self.kind)
         fields = {key: value for key, value in told.items() if key in _TAKEN and key in loader.Settings.model_fields}
-        if (self.folder / "classes.csv").is_file() and names_in(self.folder / "classes.csv") is not None:
-            fields.setdefault("text_encoder", "minilm")  # nobody has said yet what describes names alone
         self.settings = loader.Settings(**{**fields, "name": self.kind, "root": self.folder, "part": True})
         benchmark: Benchmark = loader.load(self.settings, 0)
         if not len(benchmark.train):
