@@ -160,8 +160,10 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
         ({"defence.name": "median", "strategy.name": "centralised"}, "defence.name = 'median' has no effect with "
          "strategy.name = 'centralised', which merges no clients' updates: leave it out, or choose a strategy that "
          "does"),
-        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set name to 'client-level' or"),
-        ({"privacy.name": "client-level"}, "privacy: clip is missing: say how long a client's update may be"),
+        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set name to 'client-level' or "
+         "'sample-level'"),
+        ({"privacy.name": "client-level"}, "privacy: clip is missing: say how long a client's update, or a sample, may "
+         "be"),
         ({"privacy.name": "client-level", "privacy.clip": 0}, "privacy.clip: input should be greater than 0, not 0"),
         ({"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: give a "
          "noise multiplier, a budget, or both"),
@@ -170,7 +172,7 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
         ({"privacy.neighbours": 6}, "privacy: neighbours has no effect with aggregation = 'plain': set aggregation to "
          "'masked'"),
         ({"privacy.aggregation": "masked", "privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set "
-         "name to 'client-level'"),
+         "name to 'client-level' or 'sample-level'"),
         ({"privacy.aggregation": "masked", "privacy.neighbours": 5}, "privacy.neighbours: input should be a multiple "
          "of 2, not 5"),
         ({"privacy.aggregation": "masked", "privacy.threshold": 0.5}, "privacy.threshold: input should be greater "
