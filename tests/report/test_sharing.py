@@ -110,6 +110,21 @@ def test_modules_that_stay_are_marked(changed, made, tmp_path):
     assert "The text encoder is frozen" in words
 
 
+def test_sums_travel_though_the_model_that_is_solved_from_them_has_other_parameters(changed, tmp_path):
+    run = changed({"parameters": {"count": 10, "total": 50, "square": 20}, "parameters_shared": 80})
+    html, words = page(run, tmp_path)
+    assert "travels 80 of 80 parameters, 100 %" in words
+    assert 'class="stays"' not in html
+
+
+def test_one_picture_is_enough_where_the_model_takes_features_as_they_come(changed, made, tmp_path):
+    stored = load_params(made().path / "evaluation.safetensors")
+    assert "As the model represents them" in page(made(), tmp_path)[0]
+    html, words = page(changed(tensors={"embedding_model": stored["embedding_inputs"].numpy()}), tmp_path)
+    assert "As the model represents them" not in html
+    assert ": the model takes features as they come in." in words
+
+
 def test_a_run_of_an_older_version_gives_only_its_bytes(made, changed, tmp_path):
     run = changed()
     content = {k: v for k, v in run.result.items() if k not in ("parameters", "parameters_shared")}

@@ -42,7 +42,7 @@ EMBEDDING_TEMPLATE = """\
 <div class="grid">
 {% for chart in embedding.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
 </div>
-<p class="fact">Silhouette <b>{{ "%.2f" | format(embedding.before) }}</b> as they come in, <b>{{ "%.2f" | format(embedding.after) }}</b> as the model represents them.</p>
+<p class="fact">Silhouette <b>{{ "%.2f" | format(embedding.before) }}</b>{% if embedding.charts | length == 1 %}: the model takes features as they come in{% else %} as they come in, <b>{{ "%.2f" | format(embedding.after) }}</b> as the model represents them{% endif %}.</p>
 <p class="caption">t-SNE of {{ embedding.samples }} test samples of unseen classes; a {{ "number" if embedding.numbered else "name" }} stands at the mean of its class. Distances between far groups mean nothing in such a picture. The silhouette is measured in the full spaces, not in the plane: 1 would be compact classes far apart, 0 classes that overlap, below 0 samples nearer to another class than to their own.</p>
 {% if embedding.numbered %}<details{{ " open" if embedding.numbered | length <= 50 }}><summary>What the numbers stand for</summary><ul class="columns">
 {% for number, name in embedding.numbered %}<li><span>{{ name }}</span> <span class="num">{{ number }}</span></li>{% endfor %}
@@ -112,10 +112,11 @@ def _embedding(facts: Facts) -> dict[str, Any] | None:
     names = facts.of_classes(classes)
     numbered, written = labelled(names)
     before, after = float(tensors["silhouettes"][1]), float(tensors["silhouettes"][0])
-    charts = [
-        figures.embedding_map(tensors[f"embedding_{name}"].astype(np.float64), positions, written, title)
-        for name, title in (("inputs", "As they come in"), ("model", "As the model represents them"))
-    ]
+    planes = {name: tensors[f"embedding_{name}"].astype(np.float64) for name in ("inputs", "model")}
+    titles = {"inputs": "As they come in", "model": "As the model represents them"}
+    if np.array_equal(planes["inputs"], planes["model"]):  # a method on the features themselves
+        del planes["model"]
+    charts = [figures.embedding_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
     found = {
         "charts": charts,
         "before": before,

@@ -160,8 +160,12 @@ def travel_section(
         return None
     federated = merges and not pools
     shared = list(experiment["strategy"].get("shared", EVERYTHING)) if federated else []
-    listed = modules(sizes, model, shared, private)
-    travels, everything = sum(one.shared for one in listed), sum(sizes.values())
+    everything = sum(sizes.values())
+    if federated and result.get("parameters_shared") == everything:  # also sums, which the model is only solved from
+        listed = [Module(name, size, size) for name, size in sizes.items()]
+    else:
+        listed = modules(sizes, model, shared, private)
+    travels = sum(one.shared for one in listed)
     largest = max((one.parameters for one in listed), default=1)
     return {
         "modules": [{"one": one, "share": 100 * one.parameters / max(largest, 1)} for one in listed],
