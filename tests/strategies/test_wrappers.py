@@ -110,6 +110,9 @@ class Talkative(Strategy):
     def blurred(self, reply, parties, round):
         return Reply(reply.client, {"w": reply.update["w"] + parties + round}, reply.classes, reply.samples)
 
+    def released(self, reply, round):
+        return Reply(reply.client, {"w": reply.update["w"] - 3 * round}, reply.classes, reply.samples)
+
 
 def settings():
     return StrategySettings(name="talkative", rounds=17)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -15,12 +16,23 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.sums import impossible, no_sums, statistics, widened
 
-if TYPE_CHECKING:
-    from fedunseen.threats.private_sums import Release
-
 __all__ = ["ClosedForm"]
 
 _BLOCK = 1024  # maps averaged at once
+
+
+class Release(Protocol):
+    """What private sums are about (:class:`fedunseen.threats.private_sums.Release`)."""
+
+    @property
+    def clip(self) -> float:
+        """The length to which samples are shortened."""
+
+    def nothing(self, sums: Params) -> Params:
+        """Return sums with a place for how much noise they have."""
+
+    def cleaned(self, sums: Params, seen: NDArray[np.int64]) -> Params:
+        """Return sums that some samples could have, from noisy ones."""
 
 
 class ClosedForm(Method):
