@@ -90,6 +90,21 @@ def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(
     assert {one.attribute for one in effects["47"][:2]} == {"left 4", "right 7"}
 
 
+def test_the_attributes_of_a_described_class_add_up_where_scores_are_not_linear_in_them(any_shot):
+    model = Recogniser(load_run(any_shot))
+    attributes = np.eye(20)[4] + np.eye(20)[17]
+    mean = np.vstack([model.run.space.semantics, attributes]).mean(0)
+    model.add(Added("forty-seven", attributes))
+    model.add(Added("anything", mean))
+    sample = model.read(EXAMPLES / "47.png")
+    effects = model.explain(sample, ["forty-seven", "12"], most=20)
+    scores = {one.name: one.score for one in model.rank(sample, "given")[0]}
+    total = sum(one.effect for one in effects["forty-seven"])
+    assert total == pytest.approx(scores["forty-seven"] - scores["anything"], rel=0.02)
+    assert {one.attribute for one in effects["forty-seven"][:2]} == {"left 4", "right 7"}
+    assert effects["12"] == []  # known by its examples
+
+
 def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, client):
     asked = client(digits)
     before = asked.post("/predict", files=upload("47.png")).json()

@@ -35,6 +35,7 @@ ADDED = 1000  # classes at most that can be added
 LONGEST_NAME = 100  # characters
 LASTING = "added-classes.safetensors"  # in the run directory
 _DRAWN = {"digit-pairs": 2, "digits": 1}  # benchmarks of scikit-learn's digits: how many stand side by side
+_STEPS = 32  # on the way from the mean of all descriptions to a class's
 
 
 class Ranked(NamedTuple):
@@ -345,8 +346,9 @@ class Recogniser:
         """Say which attributes speak most for or against classes, given one sample (1, ...).
 
         An attribute's effect is the slope of the class's score in it, times by how much the class has more of it than
-        the mean of all classes. Where scores are linear in the attributes, the effects add up to the class's lead over
-        that mean, before calibration. A method that scores by classifiers, not by attributes, gives none.
+        the mean of all classes. The slope is the mean one on the way from that mean to the class (integrated gradients,
+        Sundararajan et al. 2017), so that the effects add up to the class's lead over the mean description, before
+        calibration. A method that scores by classifiers, not by attributes, gives none.
         """
         if not self.by_attributes or self.run.method.generates:
             return {}
@@ -360,12 +362,19 @@ class Recogniser:
             if not scores.requires_grad:
                 return {}
             effects = {}
+            mean, steps = described.detach().mean(0), (torch.arange(_STEPS) + 0.5)[:, None] / _STEPS
             for name in names:
                 if name not in known:  # it was only shown, in examples
                     continue
                 c = known.index(name)
                 (slope,) = torch.autograd.grad(scores[0, c], described, retain_graph=True)
-                effect = (slope[c] * (described[c] - described.mean(0))).detach().numpy()
+                if slope[c].any():  # otherwise it is known by its examples
+                    more = described[c].detach() - mean
+                    way = (mean + steps * more).requires_grad_()
+                    (slopes,) = torch.autograd.grad(method.scores(run.params, scaled, way).sum(), way)
+                    effect = (slopes.mean(0) * more).numpy()
+                else:
+                    effect = np.zeros(len(mean), dtype=np.float32)
                 order = np.argsort(-np.abs(effect), kind="stable")[:most]
                 effects[name] = [
                     Effect(run.space.attribute_names[j], float(semantics[c, j]), float(effect[j]))
