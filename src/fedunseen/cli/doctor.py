@@ -54,7 +54,8 @@ def examine() -> dict[str, Any]:
     root = data_folder()
     data = []
     for one in examine_data(root):
-        places = ", ".join(one["found"]) or f"not in {root}; get it from {one['page']}"
+        elsewhere = "your own data" if one["page"] == "yours" else f"not in {root}; get it from {one['page']}"
+        places = ", ".join(one["found"]) or elsewhere
         data.append(f"{one['name']}: {places if one['files'] else 'in the package'}")
     missing = [f"{name} is not installed: pip install {name}" for name, found in versions.items() if found is None]
     if not root.is_dir():

@@ -65,14 +65,14 @@ BEGIN = """\
 FedUnseen: federated learning that recognises classes which nobody holds.
 
 Where to begin:
-  fedunseen run digit-pairs      train a first model; needs no download and takes about a minute
-  fedunseen presets              list the experiments that come with the package
-  fedunseen init FOLDER          write an experiment for your own pictures or features
-  fedunseen data check FOLDER    see what your own data lack, and how to use them
-  fedunseen predict RUN IMAGE    let a trained model name what is in a picture
-  fedunseen serve RUN            try a trained model in the browser, and call it over HTTP
-  fedunseen doctor               see what is installed, and how to get what is missing
-  fedunseen --help               list all commands; fedunseen COMMAND --help explains one
+  fedunseen run digit-pairs-gaussian make a first model; needs no download and takes seconds
+  fedunseen presets                  list the experiments that come with the package
+  fedunseen init FOLDER              write an experiment for your own pictures or features
+  fedunseen data check FOLDER        see what your own data lack, and how to use them
+  fedunseen predict RUN IMAGE        let a trained model name what is in a picture
+  fedunseen serve RUN                try a trained model in the browser, and call it over HTTP
+  fedunseen doctor                   see what is installed, and how to get what is missing
+  fedunseen --help                   list all commands; fedunseen COMMAND --help explains one
 """
 
 

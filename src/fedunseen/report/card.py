@@ -83,7 +83,8 @@ def model_card(run: Run) -> str:
         chosen = (
             f", of which round {run.result['selected_round']} is the model" if "selected_round" in run.result else ""
         )
-        lines += [f"- {run.result['rounds']} rounds{chosen}."]
+        rounds = run.result["rounds"]
+        lines += ["- One round." if rounds == 1 else f"- {rounds} rounds{chosen}."]
     lines += [f"- Seeds: {', '.join(map(str, run.result.get('seeds', [manifest['seed']])))}."]
     again, whole = command(run.manifest["experiment"])
     made = "Made by" if whole else "Made by, with the experiment of `manifest.json` written to that file,"
@@ -141,7 +142,7 @@ def _privacy(run: Run) -> list[str]:
             told += f" Epsilon {run.result['epsilon']:.2f} at delta {privacy['delta']:g}."
     if privacy.get("aggregation") == "masked":
         return [told, "- Merged under masks: the server saw the sum of each round's updates, and none of them alone."]
-    return [told, "- Updates were seen by the server one by one: it is trusted."]
+    return [told, "- The server saw what each client sent, one by one: it is trusted."]
 
 
 def _limits(few_shot: bool) -> list[str]:
