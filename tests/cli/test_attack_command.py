@@ -46,6 +46,7 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
 def test_without_images_the_classifier_is_left_out_and_said_so(command, small, tmp_path):
     arguments = ["--images", 1, "--steps", 2, "--method", "cosine"]
     done = command("attack", "leakage", small, *arguments, "--out", tmp_path / "out", "--json")
+    assert "under masks" not in done.err
     assert done.code == 0, done.err
     why = json.loads(done.out)["classifier"]["left_out"]
     assert why.endswith("gives features, no images that a classifier could see")

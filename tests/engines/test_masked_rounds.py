@@ -624,3 +624,21 @@ def test_messages_out_of_order_are_refused(data, tmp_path):
     for kind in ("shares", "masked", "unmask"):
         answer, _ = unpack(party.answer(pack({"kind": kind, "session": "00", "round": 0, "told": {}})))
         assert answer == {"error": "this party is in no session of masks"}
+
+
+def test_a_coordinator_takes_no_part_under_its_own_certificate(tmp_path):
+    """The authority has signed it too, and a coordinator that names itself a party would be one of those in the sum."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from fedunseen.engines.carriers.flower.kit import make
+    from fedunseen.engines.remote.identity import Forged, Identity, Trust
+
+    make(tmp_path / "kits", "127.0.0.1", ["north"], 1)
+    kit = tmp_path / "kits" / "coordinator"
+    certificate = x509.load_pem_x509_certificate((kit / "server.crt").read_bytes())
+    own = Identity(certificate, load_pem_private_key((kit / "server.key").read_bytes(), None))
+    with pytest.raises(Forged, match="is a coordinator's"):
+        Trust.load(kit).check(b"keys", own.name, own.signed(b"keys"))
+    north = Identity.load(tmp_path / "kits" / "north")
+    Trust.load(kit).check(b"keys", "north", north.signed(b"keys"))

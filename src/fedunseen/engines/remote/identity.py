@@ -59,6 +59,18 @@ def _name(certificate: x509.Certificate) -> str:
     return names[0] if len(names) == 1 else ""
 
 
+def _for_servers_alone(certificate: x509.Certificate) -> bool:
+    """Say whether a certificate tells what it is for, and that a party is not among it."""
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return ExtendedKeyUsageOID.CLIENT_AUTH not in usage
+
+
 @dataclass(frozen=True)
 class Trust:
     """Whose signatures hold.
@@ -114,6 +126,8 @@ class Trust:
             ) from None
         if of_whom != name:
             raise Forged(f"the keys of {name} are signed by another, {of_whom!r}")
+        if _for_servers_alone(certificate):  # or a coordinator could take part in its own sums
+            raise Forged(f"the certificate that is to be that of {name} is a coordinator's")
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise Forged(f"the certificate of {name} is not valid today")
         if certificate.serial_number in self.revoked:
