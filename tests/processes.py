@@ -48,6 +48,31 @@ main()
 """
 
 
+HELD = """
+import sys, time
+from pathlib import Path
+from fedunseen.cli.main import main
+from fedunseen.engines.remote import party
+
+file, done = Path(sys.argv[1]), party.local_update
+
+def last():
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):  # not there, or being written
+        return -1
+
+def work(*given):
+    while last() < given[-1]:  # the round
+        time.sleep(0.05)
+    return done(*given)
+
+party.local_update = work
+sys.argv = ["fedunseen", *sys.argv[2:]]
+main()
+"""
+
+
 def command(*words):
     """Call the command in this process, where it must do what it is told. Fixtures of a whole module need this one."""
     done = CliRunner().invoke(app, [str(word) for word in words])
@@ -196,12 +221,15 @@ class Machine:
     def __init__(self, folder):
         self.folder, self.running = folder, []
 
-    def start(self, log, *words, killed_in=None):
+    def start(self, log, *words, killed_in=None, held_by=None):
         """Start a command; it kills itself at the end of round ``killed_in`` (from 0), if that is given.
 
-        ``"1:masked"``: a party, when it is asked for its masked words in that round.
+        ``"1:masked"``: a party, when it is asked for its masked words in that round. ``held_by``: a file with the last
+        round (from 0) that a party may be done with; until it says so, the party is not.
         """
         code = None
+        if held_by is not None:
+            code, words = HELD, (held_by, *words)
         if killed_in is not None:
             code, words = KILLED_UNDER_MASKS if isinstance(killed_in, str) else KILLED, (killed_in, *words)
         process = Forked([str(word) for word in words], code, self.folder, log)

@@ -82,6 +82,37 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
     assert result["gzsl_harmonic"] == undisturbed.result["gzsl_harmonic"]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_late_reply_counts(engine, machine, data, tmp_path):
+    """Of two parties one is held until two merges are done without it; its update of the first model counts then."""
+    at, more = f"127.0.0.1:{free_port()}", {"strategy.name": "fedavg", "partition.clients": 2, "engine.buffer": 1}
+    told = [*SET, *(f"--set={key}={json.dumps(value)}" for key, value in more.items())]
+    host = ["host", "digit-pairs", *told, "--insecure", "--parties", "north,south", f"--set=engine.name={engine}"]
+    coordinator = machine.start("host.log", *host, "--address", at, "--out", "run")
+    lines = tmp_path / "run" / "metrics.jsonl"
+
+    def merges():
+        return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+
+    def join(name):
+        words = ["join", at, "--insecure", "--name", name, "--engine", engine, "--data", data / name]
+        return machine.start(f"{name}.log", *words, held_by=tmp_path / f"{name}.may")
+
+    parties = [join(name) for name in ("south", "north")]
+    machine.until(lambda: machine.said("host.log").count("has joined") == 2, coordinator, *parties)
+    (tmp_path / "north.may").write_text("1")
+    machine.until(lambda: len(merges()) >= 2, coordinator, *parties)
+    (tmp_path / "south.may").write_text("9")
+    machine.until(lambda: len(merges()) >= 3, coordinator, *parties)
+    (tmp_path / "north.may").write_text("9")
+    assert machine.ended(coordinator) == 0, machine.said("host.log")
+    for party in parties:
+        assert machine.ended(party) == 0
+    found = [(line["participants"], line["clock"]["ages"]) for line in merges()]
+    assert found[:3] == [([0], [0]), ([0], [0]), ([1], [2])]
+    assert len(found) == ROUNDS
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
 @pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "ended"), (signal.SIGINT, 130, "interr")])
 @pytest.mark.parametrize("engine", ENGINES)

@@ -1,6 +1,7 @@
 """The distributed engine over a link in this process: equal to the in-process engine, and unmoved by what arrives."""
 
 import logging
+import threading
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -300,6 +301,76 @@ def test_a_party_that_never_answers_does_not_go_on_for_ever(adapter, tmp_path):
     with pytest.raises(QuorumError, match="0 did not answer"):
         run(experiment(engine__name="nvflare"), tmp_path / "run")
     assert len(adapter.link.asked) == 3 + coordinator._ATTEMPTS - 1
+
+
+class Slow(Inline):
+    """Client 2 answers its first question when the third merge asks others, where client 1 is never done."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.third, self.over, self.sent = threading.Event(), threading.Event(), {}
+
+    def exchange(self, messages, timeout):
+        ((name, message),) = messages.items()
+        header, told = unpack(message)
+        if header["round"] == 2:
+            self.third.set()
+            if name == "1":
+                assert self.over.wait(60)
+        if name == "2":
+            assert self.third.wait(60)
+        answer = self.answer(name, message)
+        self.sent[name, header["round"]] = unpack(answer)[1]
+        if header["round"] == 0:
+            self.first = told
+        yield name, answer
+
+
+def test_late_replies_count_by_their_age(adapter, tmp_path):
+    adapter.link = link = Slow()
+    buffered = {"engine__buffer": 2, "engine__staleness": 1.0, "strategy__rounds": 3, "strategy__weights": "uniform"}
+    done = run(experiment(engine__name="nvflare", **buffered), tmp_path / "run")
+    link.over.set()
+    assert [line["participants"] for line in done.metrics] == [[0, 1], [0, 1], [0, 2]]
+    assert [line["clock"]["ages"] for line in done.metrics] == [[0, 0], [0, 0], [0, 2]]
+    merged = [("0", 0, 1), ("1", 0, 1), ("0", 1, 1), ("1", 1, 1), ("0", 2, 1), ("2", 0, 3)]
+    for name, value in model(tmp_path / "run").items():
+        slow = link.first[f"params/{name}"].double()
+        for client, round, count in merged:
+            slow = slow + 0.5 * link.sent[client, round][f"update/{name}"].double() / count
+        assert torch.allclose(value.double(), slow, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", ["fedadam", "moon"])
+def test_a_buffer_for_all_is_a_synchronous_round(strategy, adapter, tmp_path):
+    lost = []
+
+    def once(name, header, answer):
+        if name == "2" and not lost:
+            lost.append(name)
+            return None  # and is asked again
+        return answer
+
+    adapter.link = Inline(3, once)
+    short = {"compression__name": "top-k", "compression__keep": 0.1, "strategy__name": strategy}
+    late = run(experiment(engine__name="nvflare", engine__buffer=3, **short), tmp_path / "late")
+    run(experiment(engine__mode="one-at-a-time", **short), tmp_path / "here")
+    assert all(line["clock"] == {"ages": [0, 0, 0]} for line in late.metrics)
+    assert len(adapter.link.asked) == 3 + 1 + 3
+    one, other = model(tmp_path / "late"), model(tmp_path / "here")
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_buffer_that_nobody_fills_pauses_the_run(adapter, tmp_path):
+    adapter.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
+    told = experiment(engine__name="nvflare", engine__buffer=3, engine__patience=2.0)
+    with pytest.raises(QuorumError, match="round 1 has 2 of the 3 replies that it needs: 0 did not answer"):
+        run(told, tmp_path / "run")
+    assert len(adapter.link.asked) == 2 + coordinator._ATTEMPTS
+    adapter.link = Inline(3, spoil)
+    done = run(experiment(engine__name="nvflare", engine__buffer=3), tmp_path / "run", resume=True)
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
+    assert "'g.weight' of its update has the shape" in done.metrics[1]["dropped"]["1"]
 
 
 @pytest.mark.parametrize(("quorum", "clients", "need"), [(1, 3, 1), (5, 3, 3), (0.34, 3, 2), (1.0, 7, 7), (0.1, 10, 1)])

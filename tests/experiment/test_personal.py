@@ -112,3 +112,79 @@ def test_who_has_no_merged_model_has_no_own_one():
         "strategy.personal_epochs trains the merged model on at every client, but strategy.name = 'local' merges none: "
         "leave it out"
     )
+
+
+def heads(made, **settings):
+    """A federation whose clients keep one layer, and the names of that layer's parameters."""
+    body = sorted(made.first)[0].rsplit(".", 1)[0] + ".*"
+    strategy = FedAvg(shared=(body,), **settings)
+    federation = Federation(made.benchmark, made.partition, made.method, strategy, inputs=made.inputs)
+    return federation, {name for name in made.first if name not in federation.first}
+
+
+def test_fedrep_is_heads_first_and_bodies_then():
+    """Against a plain loop: one batch of all samples, PyTorch's own optimiser, and means weighted by classes."""
+    _, made = parts(method__batch_size=5000)
+    federation, kept = heads(made, head_epochs=3, local_epochs=2)
+    assert kept
+    (phase,) = made.method.phases()
+    config = made.method.settings
+    body = {name: value for name, value in made.first.items() if name not in kept}
+    own = [{name: made.first[name] for name in kept} for _ in range(4)]
+    state = federation.start()
+    for _ in range(2):
+        state, _ = federation.round(state)
+        changes, weights = [], []
+        for client, rows in enumerate(map(torch.from_numpy, made.partition.clients)):
+            labels = made.labels[rows]
+            batch = {"inputs": made.inputs[rows], "labels": labels, "weights": torch.ones(len(rows))}
+            held = np.unique(labels.numpy())
+            context = {**made.method.context(), **made.method.client_context(held)}
+            model = {name: value.clone().requires_grad_() for name, value in {**body, **own[client]}.items()}
+            for names, epochs in ((kept, 3), (set(body), 2)):
+                chosen = [model[name] for name in model if name in names]
+                descent = torch.optim.SGD(chosen, config.lr, config.momentum, weight_decay=config.weight_decay)
+                for _ in range(epochs):
+                    for value in model.values():
+                        value.grad = None
+                    phase.loss(model, batch, context)[0].backward()
+                    descent.step()
+            own[client] = {name: model[name].detach() for name in kept}
+            changes.append({name: model[name].detach() - body[name] for name in body})
+            weights.append(len(held))
+        share = [weight / sum(weights) for weight in weights]
+        body = {n: v + sum(s * change[n] for s, change in zip(share, changes, strict=True)) for n, v in body.items()}
+    models = dict(personal_models(federation, state.params, state, 0))
+    for client in range(4):
+        for name, value in {**body, **own[client]}.items():
+            assert torch.allclose(models[client][name], value, atol=1e-5), name
+    assert not any(torch.allclose(own[0][name], made.first[name], atol=1e-3) for name in kept)
+
+
+def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
+    """Clients remember the round in which they took part: that of the model, not the last one."""
+    from fedunseen.federation import rounds
+
+    seen = {}
+
+    def models(federation, merged, state, epochs):
+        seen.update({client: float(own["last"]) for client, own in state.clients.items()})
+        return iter(())
+
+    monkeypatch.setattr(rounds, "personal_models", models)
+    plain = Federation.round
+
+    def remembering(self, state):
+        state, result = plain(self, state)
+        own = {client: {"last": torch.tensor(float(state.round))} for client in range(4)}
+        return State(state.round, state.server, state.params, own), result
+
+    monkeypatch.setattr(Federation, "round", remembering)
+    best = {"strategy.rounds": 4, "evaluation.selection": "best-on-test", "strategy.personal_epochs": 1}
+    monkeypatch.setattr(
+        "fedunseen.tasks.zero_shot.ZeroShot.merit", lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0)
+    )
+    monkeypatch.setattr("fedunseen.tasks.zero_shot.ZeroShot.personal", lambda self, merged, models, line: dict(models))
+    done = run(Experiment.load("digit-pairs", {**FEW, **best}), tmp_path / "run")
+    assert done.result["selected_round"] == 2
+    assert seen == dict.fromkeys(range(4), 2.0)

@@ -273,6 +273,12 @@ READ = {
         "strategy.personal_epochs trains the merged model on at every client, but method.name = 'clswgan' would train "
         "classifiers for each client: leave it out",
     ),
+    "heads_stay_somewhere": (
+        "digit-pairs",
+        {"strategy.head_epochs": 2},
+        "strategy.head_epochs trains what stays with a client by itself, and strategy.shared = ['*'] leaves nothing "
+        "there: name what travels, or leave strategy.head_epochs out",
+    ),
     "late_updates_merge_by_their_mean": (
         "digit-pairs",
         {"engine.name": "buffered", "strategy.name": "scaffold"},

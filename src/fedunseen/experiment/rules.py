@@ -402,10 +402,26 @@ def own_models_need_a_merged_one(c: Chosen) -> str | None:
     return wrong and f"strategy.personal_epochs trains the merged model on at every client, but {wrong}: leave it out"
 
 
+def heads_stay_somewhere(c: Chosen) -> str | None:
+    """FedRep trains in turn what stays and what travels: there has to be something of both, and one loss."""
+    e = c.experiment
+    if e.strategy.head_epochs is None:
+        return None
+    reasons = {
+        f"method.name = {c.name!r} is solved from sums: leave it out": not c.method.trained,
+        f"method.name = {c.name!r} has several phases of its own: leave it out": c.method.generates,
+        f"strategy.shared = {list(e.strategy.shared)} leaves nothing there: name what travels, or leave "
+        "strategy.head_epochs out": "*" in e.strategy.shared or not c.merging,
+    }
+    wrong = next((reason for reason, there in reasons.items() if there), None)
+    return wrong and f"strategy.head_epochs trains what stays with a client by itself, and {wrong}"
+
+
 def late_updates_merge_by_their_mean(c: Chosen) -> str | None:
     """Buffered merging takes what comes, of whatever age, from everybody."""
     e = c.experiment
-    if e.engine.name != "buffered":
+    buffer = getattr(e.engine, "buffer", None)
+    if buffer is None:
         return None
     others = [f"{section}.name = {name!r}" for section, name in c.named("attack", "defence", "privacy", "growth")]
     exclusive = getattr(e.method, "exclusive", False)
@@ -422,7 +438,8 @@ def late_updates_merge_by_their_mean(c: Chosen) -> str | None:
         "privacy.aggregation = 'masked' adds up the updates of one round, from one model": c.masked,
     }
     wrong = next((reason for reason, there in reasons.items() if there), None)
-    return wrong and f"engine.name = 'buffered' merges updates as they come, but {wrong}: change one of them"
+    what = "engine.name = 'buffered'" if e.engine.name == "buffered" else f"engine.buffer = {buffer}"
+    return wrong and f"{what} merges updates as they come, but {wrong}: change one of them"
 
 
 def exclusive_peers_need_plain_means(c: Chosen) -> str | None:
@@ -686,6 +703,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     compression_changes_what_arrives,
     attacks_forge_whole_updates,
     own_models_need_a_merged_one,
+    heads_stay_somewhere,
     late_updates_merge_by_their_mean,
     exclusive_peers_need_plain_means,
     sharing_needs_merging,

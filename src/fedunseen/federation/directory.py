@@ -43,7 +43,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
@@ -53,6 +53,7 @@ from fedunseen.evaluation.diagnosis import diagnose
 __all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params", "parts_of"]
 
 _WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
+_REPORTED = "reported.safetensors"  # the checkpoint whose model is reported, where clients' own models follow from it
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it
 _KEPT = 2  # checkpoints: the newest, and the one before
 
@@ -281,6 +282,28 @@ class RunDirectory:
         path = self.checkpoints / f"{rounds:06d}.safetensors"
         if path.exists() and not kept.exists():
             os.link(path, kept)
+
+    def keep_reported(self, rounds: int) -> None:
+        """Keep the state after ``rounds`` rounds, whose model is the best so far, in place of an earlier one."""
+        path, kept = self.checkpoints / f"{rounds:06d}.safetensors", self.checkpoints / _REPORTED
+        if path.exists() and not (kept.exists() and kept.samefile(path)):
+            new = kept.with_name(f".{_REPORTED}.tmp")
+            new.unlink(missing_ok=True)
+            os.link(path, new)
+            new.replace(kept)
+
+    def reported(self, device: torch.device) -> dict[int, Mapping[str, Tensor]]:
+        """Read what clients remembered after the round whose model is reported.
+
+        Raises:
+            RunDirectoryError: it is not there, or damaged.
+        """
+        path = self.checkpoints / _REPORTED
+        found: dict[int, Params] = {}
+        for name, value in within("client/", load_params(path, device)).items():
+            client, _, own = name.partition("/")
+            found.setdefault(int(client), {})[own] = value
+        return {**found, **self._shelved(path, device)}
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
         """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""

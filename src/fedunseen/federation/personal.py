@@ -26,9 +26,9 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
     Args:
         federation: on the in-process engine, which has the clients' samples.
         merged: the model that is reported.
-        state: after the last round; it holds the parameters that never travel. They are those of the last round, also
-            where ``merged`` is an earlier one's model: checkpoints keep no older ones.
-        epochs: passes over a client's samples.
+        state: after the round whose model ``merged`` is; it holds the parameters that never travel.
+        epochs: passes over a client's samples; 0: none, so that a client's model is the merged one with what never
+            travels, as FedPer and FedRep leave it.
 
     Yields:
         The client, and all parameters of its model.
@@ -51,8 +51,9 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
     engine, strategy = federation.engine, federation.strategy
     assert isinstance(engine, InProcess)
     worker = engine.worker
+    longer = FedAvg(local_epochs=max(1, epochs))
     plain = Worker(
-        worker.method, FedAvg(local_epochs=epochs), worker.trainer.inputs, worker.trainer.labels, worker.samples,
+        worker.method, longer, worker.trainer.inputs, worker.trainer.labels, worker.samples,
         worker.seed, mode="one-at-a-time", bf16=worker.trainer.bf16,
     )  # fmt: skip
     for client, rows in enumerate(worker.samples):
@@ -61,6 +62,9 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
         told = strategy.instruct(state.server, state.params, state.round)
         own = strategy.recall(told, dict(state.clients.get(client, {})), state.round).own
         start = {**merged, **own}
+        if not epochs:
+            yield client, start
+            continue
         # A round that never comes: its batches are drawn for this purpose alone.
         reply, _ = plain.round([Work(client, Instruction(start), {})], state.round)[0]
         model = plain.strategy.local_model(start, reply.update)

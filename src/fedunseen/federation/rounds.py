@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -114,7 +114,8 @@ def train(
         state = State(checkpoint.rounds, checkpoint.state, params, checkpoint.client_states)
     directory.rewind(state.round)
     lines = directory.metrics()
-    best = max((judge.merit(line) for line in lines), default=(-1.0, -1.0))
+    if personal_epochs is not None and lines and _kept(judge, lines, choice):  # a kill may have come in between
+        directory.keep_reported(len(lines))
     hear(stage, state.round, rounds, lines[-1] if lines else None)
     for current in range(state.round, rounds):
         if stalled([judge.merit(line) for line in lines], stop_after):
@@ -137,18 +138,18 @@ def train(
         line["seconds"] = round(time.perf_counter() - started, 4)
         if forgettable and set(line["participants"]) - {k for old in lines for k in old["participants"]}:
             directory.keep_checkpoint(current)
-        merit = judge.merit(line)
         lines.append(line)
         directory.add_metrics(line)
         if federation.partition.remote and isinstance(federation.engine, Distributed):
             directory.note_parties(federation.engine.parties)
-        kept = choice.round == current + 1 or (choice.round is None and merit >= best)
+        kept = _kept(judge, lines, choice)
         if observed:
             judge.observe(directory.path, current, result, kept)
         if kept:
             write_tensors(directory.model_path, _model_tensors(federation, models, state))
-        best = max(best, merit)
         directory.save_checkpoint(Checkpoint(state.round, state.params, state.server, dict(state.clients)))
+        if kept and personal_epochs is not None:
+            directory.keep_reported(state.round)
         hear(stage, state.round, rounds, line)
     selected = choice.round
     if selected is None:  # the last of equally good rounds, which is trained most
@@ -156,7 +157,8 @@ def train(
     own = {}
     if personal_epochs is not None:
         merged = load_params(directory.model_path, federation.device)
-        owned = personal_models(federation, {n: merged[n] for n in order if n in merged}, state, personal_epochs)
+        then = replace(state, clients=directory.reported(federation.device))
+        owned = personal_models(federation, {n: merged[n] for n in order if n in merged}, then, personal_epochs)
         own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, owned, lines[selected - 1])}}
     why = {"round": len(lines), "of": rounds, "why": f"no gain on validation classes in {stop_after} rounds"}
     return {
@@ -168,6 +170,14 @@ def train(
         "selected_round": selected,
         **({"stopped": why} if len(lines) < rounds else {}),
     }
+
+
+def _kept(judge: Judge, lines: Sequence[Mapping[str, Any]], choice: Choice) -> bool:
+    """Say whether the model of the last round so far is the one that is kept."""
+    if choice.round is not None:
+        return choice.round == len(lines)
+    merits = [judge.merit(line) for line in lines]
+    return merits[-1] >= max(merits)
 
 
 def stalled(merits: Sequence[tuple[float, float]], patience: int | None) -> bool:

@@ -12,12 +12,15 @@ from dataclasses import replace
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, under, within
-from fedunseen.core.phases import GradientFunction, Step, Terms
+from fedunseen.core.phases import GradientFunction, Phase, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
 from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["Selective", "corrected_in_part", "matches", "selective", "travelling"]
+__all__ = ["HEAD", "Selective", "corrected_in_part", "in_turn", "matches", "selective", "travelling"]
+
+HEAD = "head"
+"""The phase of FedRep that trains what stays with the client."""
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -86,6 +89,31 @@ def corrected_in_part(
         return {**grads, **of_rest}, terms
 
     return split
+
+
+def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[str] = ()) -> list[Phase]:
+    """Let a client train what stays with it first, and then what travels: FedRep (Collins et al. 2021, Algorithm 1).
+
+    Args:
+        phases: of the method: a single one.
+        shared: patterns of the parameters that travel.
+        private: patterns of those that never do, whatever ``shared`` says.
+
+    Raises:
+        ExperimentError: the method has several phases, in which heads have no place.
+    """
+    if len(phases) != 1:
+        raise ExperimentError(
+            "strategy.head_epochs trains what stays and what travels in turn, and this method's phases have an order "
+            "of their own: leave it out, or choose a method with one loss, for example fedzsl"
+        )
+
+    def travels(name: str) -> bool:
+        return matches(name, shared) and not matches(name, private)
+
+    (phase,) = phases
+    head = replace(phase, name=HEAD, before_round=True, among=lambda name: not travels(name))
+    return [head, replace(phase, among=travels)]
 
 
 class Selective(Wrapper):

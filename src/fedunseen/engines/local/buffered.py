@@ -27,7 +27,7 @@ from fedunseen.engines.local.in_process import EngineSettings, InProcess, RoundR
 from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["Buffered", "BufferedSettings", "durations"]
+__all__ = ["Buffered", "BufferedSettings", "durations", "faded"]
 
 
 class BufferedSettings(EngineSettings):
@@ -64,6 +64,24 @@ def durations(settings: BufferedSettings, samples: Sequence[int], seed: int) -> 
     else:
         factors = np.exp(settings.spread * rng.standard_normal(count) - settings.spread**2 / 2)
     return np.asarray(factors * np.array(samples) / max(1.0, float(np.mean(samples))))
+
+
+def faded(replies: Sequence[Reply], ages: Sequence[int], staleness: float) -> list[Reply]:
+    """Return replies as they are merged: an update of a model t merges old counts (1 + t)^-a of a fresh one.
+
+    Args:
+        replies: as their clients made them.
+        ages: of each, how many merges old the model was that it began with.
+        staleness: a.
+
+    Example:
+        >>> reply = Reply(0, {"w": torch.ones(1)}, 1, 1)
+        >>> [float(one.update["w"]) for one in faded([reply, reply], [0, 3], 0.5)]
+        [1.0, 0.5]
+    """
+    factors = [float((1 + age) ** -staleness) for age in ages]
+    pairs = zip(replies, factors, strict=True)
+    return [reply if f == 1 else replace(reply, update=Scaled(dict(reply.update), f)) for reply, f in pairs]
 
 
 class Buffered(InProcess):
@@ -134,11 +152,9 @@ class Buffered(InProcess):
             came.append((replace(reply, update=self.strategy.decode(reply.update, instruction)), instruction, version))
         came.sort(key=lambda one: one[0].client)  # in client order; a client's own in the order of time
         replies = [reply for reply, _, _ in came]
-        late = [float((1 + round - version) ** -self.settings.staleness) for _, _, version in came]
-        shortened = [
-            r if f == 1 else replace(r, update=Scaled(dict(r.update), f)) for r, f in zip(replies, late, strict=True)
-        ]
-        state, params = self.strategy.merge(state, params, shortened, round)
+        ages = [round - version for _, _, version in came]
+        merged = faded(replies, ages, self.settings.staleness)
+        state, params = self.strategy.merge(state, params, merged, round)
         left = sorted(work)
         kept = {
             "now": torch.tensor(now, dtype=torch.float64),
@@ -153,7 +169,6 @@ class Buffered(InProcess):
         def model(place: int) -> Params:
             return self.strategy.local_model(came[place][1].params, replies[place].update)
 
-        ages = [round - version for _, _, version in came]
         return RoundResult(
             state | under("clock/", kept), params, replies, model, states, down, up, clock={"time": now, "ages": ages}
         )

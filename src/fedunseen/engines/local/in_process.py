@@ -52,8 +52,8 @@ class RoundResult:
         bytes_down, bytes_up: of all clients together.
         dropped: clients whose reply was left out, and why.
         seconds: that each client's local update took, where the engine knows.
-        clock: where time is simulated, ``time``, when the merge was, and ``ages``, how many merges old the model was
-            that each reply began with.
+        clock: where late replies count, ``ages``: how many merges old the model was that each reply began with; where
+            time is simulated too, ``time``, when the merge was.
         masked: under masks, all that the server knows of the clients' replies.
     """
 

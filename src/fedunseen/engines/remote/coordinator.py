@@ -7,6 +7,9 @@ in client order, whoever answers first, so that the engine changes no result.
 
 A round counts if a quorum of its clients has answered. Otherwise missing clients are asked again as soon as they are
 back. After ``patience`` seconds without a quorum the run pauses; its checkpoint holds the last full round.
+
+With ``buffer`` set, late replies count instead (FedBuff, Nguyen et al. 2022): all clients are at work at the same time,
+and a "round" merges as soon as so many replies have come, of whatever age.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ from fedunseen.core.parameters import (
     under,
 )
 from fedunseen.core.settings import NamedSettings
+from fedunseen.engines.local.buffered import faded
 from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged, hidden_sum
+from fedunseen.engines.remote.late import Arrived, Errand, Errands
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.wire import (
     PROTOCOL,
@@ -93,6 +98,11 @@ class DistributedSettings(NamedSettings):
     """Seconds that a client may take to answer; then the round goes on without it."""
     patience: float = Field(300.0, ge=0)
     """Seconds to wait for a quorum; then the run pauses, to be gone on with by `--resume`."""
+    buffer: int | None = Field(None, ge=1, le=1_000_000)
+    """Merge as soon as so many replies have come, and count those that come later in a later round (FedBuff); in place
+    of `quorum`. By default rounds are synchronous."""
+    staleness: float = Field(0.5, ge=0, le=100)
+    """With `buffer`, a: an update of a model t merges old counts (1 + t)^-a of a fresh one; 0: as much."""
     deliver: bool = True
     """deployment: at the end every party gets the merged model, as a run directory that is ready for `predict`."""
     processes: int = Field(2, ge=1)
@@ -260,6 +270,7 @@ class Distributed:
         self.forgiving, self.notes = forgiving, frozenset(notes)
         self.clients, self.masks = clients, masks
         self._meeting: Meeting | None = None
+        self._errands: Errands | None = None  # of clients whose late replies count
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Meeting) -> None:
@@ -267,6 +278,7 @@ class Distributed:
         assert len(meeting.parties) == self.clients
         meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
         self._meeting = meeting
+        self._errands = Errands(meeting.link)
 
     def _meet(self) -> Meeting:
         assert self._meeting is not None
@@ -300,25 +312,21 @@ class Distributed:
         """
         if self.masks is not None and isinstance(self.job, Deployment):
             return self._masked_round(self.masks, round, state, params, client_states, clients)
+        if self.settings.buffer is not None:
+            return self._buffered_round(self.settings.buffer, round, state, params, client_states, clients)
         device = next(iter(params.values())).device
         told = self.strategy.instruct(state, params, round)
         states: dict[int, Params] = {}
-        seconds: dict[int, float] = {}
         came: dict[int, int] = {}  # bytes of updates, as they came
 
         def read(client: int, answer: bytes) -> Reply:
-            party = self.parties[client]
-            reply, own, party.seconds, forgot = read_reply(answer, self._expected(client, round, told))
-            if forgot:
-                _log.warning("round %d: %s has lost what it remembered, and begins anew", round + 1, party.name)
-            found = self._decoded(_on(device, reply), told)
-            came[client] = size_in_bytes(reply.update)
-            seconds[client] = party.seconds
-            states[client] = self._kept(round, to_device(own, device))
-            return found
+            arrived, states[client] = self._arrived(Errand(client, round, told), answer, device)
+            came[client] = arrived.size
+            return arrived.reply
 
         replies, refused, asked = self._ask(round, told, client_states, clients, read)
         merged = [replies[client] for client in sorted(replies)]
+        seconds = {client: self.parties[client].seconds for client in sorted(replies)}
         for client in replies:
             self.parties[client].rounds += 1
         down = asked * bytes_sent(self.strategy, told)
@@ -337,7 +345,7 @@ class Distributed:
         return RoundResult(
             state, params, merged if masked is None else [], model,
             {client: own for client, own in sorted(states.items()) if own},
-            down, up, gone | refused, dict(sorted(seconds.items())), masked,
+            down, up, gone | refused, seconds, masked,
         )  # fmt: skip
 
     def _ask(
@@ -369,7 +377,6 @@ class Distributed:
         answers: dict[int, Answer] = {}
         refused: dict[int, str] = {}
         need = needed(self.settings.quorum, len(clients))
-        simulated = isinstance(self.job, Simulation)
         asked, patience = 0, self.settings.patience
         for attempt in range(_ATTEMPTS):
             missing = [client for client in clients if client not in answers and client not in refused]
@@ -390,29 +397,136 @@ class Distributed:
             asked += len(messages)
             places = {self.parties[client].name: client for client in there}
             for name, answer in self.link.exchange(messages, self.settings.timeout):
-                client = places[name]
-                party = self.parties[client]
-                if answer is None:
-                    _log.warning("round %d: %s has not answered", round + 1, name)
-                    continue
-                try:
-                    answers[client] = read(client, answer)
-                except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
-                    _log.warning("round %d: %s could not answer: %s", round + 1, name, error)
-                    self._meet().greeted.pop(name, None)
-                    party.refused = str(error)
-                    continue
-                except WireError as error:
-                    if simulated and isinstance(error, NotFiniteError) and not self.forgiving:
-                        what = "the update" if "update" in str(error) else "a loss"
-                        raise FedUnseenError(diverged(what, client, round)) from None
-                    refused[client] = party.refused = str(error)
-                    _log.warning("round %d: the reply of %s is refused: %s", round + 1, name, error)
-                    continue
-                party.refused = ""
+                found = self._heard(round, places[name], answer, read, refused)
+                if found is not None:
+                    answers[places[name]] = found
         if clients and (len(answers) + len(refused) < need or not answers):
             raise QuorumError(self._too_few(round, need, clients, answers, refused))
         return answers, refused, asked
+
+    def _heard(
+        self,
+        round: int,
+        client: int,
+        answer: bytes | None,
+        read: Callable[[int, bytes], Answer],
+        refused: dict[int, str],
+    ) -> Answer | None:
+        """Read what has come from a client, if anything has; what is refused is noted, with the reason."""
+        party = self.parties[client]
+        if answer is None:
+            _log.warning("round %d: %s has not answered", round + 1, party.name)
+            return None
+        try:
+            found = read(client, answer)
+        except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
+            _log.warning("round %d: %s could not answer: %s", round + 1, party.name, error)
+            self._meet().greeted.pop(party.name, None)
+            party.refused = str(error)
+            return None
+        except WireError as error:
+            if isinstance(self.job, Simulation) and isinstance(error, NotFiniteError) and not self.forgiving:
+                what = "the update" if "update" in str(error) else "a loss"
+                raise FedUnseenError(diverged(what, client, round)) from None
+            refused[client] = party.refused = str(error)
+            _log.warning("round %d: the reply of %s is refused: %s", round + 1, party.name, error)
+            return None
+        party.refused = ""
+        return found
+
+    def _arrived(self, errand: Errand, answer: bytes, device: torch.device) -> tuple[Arrived, Params]:
+        """Read a client's reply; return it, and what is kept of the client's state.
+
+        Raises:
+            WireError: it is not what was asked for.
+        """
+        party = self.parties[errand.client]
+        expected = self._expected(errand.client, errand.version, errand.told)
+        reply, own, party.seconds, forgot = read_reply(answer, expected)
+        if forgot:
+            _log.warning("round %d: %s has lost what it remembered, and begins anew", errand.version + 1, party.name)
+        found = self._decoded(_on(device, reply), errand.told)
+        kept = self._kept(errand.version, to_device(own, device))
+        return Arrived(errand, found, size_in_bytes(reply.update)), kept
+
+    def _buffered_round(
+        self,
+        buffer: int,
+        round: int,
+        state: Params,
+        params: Params,
+        client_states: ClientStates,
+        clients: Sequence[int],
+    ) -> RoundResult:
+        """Merge as soon as ``buffer`` replies have come, whenever they were asked for.
+
+        Every client is at work unless its reply waits for this merge; whoever has begun goes on after it. A client
+        whose answer does not come is asked anew, with the model that there is then. Who is at work is not part of the
+        state: a coordinator that resumes asks everybody anew.
+
+        Raises:
+            QuorumError: too few clients answer.
+        """
+        assert self._errands is not None
+        errands, device = self._errands, next(iter(params.values())).device
+        told = self.strategy.instruct(state, params, round)
+        body = under("params/", told.params) | under("extras/", told.extras)
+        need = min(buffer, len(clients))
+        came: dict[int, Arrived] = {}
+        states: dict[int, Params] = {}
+        refused: dict[int, str] = {}
+        tries: dict[int, int] = dict.fromkeys(clients, 0)
+        rests = dict.fromkeys(clients, 0.0)  # until when a client that did not answer is left alone
+        asked, quiet = 0, time.monotonic()
+        while len(came) + len(refused) < need:
+            self._look()
+            now = time.monotonic()
+            left = [k for k in clients if k not in came and k not in refused and k not in errands.under_way]
+            left = [k for k in left if tries[k] < _ATTEMPTS]
+            for client in left:
+                if self.parties[client].connected and now >= rests[client]:
+                    message = self._message(client, round, client_states.get(client, {}), body, None)
+                    errand, name = Errand(client, round, told), self.parties[client].name
+                    errands.send(errand, name, message, self.settings.timeout)
+                    tries[client] += 1
+                    asked += 1
+            if errands.under_way:
+                quiet = now
+            elif not left or now - quiet > self.settings.patience:
+                break
+            answered = errands.next(_PAUSE)
+            if answered is None:
+                continue
+            errand, answer = answered
+            client = errand.client
+
+            def read(client: int, answer: bytes, errand: Errand = errand) -> Arrived:
+                arrived, states[client] = self._arrived(errand, answer, device)
+                return arrived
+
+            found = self._heard(round, client, answer, read, refused)
+            if found is not None:
+                came[client] = found
+            rests[client] = time.monotonic() + min(_PAUSE * 2 ** tries[client], self.settings.patience / 2)
+        if clients and (len(came) + len(refused) < need or not came):
+            raise QuorumError(self._too_few(round, need, clients, came, refused))
+        arrived = [came[client] for client in sorted(came)]
+        replies = [one.reply for one in arrived]
+        for client in came:
+            self.parties[client].rounds += 1
+        ages = [round - one.errand.version for one in arrived]
+        merged = faded(replies, ages, self.settings.staleness)
+        state, params = self.strategy.merge(state, params, merged, round)
+        self._check_merged(state, params, replies, round)
+
+        def model(place: int) -> Params:
+            return self.strategy.local_model(arrived[place].errand.told.params, replies[place].update)
+
+        return RoundResult(
+            state, params, replies, model, {client: own for client, own in sorted(states.items()) if own},
+            asked * bytes_sent(self.strategy, told), sum(one.size for one in arrived), refused,
+            {client: self.parties[client].seconds for client in sorted(came)}, clock={"ages": ages},
+        )  # fmt: skip
 
     def _masked_round(
         self,
