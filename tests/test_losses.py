@@ -7,7 +7,10 @@ import torch.nn.functional as F
 from fedunseen.core.errors import ArgumentError
 from fedunseen.losses import (
     consistency,
+    kl_divergence,
+    margin_loss,
     posterior_divergence,
+    reconstruction,
     relation_distillation,
     restrict,
     semantic_cross_entropy,
@@ -214,3 +217,35 @@ def test_the_divergence_of_the_posterior_is_torchs():
     posterior = torch.distributions.Normal(mean, torch.exp(logvar / 2))
     expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1)
     torch.testing.assert_close(posterior_divergence(mean, logvar, SOME), expected[SOME.bool()].mean())
+
+
+# Between features, centres and answers: the losses of VAEGAN, FREE and FedFSL against torch's own
+
+
+def test_reconstruction_is_torchs_binary_cross_entropy_and_half_its_squared_error():
+    made, real = draw(5, 4).sigmoid(), draw(5, 4, seed=1).sigmoid()
+    entropy = F.binary_cross_entropy(made, real, reduction="none").sum(1)
+    torch.testing.assert_close(reconstruction(made, real, SOME, "sigmoid"), entropy[SOME.bool()].mean())
+    error = F.mse_loss(made, real, reduction="none").sum(1) / 2
+    torch.testing.assert_close(reconstruction(made, real, SOME, "linear"), error[SOME.bool()].mean())
+
+
+@pytest.mark.parametrize("chosen", [None, torch.tensor([1, 0, 0, 6, 4])], ids=["nearest", "given"])
+def test_the_margin_loss_compares_squared_distances_to_centres(chosen):
+    means, centres = draw(5, 3), draw(7, 3, seed=1)
+    terms = []
+    for sample, label in enumerate(LABELS.tolist()):
+        far = [(means[sample] - centre).square().sum().item() for centre in centres]
+        others = [far[k] for k in KEPT if k != label]
+        wrong = min(others) if chosen is None else far[chosen[sample]]
+        terms.append(max(0.0, 1.5 + 0.3 * far[label] - 0.7 * wrong))
+    assert min(terms) == 0 < max(terms)  # both sides of the hinge
+    expected = torch.tensor([terms[i] for i in SOME.nonzero()], dtype=torch.float64).mean()
+    found = margin_loss(means, centres, LABELS, mask(), 1.5, 0.3, chosen, SOME)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_divergence_of_two_answers_is_torchs():
+    first, second = draw(5, 4), draw(5, 4, seed=1)
+    expected = F.kl_div(second.log_softmax(1), first.softmax(1), reduction="none").sum(1)
+    torch.testing.assert_close(kl_divergence(first, second, SOME), expected[SOME.bool()].mean())
