@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,19 @@ def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
     assert again.err.splitlines() == said[1:]  # nothing was run
 
 
+def test_the_shares_of_two_machines_are_put_together_by_copying(command, two, tmp_path):
+    rows = {}
+    for share in ("1/2", "2/2"):
+        done = command("sweep", two, "--share", share, "--out", tmp_path / share[0], "--json")
+        assert done.code == 0, done.err
+        rows[share] = {row["run"]: row for row in json.loads(done.out)["cells"] if row["status"] == "done"}
+        shutil.copytree(tmp_path / share[0], tmp_path / "whole", dirs_exist_ok=True)
+    assert [len(found) for found in rows.values()] == [1, 1]
+    whole = command("sweep", two, "--out", tmp_path / "whole", "--resume", "--json")
+    assert (whole.code, len(whole.err.splitlines())) == (0, 3)  # nothing was run
+    assert {row["run"]: row for row in json.loads(whole.out)["cells"]} == rows["1/2"] | rows["2/2"]
+
+
 def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp_path):
     two.write_text(two.read_text("utf-8").replace("[0.05, 0.1]", "[1e25, 1e30]"), "utf-8")
     done = command("sweep", two, "--out", tmp_path / "out", "--jobs", "1", "--json")
@@ -102,6 +116,11 @@ def test_what_is_wrong_is_one_sentence(refused, two, tmp_path):
     assert refused("sweep", two, "--only", "lr=0.2") == (
         "--only: lr: unknown value '0.2': did you mean '0.1'? (known: 0.05, 0.1)"
     )
+    for share in ("3/2", "0/2", "half"):
+        assert refused("sweep", two, "--share", share) == (
+            f"--share {share}: write it as I/N with I from 1 to N, for example --share 2/3"
+        )
+    assert refused("sweep", two, "--share", "3/3") == ("--share 3/3: there are 2 cells: take at most as many machines")
     assert refused("sweep", two, "--set", "method.lr=1").startswith("--set method.lr: the axis 'lr' sets it")
     assert refused("sweep", two, "--set", "rounds=1") == (
         "--set rounds=1: write it as section.key=value, for example --set strategy.rounds=10"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,10 @@ def sweep(
         list[str] | None,
         typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),
     ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option("--share", metavar="I/N", help="Run every N-th cell from the I-th on, as one of N machines."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's directory (default: runs/NAME, or a new one).")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
     jobs: Annotated[
@@ -49,7 +54,7 @@ def sweep(
     from fedunseen.experiment.sweep.schema import select
 
     read = read_sweep(source, data or [], overrides_of(overrides))
-    cells = select(read, _parts(only or []))
+    cells = _share(select(read, _parts(only or [])), share)
     if dry_run:
         _list(read, cells, as_json)
         return
@@ -90,6 +95,19 @@ def _parts(only: list[str]) -> dict[str, list[str]]:
             raise ExperimentError(f"--only {text}: write it as AXIS=VALUE, for example --only method=distzsl")
         found.setdefault(axis.strip(), []).append(value.strip())
     return found
+
+
+def _share(cells: list[Cell], share: str | None) -> list[Cell]:
+    """Take the share I/N of the cells: neighbours, which are most alike in length, go to different machines."""
+    if share is None:
+        return cells
+    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", share)
+    machine, machines = map(int, found.groups()) if found else (2, 1)
+    if machine > machines:
+        raise ExperimentError(f"--share {share}: write it as I/N with I from 1 to N, for example --share 2/3")
+    if machine > len(cells):
+        raise ExperimentError(f"--share {share}: there are {len(cells)} cells: take at most as many machines")
+    return cells[machine - 1 :: machines]
 
 
 def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
