@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,10 +15,16 @@ __all__ = ["experiment_text", "preset_names", "preset_text"]
 
 def preset_names() -> list[str]:
     """Return the presets shipped in the package."""
+    return list(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
     folder = files("fedunseen") / "experiment" / "presets"
-    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
+    return tuple(sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml")))
 
 
+@cache
 def preset_text(name: str) -> str:
     """Return a preset's TOML text."""
     return (files("fedunseen") / "experiment" / "presets" / f"{name}.toml").read_text("utf-8")

@@ -18,13 +18,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.datasets import load_digits
 
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.digits import read_strokes
+from fedunseen.data.digits import read_strokes, scanned
 
 __all__ = ["DigitPairs"]
 
@@ -112,10 +111,10 @@ def class_space() -> ClassSpace:
 
 def _sources() -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
     """Return the source digits for training and for tests: by digit, shape (count, 8, 8), in [0, 1]."""
-    digits = load_digits()
+    images, labels = scanned()
     train, test = [], []
     for digit in range(10):
-        mine = (digits.images[digits.target == digit] / 16).astype(np.float32)
+        mine = (images[labels == digit] / 16).astype(np.float32)
         mine = mine[stream(0, "digit-pairs sources", digit).permutation(len(mine))]
         cut = round(TRAIN_SHARE * len(mine))
         train.append(mine[:cut])

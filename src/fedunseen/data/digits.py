@@ -11,7 +11,9 @@ empty.
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from pydantic import field_validator
-from sklearn.datasets import load_digits
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
@@ -28,10 +29,29 @@ from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.images import UNREADABLE, to_rgb
 
-__all__ = ["DigitSettings", "Digits", "few_shot_benchmark", "few_shot_space", "read_strokes"]
+__all__ = ["DigitSettings", "Digits", "few_shot_benchmark", "few_shot_space", "read_strokes", "scanned"]
 
 SIDE = 8
 HELD_OUT = 0.2  # of each training digit's images
+
+
+def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return scikit-learn's images (1797, 8, 8), grey values in [0, 16], and their digits (1797,).
+
+    They are read from its folder: importing scikit-learn to load them takes as long as PyTorch.
+
+    Raises:
+        DataError: scikit-learn is not there, or without them.
+    """
+    found = find_spec("sklearn")
+    places = list(found.submodule_search_locations or ()) if found else []
+    file = Path(places[0], "datasets", "data", "digits.csv.gz") if places else Path("digits.csv.gz")
+    try:
+        with gzip.open(file, "rt") as lines:
+            table = np.loadtxt(lines, delimiter=",")
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{file} cannot be read ({error}): install scikit-learn again, which brings it") from None
+    return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
 
 
 class DigitSettings(DataSettings):
@@ -61,8 +81,7 @@ class Digits(BenchmarkLoader):
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Return the benchmark, features (n, 64) in [0, 1]; ``seed`` is not used (see the top of this file)."""
-        digits = load_digits()
-        labels = digits.target.astype(np.int64)
+        images, labels = scanned()
         space = digit_space(settings.novel)
         held = []
         for c in space.seen.tolist():
@@ -72,7 +91,7 @@ class Digits(BenchmarkLoader):
         return few_shot_benchmark(
             "digits",
             space,
-            (digits.images / 16).astype(np.float32).reshape(-1, SIDE * SIDE),
+            (images / 16).astype(np.float32).reshape(-1, SIDE * SIDE),
             labels,
             test_seen=np.concatenate(held),
             image_shape=(SIDE, SIDE),

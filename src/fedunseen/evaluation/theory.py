@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist, pdist
 
 __all__ = [
     "Client",
@@ -327,8 +327,8 @@ def decoder(
     head = slice(0, _PAIRED)
     points = np.concatenate([predicted[head], prototypes[:_PAIRED]])
     images = np.concatenate([rebuilt[head], anchors[:_PAIRED]])
-    inner = np.concatenate([pdist(points), off])
-    outer = np.concatenate([pdist(images), np.linalg.norm(rebuilt - anchors[labels], axis=1)])
+    inner = np.concatenate([_pairs(points), off])
+    outer = np.concatenate([_pairs(images), np.linalg.norm(rebuilt - anchors[labels], axis=1)])
     apart = inner > 1e-6 * max(float(inner.max()), 1e-300)  # the ratio of points that coincide is rounding
     ratios = outer[apart] / inner[apart]
     smallest, largest = (float(ratios.min()), float(ratios.max())) if len(ratios) else (0.0, 0.0)
@@ -336,7 +336,7 @@ def decoder(
     singular = np.zeros(0) if matrix is None else np.linalg.svd(matrix, compute_uv=False)
     if matrix is not None and matrix.shape[0] < matrix.shape[1]:
         singular = np.append(singular, 0.0)  # fewer features than attributes: some direction is lost
-    seen, kept = pdist(visual[head]), pdist(predicted[head])
+    seen, kept = _pairs(visual[head]), _pairs(predicted[head])
     promised = (seen - 2 * delta) / largest if largest else np.zeros_like(seen)
     allowed = (epsilon + delta) / smallest if smallest else np.full_like(epsilon, np.inf)
     report = {
@@ -399,6 +399,17 @@ def margin_room(distances: Floats) -> Floats:
     return 0.5 * nearest**2 / np.maximum(farthest, 1e-300)
 
 
+def _apart(points: Floats) -> Floats:
+    """Return (n, n) the distances between points (n, d): PyTorch is loaded by now, and SciPy's take long to import."""
+    held = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))
+    return np.asarray(torch.cdist(held, held, compute_mode="donot_use_mm_for_euclid_dist").numpy())
+
+
+def _pairs(points: Floats) -> Floats:
+    """Return (n (n - 1) / 2,) the distances of all pairs of points (n, d), row after row."""
+    return np.asarray(torch.pdist(torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))).numpy())
+
+
 def _margins(distances: Floats) -> tuple[Floats, Floats]:
     """Return (m,) Delta_y and d_max: the distances to the nearest and to the farthest other prototype."""
     others = distances + np.where(np.eye(len(distances), dtype=bool), np.inf, 0.0)
@@ -420,7 +431,7 @@ def half_way(predicted: Floats, positions: Ids, prototypes: Floats) -> Floats:
     _, values, directions = np.linalg.svd(prototypes - prototypes.mean(axis=0), full_matrices=False)
     basis = directions[values > 1e-9 * max(float(values.max()), 1e-300)]
     inside, own = predicted @ basis.T, (prototypes @ basis.T)[positions]
-    nearest, _ = _margins(cdist(prototypes, prototypes))
+    nearest, _ = _margins(_apart(prototypes))
     best = np.maximum((inside * own).sum(axis=1), 0.0) / np.maximum((inside**2).sum(axis=1), 1e-300)
     ratio = np.linalg.norm(best[:, None] * inside - own, axis=1) / np.maximum(nearest[positions] / 2, 1e-300)
     return np.asarray(np.where(best > 0, ratio, np.maximum(ratio, 1.0)))  # at length 0 every class is as near
@@ -460,7 +471,7 @@ def class_margins(
     """
     place = np.full(len(prototypes), -1)
     place[candidates] = np.arange(len(candidates))
-    distances = cdist(prototypes[candidates], prototypes[candidates])
+    distances = _apart(prototypes[candidates])
     nearest, farthest = _margins(distances)
     room = margin_room(distances)
     closest = (distances + np.where(np.eye(len(candidates), dtype=bool), np.inf, 0.0)).argmin(axis=1)

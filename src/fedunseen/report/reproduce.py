@@ -32,8 +32,12 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
     deployed = tree.get("engine", {}).get("mode") == "deployment"
     verb, kit = ("host", ["--kit kits/coordinator"]) if deployed else ("run", [])
     if name in preset_names():
-        changes = _changes(tomllib.loads(preset_text(name)), tree)
-        if says(changes):
+        # Against the preset with its defaults little differs; where that is not the whole story, against its text.
+        changes = _changes(Experiment.load(name).to_dict(), tree)
+        if not (whole := says(changes)):
+            changes = _changes(tomllib.loads(preset_text(name)), tree)
+            whole = says(changes)
+        if whole:
             for key in list(changes):  # what a new name brings as its default need not be said
                 fewer = {other: value for other, value in changes.items() if other != key}
                 changes = fewer if says(fewer) else changes

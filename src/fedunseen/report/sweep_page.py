@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import escaped, tabular
@@ -19,6 +18,7 @@ from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, TITLES, ZE
 from fedunseen.evaluation.measures import SHORT as NAMED
 from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.sweep.schema import MEASURES
+from fedunseen.metrics import student
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve, Frame
 from fedunseen.report.parts import render
@@ -143,7 +143,7 @@ def _spread(row: Row, metric: str) -> float | None:
 def _half(row: Row, metric: str) -> float | None:
     """Return half of the 95 % interval: over several seeds by Student's t, of one few-shot run over its episodes."""
     if metric in row.sd and row.seeds > 1:
-        return float(stdtrit(row.seeds - 1, 0.975) * row.sd[metric] / row.seeds**0.5)
+        return float(student(row.seeds - 1) * row.sd[metric] / row.seeds**0.5)
     return row.mean.get(f"{metric}_ci95")
 
 

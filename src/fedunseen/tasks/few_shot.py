@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
@@ -32,7 +31,7 @@ from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
-from fedunseen.metrics import confidence, episode_accuracies
+from fedunseen.metrics import confidence, episode_accuracies, student
 from fedunseen.tasks.base import EvaluationSettings, Prediction, Question, Task, Trained
 from fedunseen.tasks.zero_shot_summary import small
 
@@ -340,7 +339,7 @@ class FewShot(Task):
     def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
         spread = summary["few_shot_sd"] / len(results) ** 0.5
-        return {"few_shot_ci95": float(stdtrit(len(results) - 1, 0.975) * spread)}
+        return {"few_shot_ci95": float(student(len(results) - 1) * spread)}
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:

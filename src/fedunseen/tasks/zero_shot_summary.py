@@ -19,6 +19,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation import theory
+from fedunseen.evaluation.plane import silhouette, tsne
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
 
@@ -303,8 +304,6 @@ def small(image: NDArray[Any]) -> NDArray[np.float32]:
 
 def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     """Lay out test samples of unseen classes in the plane, by what the model makes of them and as they come in."""
-    from sklearn.metrics import silhouette_score
-
     rows = _spread(federation, _EMBEDDED)
     labels = federation.benchmark.labels[rows]
     if len(rows) < 5 or not 1 < len(np.unique(labels)) < len(rows):
@@ -312,12 +311,11 @@ def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     coming = torch.cat([_flat(inputs).cpu() for inputs in federation.batches(rows)]).double().numpy()
     spaces = {"model": _outputs(federation, params, rows, "represent"), "inputs": coming}
     if not all(np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()):
-        return {}  # features that have collapsed to one point have no picture, and crash scikit-learn's t-SNE
-    seed = int(stream(federation.seed, "t-SNE").integers(2**31))
+        return {}  # features that have collapsed to one point have no picture
     found: dict[str, NDArray[Any]] = {"embedding_labels": labels}
     for name, points in spaces.items():
-        found[f"embedding_{name}"] = _plane(points, seed)
-    found["silhouettes"] = np.array([silhouette_score(points, labels) for points in spaces.values()])
+        found[f"embedding_{name}"] = tsne(points)
+    found["silhouettes"] = np.array([silhouette(points, labels) for points in spaces.values()])
     return found
 
 
@@ -335,18 +333,17 @@ def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     real = _outputs(federation, params, rows, "represent")
     points = np.concatenate([real, torch.cat(made).double().cpu().numpy()])  # rows are class by class too
     if len(rows) < 5 or not np.isfinite(points).all() or points.std(axis=0).max() < 1e-12:
-        return {}  # what has collapsed to one point has no picture, and crashes scikit-learn's t-SNE
+        return {}  # what has collapsed to one point has no picture
     answers = federation.answers(params)
     of_class = [answers.labels == c for c in space.unseen]
     right = [
         100 * float((answers.zsl[own] == c).mean()) if own.any() else np.nan
         for own, c in zip(of_class, space.unseen, strict=True)
     ]
-    seed = int(stream(federation.seed, "t-SNE").integers(2**31))
     return {
         "generated_labels": np.concatenate([labels, labels]),
         "generated_kind": np.repeat(np.array([0, 1]), len(rows)),
-        "generated_plane": _plane(points, seed),
+        "generated_plane": tsne(points),
         "generated_accuracy": np.array(right, dtype=np.float32),
     }
 
@@ -357,15 +354,3 @@ def _flat(inputs: Tensor) -> Tensor:
         return inputs.float()
     height, width = (min(16, length) for length in inputs.shape[2:])
     return torch.nn.functional.adaptive_avg_pool2d(inputs.float(), (height, width)).flatten(1)
-
-
-def _plane(points: NDArray[np.float64], seed: int) -> NDArray[np.float32]:
-    """Return the t-SNE (n, 2) of points (n, d), after their first 50 principal components, as is usual."""
-    from sklearn.manifold import TSNE
-
-    centred = points - points.mean(axis=0)
-    u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    shortened = (u * s)[:, :50]
-    scale = float(shortened.std()) or 1.0
-    tsne = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), max_iter=500, init="pca", random_state=seed)
-    return np.asarray(tsne.fit_transform((shortened / scale).astype(np.float32)), dtype=np.float32)

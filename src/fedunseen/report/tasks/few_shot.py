@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from fedunseen import metrics
 from fedunseen.report import figures, statistics
@@ -265,7 +264,7 @@ def half_width(result: Mapping[str, Any], name: str) -> float | None:
     if f"{name}_sd" not in result:
         return None
     seeds = len(result["seeds"])
-    return float(stdtrit(seeds - 1, 0.975) * result[f"{name}_sd"] / seeds**0.5)
+    return float(metrics.student(seeds - 1) * result[f"{name}_sd"] / seeds**0.5)
 
 
 def _headline(facts: Facts) -> list[dict[str, Any]]:
