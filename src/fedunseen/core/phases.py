@@ -78,11 +78,17 @@ class SGD:
     Works on one client's parameters and on a stack of clients alike; parameters and state are changed in place,
     because fresh memory for every step would cost more than the arithmetic. Gradients are only read: differentiation
     may give two parameters one and the same tensor.
+
+    Attributes:
+        lr, momentum, weight_decay: as of ``torch.optim.SGD``.
+        fused: take PyTorch's fused kernel, one pass over memory instead of four. It rounds elsewhere, so that the last
+            digit of a weight may differ.
     """
 
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
+    fused: bool = False
 
     def init(self, params: Mapping[str, Tensor]) -> list[list[Tensor]]:
         """Return room for the momentum; the first step fills it."""
@@ -103,6 +109,14 @@ class SGD:
             if step == 1:  # one pass over memory instead of four: with few steps a round, a good part of its time
                 for v, grad, value in zip(velocity, grads, params, strict=True):
                     torch.add(grad, value, alpha=self.weight_decay, out=v)
+            elif self.fused:
+                # It wants gradients laid out as the parameters are.
+                laid = [grad if grad.is_contiguous() else grad.contiguous() for grad in grads]
+                torch._fused_sgd_(
+                    params, laid, velocity, weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
+                    dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+                )  # fmt: skip
+                return
             else:
                 torch._foreach_mul_(velocity, self.momentum)
                 torch._foreach_add_(velocity, grads)
