@@ -15,6 +15,8 @@ from fedunseen.encoders.text import (
     clean_class_name,
     embed_classes,
     embed_texts,
+    text_encoder_at,
+    text_files,
 )
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "cat", "polar", "bear"]
@@ -246,3 +248,12 @@ def test_classes_are_said_in_a_sentence_and_come_out_of_unit_length(bert_folder)
     each = embed_texts(["a has fur small dog", "a big small dog", "a small cat", "a has tail long cat"], encoder)
     mean = np.stack([each[:2].mean(0), each[2:].mean(0)])
     np.testing.assert_allclose(fine, mean / np.linalg.norm(mean, axis=1, keepdims=True), rtol=1e-4, atol=1e-6)
+
+
+def test_an_encoder_is_the_files_of_its_folder_and_answers_alike_from_a_copy(bert_folder, tmp_path):
+    files = text_files(str(bert_folder))
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {path.name for path in files}
+    for path in files:
+        shutil.copy(path, tmp_path)
+    copy = text_encoder_at(tmp_path, str(bert_folder))
+    np.testing.assert_array_equal(embed_texts(["cat"], copy), embed_texts(["cat"], str(bert_folder)))

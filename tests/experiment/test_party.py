@@ -1,8 +1,10 @@
 """A party of a deployment, in this process: its data and state stay with it, and the result is the in-process one."""
 
 import json
+import shutil
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from safetensors.torch import load_file
 from fedunseen.cli.deal import deal
 from fedunseen.core import files
 from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
+from fedunseen.data import ClassSpace
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.party import Party
@@ -303,6 +306,48 @@ def test_another_class_space_is_refused(folders, tmp_path):
     np.savez(other / "north" / "features.npz", **arrays)
     error = refused(other, tmp_path, lambda header: None)
     assert "is not the coordinator's class space: they differ in the names of the classes: copy" in str(error)
+
+
+def as_texts(folders, out, apart):
+    """Copy parties' folders as if a text encoder had described the classes, each time ``apart`` a little otherwise."""
+    for k, folder in enumerate(sorted(folders.iterdir())):
+        (out / folder.name).mkdir(parents=True)
+        shutil.copy(folder / "features.npz", out / folder.name)
+        space = ClassSpace.load(folder / "classes.csv")
+        noise = np.random.default_rng(k).normal(size=space.semantics.shape) * apart
+        columns = tuple(f"text {i}" for i in range(space.attributes))
+        replace(space, semantics=space.semantics + noise, attribute_names=columns, attribute_groups={}).save(
+            out / folder.name / "classes.csv"
+        )
+    return out
+
+
+@pytest.mark.parametrize("method", ["gaussian", "fedzsl"])
+def test_text_encoders_of_processors_that_round_otherwise_give_the_coordinator_s_bits(method, folders, tmp_path):
+    """Sums of class spaces of other bits would be refused, and updates would not be those of one process."""
+    own = as_texts(folders, tmp_path / "rounded", 1e-6)
+    data = {"data.name": "folder", "data.root": str(own / "coordinator"), "data.part": True, "method.name": method}
+    settings = {**SMALL, **data, "strategy.rounds": 1, "strategy.name": "fedavg"}
+    if method == "gaussian":
+        del settings["strategy.rounds"], settings["strategy.name"], settings["method.hidden"]
+    settings = {key: value for key, value in settings.items() if not key.startswith("data.t")}
+    chosen = Experiment.from_dict({"data": {"name": "folder", "root": "."}, "method": {}}, settings)
+    models = []
+    for name in ("rounded", "same"):
+        if name == "same":
+            for party in NAMES:
+                shutil.copy(own / "coordinator" / "classes.csv", own / party)
+        hosted(chosen, Inline(members(own, tmp_path / name)), tmp_path / name / "run")
+        models.append(load_file(tmp_path / name / "run" / "model.safetensors"))
+    assert all(torch.equal(models[0][key], models[1][key]) for key in models[1])
+
+
+def test_other_texts_are_refused(folders, tmp_path):
+    other = as_texts(folders, tmp_path / "other", 1e-2)
+    north, told = PartyData(other / "north"), PartyData(other / "south").benchmark.space
+    assert north.benchmark.space.with_bits_of(told.semantics) is north.benchmark.space
+    with pytest.raises(RefusedError, match="differ in the attributes of the classes: copy the coordinator's"):
+        north._compare(north.benchmark, told.hashes())
 
 
 def test_samples_of_another_shape_are_refused(folders, tmp_path):

@@ -10,6 +10,7 @@ from PIL import Image
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
+from fedunseen.experiment import weights as weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -132,3 +133,64 @@ def test_only_places_can_be_replaced(images, tmp_path):
     with pytest.raises(ExperimentError) as error:
         load_run(tmp_path / "run", overrides={"method.lr": 1.0})
     assert str(error.value) == "--set method.lr: a finished run takes settings of data and encoder alone"
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Word vectors of one's own: the text encoder."""
+    random = np.random.default_rng(0)
+    known = ["a", "photo", "of", "bear", "wolf", "lion", "bus", "fire", "truck"]
+    file = tmp_path / "words" / "glove.txt"
+    file.parent.mkdir()
+    file.write_text("".join(f"{word} {' '.join(map(str, random.normal(size=6).round(3)))}\n" for word in known))
+    return file
+
+
+def named(words, path, **more):
+    """A run whose classes a text encoder describes."""
+    folder, names = path.parent / "features", ("bear", "wolf", "lion", "bus")
+    folder.mkdir(exist_ok=True)
+    (folder / "classes.csv").write_text("name,split\nbear,seen\nwolf,seen\nlion,seen\nbus,unseen\n")
+    features = np.random.default_rng(1).normal(size=(24, 5)).astype(np.float32)
+    labels = np.tile(names, 6)
+    split = np.where((labels == "bus") | (np.arange(24) < 8), "test", "train")
+    np.savez(folder / "features.npz", features=features, labels=labels, split=split)
+    tree = {
+        "data": {"name": "folder", "root": str(folder), "text_encoder": f"vectors:{words}"},
+        "partition": {"clients": 2},
+        "method": {"name": "gaussian", "shrinkage": 0.5},
+        "evaluation": {"selection": "last", "theory": False, "embedding": False},
+    }
+    return run(Experiment.from_dict(tree, more), path)
+
+
+def scores_of_a_new_name(path, **places):
+    samples = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
+    return [[one.score for one in each] for each in load_run(path, **places).predict(samples, ["a fire truck"])]
+
+
+def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(words, tmp_path, monkeypatch):
+    done = named(words, tmp_path / "run")
+    assert done.manifest["text_encoder"]["files"] == {"glove.txt": words.stat().st_size}
+    expected = scores_of_a_new_name(done.path)
+    shutil.move(done.path, tmp_path / "copied")
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "another machine"))
+    for spoil in (lambda: words.write_text(words.read_text().replace("fire ", "fire 9")), words.unlink):
+        spoil()
+        assert scores_of_a_new_name(tmp_path / "copied") == expected
+
+
+def test_a_large_text_encoder_is_found_by_its_content_or_named(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(weights_of, "CARRIED_MB", 0.0)
+    done = named(words, tmp_path / "run")
+    assert not (done.path / "text-encoder").exists()
+    expected = scores_of_a_new_name(done.path)
+    kept = words.with_name("kept.txt")
+    words.rename(kept)
+    with pytest.raises(DataError, match=r"glove\.txt is missing"):
+        scores_of_a_new_name(done.path)
+    assert scores_of_a_new_name(done.path, overrides={"data.text_encoder": f"vectors:{kept}"}) == expected
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy(kept, tmp_path / "elsewhere" / "glove.txt")
+    named(tmp_path / "elsewhere" / "glove.txt", tmp_path / "second")  # this machine knows it again
+    assert scores_of_a_new_name(done.path) == expected

@@ -21,7 +21,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +31,10 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.random import stream
 from fedunseen.data.tables import composed, did_you_mean, number, read_csv, write_csv
 
-__all__ = ["ClassSpace", "draw_validation", "read_classes"]
+__all__ = ["ClassSpace", "draw_validation", "read_classes", "same_text"]
 
 SPLITS = ("seen", "validation", "unseen", "")
+ROUNDING = 1e-3  # of a row's length: what two processors make of one text differs by less, another text by far more
 SEPARATOR = ": "  # between group and attribute in a column's header
 
 
@@ -149,6 +150,25 @@ class ClassSpace:
         return len(self.attribute_names)
 
     @property
+    def from_texts(self) -> bool:
+        """A text encoder describes the classes: two processors give the same numbers but for their last bits."""
+        return self.attributes > 0 and self.attribute_names == tuple(f"text {i}" for i in range(self.attributes))
+
+    def with_bits_of(self, semantics: NDArray[np.float64]) -> ClassSpace:
+        """Return this class space with another's description of the same texts, if it differs by rounding alone.
+
+        Args:
+            semantics: (classes, attributes), by the same text encoder on another processor.
+
+        Returns:
+            With ``semantics`` in place of its own; itself where no text encoder describes the classes, or where a text
+            is another (:func:`same_text`).
+        """
+        if not self.from_texts or semantics.shape != self.semantics.shape or not np.isfinite(semantics).all():
+            return self
+        return replace(self, semantics=semantics) if same_text(self.semantics, semantics).all() else self
+
+    @property
     def train(self) -> NDArray[np.int64]:
         """Ids of the seen classes without the validation classes, sorted."""
         return np.setdiff1d(self.seen, self.validation)
@@ -199,6 +219,17 @@ class ClassSpace:
         except DataError as error:
             message = str(error)
             raise DataError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def same_text(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say which rows (..., numbers) one text encoder may have made of the same text on two processors.
+
+    Example:
+        >>> same_text(np.array([[0.6, 0.8], [0.6, 0.8]]), np.array([[0.6000001, 0.8], [0.65, 0.76]])).tolist()
+        [True, False]
+    """
+    apart: NDArray[np.float64] = np.linalg.norm(one - other, axis=-1)
+    return np.asarray(apart <= ROUNDING * np.linalg.norm(one, axis=-1))
 
 
 def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArray[np.float64]]:

@@ -21,6 +21,8 @@ from fedunseen.encoders.augment import Augmentation
 
 __all__ = ["Backbone", "Encoder", "EncoderSettings", "NoEncoder", "Output", "WeightsSettings"]
 
+CARRIED_MB = 20.0
+"""Megabytes of weights that a run directory takes along, where no setting says otherwise."""
 Output = Literal["vectors", "maps"]
 """``vectors``: (d,) a sample; ``maps``: (channels, height, width)."""
 
@@ -36,7 +38,7 @@ class EncoderSettings(NamedSettings):
 class WeightsSettings(EncoderSettings):
     """What encoders with weights in files have in common."""
 
-    carry: float = Field(20.0, ge=0)
+    carry: float = Field(CARRIED_MB, ge=0)
     """Weights of up to so many megabytes are put into the run directory, so that `predict` finds them wherever it is;
     larger ones are found by their content where they were used before, or given with `predict --encoder`."""
 

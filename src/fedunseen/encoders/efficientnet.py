@@ -178,6 +178,8 @@ class EfficientNetLite(Encoder):
                     fused = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm))
                     setattr(module, convolution, fused)
                     setattr(module, norm, nn.Identity())
+            if isinstance(module, nn.ReLU6):
+                module.inplace = True  # nothing else reads what it is given
         return network.to(device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def _weights(self) -> Params:

@@ -23,7 +23,15 @@ from fedunseen.encoders.cache import files_digest, usable
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.word_vectors import read_vectors
 
-__all__ = ["attribute_vectors", "class_prompts", "clean_class_name", "embed_classes", "embed_texts"]
+__all__ = [
+    "attribute_vectors",
+    "class_prompts",
+    "clean_class_name",
+    "embed_classes",
+    "embed_texts",
+    "text_encoder_at",
+    "text_files",
+]
 
 _AT_ONCE = 64  # texts
 _LONGEST = 512  # tokens, where a model does not say how many it takes
@@ -53,9 +61,8 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
     """
     if encoder.startswith(_VECTORS):
         return _sum_of_words(texts, Path(encoder.removeprefix(_VECTORS)).expanduser())
-    folder = _minilm() if encoder == "minilm" else weights_folder(encoder, "the text encoder")
-    files = [*weight_files(folder), *folder.glob("*.json"), *folder.glob("*.txt"), *folder.glob("*.model")]
-    wanted = json.dumps({"weights": files_digest(files), "texts": list(texts)})
+    folder = _folder(encoder)
+    wanted = json.dumps({"weights": files_digest(_files_in(folder)), "texts": list(texts)})
     path = cache_folder() / "texts" / f"{hashlib.sha256(wanted.encode()).hexdigest()}.npz"
     if (kept := _read(path, len(texts))) is not None:
         return kept
@@ -63,6 +70,37 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
     with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, vectors=vectors)
     return vectors
+
+
+def text_files(encoder: str) -> list[Path]:
+    """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``, a package.
+
+    Raises:
+        DataError: as :func:`embed_texts`.
+    """
+    if encoder.startswith(_VECTORS):
+        return [Path(encoder.removeprefix(_VECTORS)).expanduser()]
+    return [] if encoder == "minilm" else sorted(_files_in(_folder(encoder)))
+
+
+def text_encoder_at(place: Path, encoder: str) -> str:
+    """Return how ``embed_texts`` names an encoder that lies elsewhere.
+
+    Args:
+        place: a folder with copies of :func:`text_files`.
+        encoder: as it was named where they were found.
+    """
+    if encoder.startswith(_VECTORS):
+        return f"{_VECTORS}{place / Path(encoder.removeprefix(_VECTORS)).name}"
+    return str(place)
+
+
+def _folder(encoder: str) -> Path:
+    return _minilm() if encoder == "minilm" else weights_folder(encoder, "the text encoder")
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [*weight_files(folder), *folder.glob("*.json"), *folder.glob("*.txt"), *folder.glob("*.model")]
 
 
 def clean_class_name(name: str) -> str:

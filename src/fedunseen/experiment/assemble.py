@@ -395,4 +395,7 @@ def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler, se
     statistics = {name: torch.from_numpy(value) for name, value in scaler.statistics.items()}
     shape = benchmark.features.shape[1:]
     validation = benchmark.space.unseen.tolist() if selection else None
-    return Deployment(party_sections(experiment), benchmark.space.hashes(), shape, statistics, validation)
+    # Parties take the coordinator's numbers where a text encoder made them: their processors may round otherwise.
+    semantics = torch.from_numpy(benchmark.space.semantics) if benchmark.space.from_texts else None
+    told, hashes = party_sections(experiment), benchmark.space.hashes()
+    return Deployment(told, hashes, shape, statistics, validation, semantics=semantics)

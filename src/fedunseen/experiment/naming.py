@@ -38,7 +38,7 @@ def semantics_of_names(
         MissingDependencyError: a library of the text encoder is not installed.
     """
     encoder, prompt = getattr(settings, "text_encoder", None), getattr(settings, "prompt", "")
-    if encoder is None or not _described_by_text(space):
+    if encoder is None or not space.from_texts:
         known = ", ".join(space.attribute_names[:3]) + (", ..." if space.attributes > 3 else "")
         raise ExperimentError(
             f"this run's classes are described by attributes ({known}), which a name does not tell: give --classes "
@@ -70,7 +70,3 @@ def names_in(file: Path) -> list[str] | None:
     if "name" in header and set(header) <= {"name", "split"}:
         return [row[header.index("name")] for _, row in rows[1:]]
     return [row[0] for _, row in rows] if len(header) == 1 else None
-
-
-def _described_by_text(space: ClassSpace) -> bool:
-    return space.attributes > 0 and space.attribute_names == tuple(f"text {i}" for i in range(space.attributes))

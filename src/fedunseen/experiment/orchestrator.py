@@ -39,7 +39,7 @@ from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.turns import turns
-from fedunseen.experiment.weights import carry
+from fedunseen.experiment.weights import carry, carry_text
 from fedunseen.federation import Federation
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.federation.rounds import Choice, Progress, train
@@ -178,6 +178,7 @@ def run(
                 result |= {"stopped": chosen["stopped"]} if "stopped" in chosen else {}
             write_inputs(federation.scaler, benchmark.space, directory.path)
             carry(encoder_of(experiment, benchmark), directory.path)
+            carry_text(experiment.data, experiment.encoder, directory.path)
             params = load_params(directory.model_path, federation.device)
             write_tensors(directory.path / "evaluation.safetensors", task.summary(params, result))
             directory.finish(result)

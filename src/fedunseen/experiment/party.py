@@ -16,6 +16,7 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
+from fedunseen.data.class_space import same_text
 from fedunseen.data.growth import check_new_name, described_as, seen_through
 from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
@@ -108,6 +109,8 @@ class PartyData:
         growing, semantics = header.get("growing"), statistics.get(SEMANTICS)
         told: ClassSpace | None = None
         if growing is None:
+            if semantics is not None:
+                benchmark = replace(benchmark, space=benchmark.space.with_bits_of(semantics.double().numpy()))
             self._compare(benchmark, header["space"])
         else:
             told = self._told(benchmark, growing, semantics)
@@ -190,7 +193,12 @@ class PartyData:
                     f"{self.folder} holds samples of {name!r}, which the coordinator tests as a class that nobody "
                     "holds: leave them out, or let the coordinator mark the class as seen"
                 )
-            elif described_as(row) not in (described_as(told.semantics[place[name]]), *former.get(name, ())):
+            elif (space.from_texts and same_text(row, told.semantics[place[name]])) or described_as(row) in (
+                described_as(told.semantics[place[name]]),
+                *former.get(name, ()),
+            ):
+                continue
+            else:
                 raise RefusedError(
                     f"{table} describes the class {name!r} otherwise than the coordinator does: copy its line, or give "
                     "the class another name if it is another"

@@ -23,7 +23,7 @@ from fedunseen.encoders import Encoder
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.registry import traits
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.weights import carry, remembered
+from fedunseen.experiment.weights import carry, carry_text, remembered, remembered_text
 
 __all__ = ["bring_home", "encoder_of", "manifest", "write_inputs"]
 
@@ -56,6 +56,7 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
         **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
         **image,
         **remembered(encoder_of(experiment, benchmark)),
+        **remembered_text(experiment.data),
         "versions": versions,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -87,6 +88,7 @@ def bring_home(
     write_json(partial / "manifest.json", {**told, "brought_home": True})
     write_inputs(scaler, benchmark.space, partial)
     carry(encoder_of(experiment, benchmark), partial)
+    carry_text(experiment.data, experiment.encoder, partial)
     write_tensors(partial / "model.safetensors", params)
     write_json(partial / "result.json", {**result, "run": str(out)})
     if out.exists():

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
 from fedunseen.core.runs import check_where, complete_result, read_manifest
-from fedunseen.data import ClassSpace, Scaler, fit_semantics
+from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
 from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.naming import names_in, semantics_of_names
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.weights import files_of, found
+from fedunseen.experiment.weights import files_of, found, found_text
 from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.methods import Method
 from fedunseen.tasks import Prediction, Question
@@ -145,6 +145,11 @@ class Run:
         assert encoder is not None
         return encoder
 
+    @cached_property
+    def describing(self) -> DataSettings:
+        """The settings of data, with the text encoder that described the classes where it is now."""
+        return found_text(self.manifest.get("text_encoder"), self.path, self.experiment.data)
+
     @property
     def encoder_files(self) -> list[Path]:
         """The weights of the run's encoder, where they are now; none if it needs none, or every installation has them.
@@ -242,7 +247,7 @@ class Run:
         names = names_in(Path(classes)) if isinstance(classes, (str, Path)) else classes
         if names is None or isinstance(names, Mapping):
             return classes  # type: ignore[return-value]
-        return semantics_of_names(names, self.space, self.experiment.data)  # type: ignore[return-value]
+        return semantics_of_names(names, self.space, self.describing)  # type: ignore[return-value]
 
     def read(self, path: str | Path) -> NDArray[Any]:
         """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling.

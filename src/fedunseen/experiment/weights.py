@@ -1,4 +1,4 @@
-"""Where a finished run finds the weights of its encoder: by their content, wherever they lie now.
+"""Where a finished run finds the weights of its encoders, of pictures and texts: by their content, wherever they lie.
 
 The manifest keeps the SHA-256 of the files that a run's features were made with. Small ones travel in the run
 directory (``encoder.carry``); all are remembered in the cache folder of the machine that ran. Features of other weights
@@ -16,13 +16,17 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import cache_folder, replacing
-from fedunseen.encoders import Encoder
+from fedunseen.data import DataSettings
+from fedunseen.encoders import Encoder, EncoderSettings
+from fedunseen.encoders.backbone import CARRIED_MB
 from fedunseen.encoders.cache import content_digest, usable
 
-__all__ = ["CARRIED", "carry", "found", "remembered"]
+__all__ = ["CARRIED", "carry", "carry_text", "found", "found_text", "remembered", "remembered_text"]
 
 CARRIED = "encoder"
 """The folder of a run directory that holds the weights."""
+CARRIED_TEXT = "text-encoder"
+"""The folder of a run directory that holds the text encoder."""
 
 _MB = 10**6
 
@@ -39,32 +43,75 @@ def remembered(encoder: Encoder | None) -> dict[str, Any]:
     files = encoder.files() if encoder is not None else []
     if encoder is None or not files:
         return {}
-    digest = content_digest(files)
-    shelf = _shelf(digest)
-    with usable(shelf):
-        shelf.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        with suppress(OSError):  # a place that cannot hold links: then it is not found again, and asked for
-            _link(path.resolve(), shelf / path.name)
-    return {
-        "encoder": {
-            "setting": encoder.setting,
-            "digest": digest,
-            "files": {path.name: path.stat().st_size for path in files},
-        }
-    }
+    return {"encoder": {"setting": encoder.setting, **_keep(files)}}
 
 
 def carry(encoder: Encoder | None, run: Path) -> None:
     """Copy an encoder's weights into a run directory if they are small enough, and not part of every installation."""
-    if encoder is None or encoder.installed:
-        return
-    files = encoder.files()
-    if not files or sum(path.stat().st_size for path in files) > encoder.settings.carry * _MB:  # type: ignore[attr-defined]
-        return
-    for path in files:
-        with replacing(run / CARRIED / path.name) as temporary:
-            shutil.copyfile(path, temporary)
+    if encoder is not None and not encoder.installed:
+        _copy(encoder.files(), run / CARRIED, encoder.settings)
+
+
+def remembered_text(settings: DataSettings) -> dict[str, Any]:
+    """Return what a manifest says of the text encoder that described the classes, and remember where it is.
+
+    Args:
+        settings: the section ``[data]``.
+
+    Returns:
+        ``{"text_encoder": {"digest": ..., "files": {name: bytes}}}``; nothing if no file is needed, as of a package.
+    """
+    files = _text_files(settings)
+    return {"text_encoder": _keep(files)} if files else {}
+
+
+def carry_text(settings: DataSettings, encoder: EncoderSettings, run: Path) -> None:
+    """Copy the text encoder into a run directory if it is small enough; ``encoder.carry`` says what small is."""
+    _copy(_text_files(settings), run / CARRIED_TEXT, encoder)
+
+
+def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSettings) -> DataSettings:
+    """Return the settings of data with a run's text encoder where it lies now.
+
+    Args:
+        entry: what :func:`remembered_text` returned under ``text_encoder``; None for runs that need no file.
+        run: the run directory.
+        settings: as the run had them, or as the user says.
+    """
+    stated = getattr(settings, "text_encoder", None)
+    if entry is None or stated is None:
+        return settings
+    own, names = _text_files(settings), list(entry["files"])
+    if own and content_digest(own) == entry["digest"]:
+        return settings
+    for place in (run / CARRIED_TEXT, _shelf(entry["digest"])):
+        if _is(place, names, entry["digest"]):
+            from fedunseen.encoders.text import text_encoder_at
+
+            return settings.model_copy(update={"text_encoder": text_encoder_at(place, stated)})
+    return settings  # what then is wrong with it is said where it is used
+
+
+def _text_files(settings: DataSettings) -> list[Path]:
+    """Return the files of the text encoder that are on this machine; none of a package, or where one is missing."""
+    encoder = getattr(settings, "text_encoder", None)
+    if encoder is None or encoder == "minilm":
+        return []
+    from fedunseen.encoders.text import text_files  # takes seconds to import
+
+    try:
+        files = text_files(encoder)
+    except FedUnseenError:
+        return []
+    return files if all(path.is_file() for path in files) else []
+
+
+def _copy(files: list[Path], folder: Path, settings: EncoderSettings) -> None:
+    """Copy files of which there are some, and which are small enough."""
+    if sum(path.stat().st_size for path in files) <= getattr(settings, "carry", CARRIED_MB) * _MB:
+        for path in files:
+            with replacing(folder / path.name) as temporary:
+                shutil.copyfile(path, temporary)
 
 
 def found(
@@ -134,6 +181,18 @@ def _places(run: Path, digest: str, names: list[str]) -> Iterator[Path]:
 def _is(place: Path, names: list[str], digest: str) -> bool:
     files = [place] if len(names) == 1 and not place.is_dir() else [place / name for name in names]
     return all(path.is_file() for path in files) and content_digest(files) == digest
+
+
+def _keep(files: list[Path]) -> dict[str, Any]:
+    """Remember in the cache folder where files are, and return what a manifest says of them."""
+    digest = content_digest(files)
+    shelf = _shelf(digest)
+    with usable(shelf):
+        shelf.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        with suppress(OSError):  # a place that cannot hold links: then it is not found again, and asked for
+            _link(path.resolve(), shelf / path.name)
+    return {"digest": digest, "files": {path.name: path.stat().st_size for path in files}}
 
 
 def _shelf(digest: str) -> Path:

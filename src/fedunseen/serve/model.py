@@ -180,7 +180,7 @@ class Recogniser:
             DataError: there is no word in them.
             ExperimentError: the run's classes are described by attributes.
         """
-        return semantics_of_names([words], self.run.space, self.run.experiment.data)[words]
+        return semantics_of_names([words], self.run.space, self.run.describing)[words]
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
         """Return a class's attributes (attributes,), from all values or from those that are not 0 by name.

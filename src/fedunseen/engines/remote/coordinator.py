@@ -228,7 +228,7 @@ class Deployment:
         validation: ids of the classes that play the unseen ones while rounds and settings are chosen; None: this is the
             run on all classes.
         growing: of a class space that grows: all that a party has to know of the classes, beside their hashes.
-        semantics: of a class space that grows: (classes, attributes) float64.
+        semantics: of a class space that grows, or that a text encoder describes: (classes, attributes) float64.
     """
 
     experiment: Mapping[str, Any]
