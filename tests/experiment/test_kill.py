@@ -154,7 +154,7 @@ def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, str
 
 
 def test_the_command_is_killed_and_resumed(nursery, make, tree, tmp_path, own_cache):
-    settings = {"strategy.rounds": 60}
+    settings = {"strategy.rounds": 25}
     out = tmp_path / "killed"
     arguments = command_line(tree, settings, out)
     process = subprocess.Popen(
