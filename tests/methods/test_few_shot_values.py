@@ -195,6 +195,29 @@ def test_a_test_episode_is_answered_after_more_inner_steps(batch_tasks: str) -> 
         np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), answer(model, queries), rtol=1e-9)
 
 
+def test_protonet_learns_new_classes_from_examples_of_uneven_number() -> None:
+    method, params, batch = make(ProtoNet)
+    support, inputs = batch["inputs"][:6], batch["inputs"][6:]
+    answers, f = torch.tensor([1, 0, 1, 2, 1, 0]), params["f.weight"].numpy()
+    centres = [np.mean([f @ support[i].numpy() for i in rows], axis=0) for rows in ((1, 5), (0, 2, 4), (3,))]
+    far = [[np.sum((f @ x.numpy() - centre) ** 2) for centre in centres] for x in inputs]
+    found = method.recognise(params, support, answers, inputs)
+    np.testing.assert_allclose(found.numpy(), -np.array(far), rtol=1e-9)
+
+
+def test_maml_learns_fewer_classes_than_it_was_trained_with_from_examples_of_uneven_number() -> None:
+    """Two of its three answers are in use; the loss of the inner steps is the mean over examples."""
+    method, params, batch = make(MAML, adapt="head", test_steps=1)
+    support, inputs = batch["inputs"][:3].numpy(), batch["inputs"][6:].numpy()
+    f, head, bias = model_of(params)
+    chosen = np.eye(WAYS)[[1, 0, 1]]
+    features = support @ f.T
+    wrong = probabilities(features @ head.T + bias) - chosen
+    head, bias = head - ALPHA * wrong.T @ features / 3, bias - ALPHA * wrong.mean(0)
+    found = method.recognise(params, batch["inputs"][:3], torch.tensor([1, 0, 1]), batch["inputs"][6:])
+    np.testing.assert_allclose(found.numpy(), (inputs @ f.T @ head.T + bias)[:, :2], rtol=1e-9)
+
+
 # Learning
 
 TELLING, NOISE = 4, 12  # inputs that tell classes apart, and larger ones that say nothing
