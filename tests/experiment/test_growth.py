@@ -13,6 +13,7 @@ from fedunseen.data import Partition
 from fedunseen.data.growth import GrowthSettings, Timeline, Version, first_version, next_version, seen_through
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.federation.directory import RunDirectory
+from fedunseen.report import write_report
 
 QUIET = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}
 GROWS = {**QUIET, "growth.name": "unknown", "partition.join": {"2": 2}, "data.features": ["l2"]}
@@ -48,6 +49,21 @@ def test_the_model_of_classes_that_came_late_is_that_of_all_from_the_start(grown
     state, _ = federation.round(federation.start())
     assert same(federation.models(state)[0], dict(grown.params))
     assert len(grown.space.names) == 12 > grown.metrics[0]["space"]["known"]
+
+
+def test_the_report_shows_what_came_and_what_was_forgotten(trained, grown, tmp_path):
+    page = write_report(trained).read_text("utf-8")
+    assert page.count("Classes that came and went") == 1
+    section = page.split("Classes that came and went")[1].split("</section>")[0]
+    last, fallen = trained.result["stages"], trained.result["forgetting"]
+    for name, value in last.items():
+        assert f'<th scope="row">{name}</th>' in section
+        assert f"<td>{value:.1f}</td>" in section
+    assert all(f"<td>{value:.1f}</td></tr>" in section for value in fallen.values())
+    added = [(i + 1, line["space"]) for i, line in enumerate(trained.metrics) if line["space"]["since"] == i + 1]
+    assert section.count("<li>Round ") == len({1, *(round for round, _ in added)})
+    assert f"<li>Round {added[-1][0]}: {len(added[-1][1]['added'])} new (" in section
+    assert section.count('<svg class="figure') == 2
 
 
 def test_before_a_class_comes_nothing_knows_of_it(trained, make, folder, tmp_path):

@@ -13,6 +13,7 @@ from fedunseen.report.alike import EMBEDDING, GENERATED, LEARNT, SIMILARITY
 from fedunseen.report.attacked import ATTACKED
 from fedunseen.report.chosen import CHOSEN
 from fedunseen.report.classes import CLASSES
+from fedunseen.report.growing import GROWING
 from fedunseen.report.holdings import MAP, PARTIES, holdings
 from fedunseen.report.learning import LEARNING, SEEDS
 from fedunseen.report.merging import MERGING
@@ -220,6 +221,7 @@ SECTIONS = (
     SEEDS,
     Section(IMAGES, _images),
     LEARNING,
+    GROWING,
     OWN_MODELS,
     PARTIES,
     Section(HOLDINGS, _holdings),

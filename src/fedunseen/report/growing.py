@@ -1,0 +1,99 @@
+"""Classes that came and went while a run trained: accuracies by stage, and what was forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedunseen.report import figures, statistics
+from fedunseen.report.figures import Curve
+from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
+
+__all__ = ["GROWING"]
+
+TEMPLATE = """\
+<section>
+<h2>Classes that came and went</h2>
+<div class="grid">
+{% for chart in growing.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
+</div>
+<div class="scroll"><table>
+<thead><tr><th scope="col">classes</th>{% for round in growing.rounds %}<th>round {{ round }}</th>{% endfor %}<th>forgotten</th></tr></thead>
+<tbody>
+{% for row in growing.rows %}
+<tr><th scope="row">{{ row.name }}</th>{% for value in row["values"] %}<td>{{ "%.1f" | format(value) if value is not none else "–" }}</td>{% endfor %}<td>{{ "%.1f" | format(row.forgotten) if row.forgotten is not none else "–" }}</td></tr>
+{% endfor %}
+</tbody>
+</table></div>
+<ul>
+{% for event in growing.events %}
+<li>Round {{ event.round }}: {{ event.words }}; {{ event.known }} classes known, {{ event.unseen }} of them unseen.</li>
+{% endfor %}
+</ul>
+<p class="caption">Per-class accuracy in percent, all classes that are known in the round being candidates. Old classes were held before the last change of the class space, new ones have been since; unseen ones have no sample anywhere yet. "From round R": held since then. Forgotten: percentage points from the highest accuracy before the last round to the last one; below zero, the last was the highest.</p>
+</section>
+"""
+
+GROUPS = {"old": "blue", "new": "green", "unseen": "purple", "left": "grey"}
+CHANGES = {
+    "added": "{} new",
+    "gained": "{} with a first holder",
+    "corrected": "{} described anew",
+    "left": "{} without a holder",
+}
+SHOWN = 4  # names of classes in a line, and columns between the first and the last
+
+
+def _growing(facts: Facts) -> dict[str, Any] | None:
+    """Draw the accuracies of the groups of classes, if the class space grew."""
+    lines = facts.run.metrics
+    if not lines or "stages" not in lines[-1]:
+        return None
+    told = [line.get("stages", {}) for line in lines]
+    names = list(dict.fromkeys(name for one in told for name in one))
+    cohorts = sorted((name for name in names if name not in GROUPS), key=lambda name: int(name.rpartition(" ")[2]))
+    charts = []
+    if len(lines) > 1:
+        groups = [Curve(statistics.curve(told, name), name, GROUPS[name]) for name in GROUPS if name in names]
+        since = [
+            Curve(statistics.curve(told, name), name, LINES[i % len(LINES)], dashed=i >= len(LINES))
+            for i, name in enumerate(cohorts)
+        ]
+        top = upper_end([*groups, *since])
+        charts = [
+            figures.line_chart(curves, title, axis(lines), top, unit="%", legend=True)
+            for curves, title in ((groups, "Old, new and unseen classes"), (since, "Classes by when they came"))
+            if curves
+        ]
+    changed = [i for i, line in enumerate(lines) if i == 0 or line["space"]["since"] == i + 1]
+    columns = sorted({*changed[-SHOWN:], len(lines) - 1})
+    forgotten = facts.run.result.get("forgetting", {})
+    rows = [
+        {"name": name, "values": [told[i].get(name) for i in columns], "forgotten": forgotten.get(name)}
+        for name in [*(name for name in GROUPS if name in names), *cohorts]
+    ]
+    events = [
+        {
+            "round": i + 1,
+            "words": _words(lines[i]["space"], i),
+            **{k: lines[i]["space"][k] for k in ("known", "unseen")},
+        }
+        for i in changed
+    ]
+    found = {"charts": charts, "rounds": [i + 1 for i in columns], "rows": rows, "events": events}
+    return {"growing": found}
+
+
+def _words(space: dict[str, Any], round: int) -> str:
+    """Say what changed in a round."""
+    parts = []
+    for key, words in CHANGES.items():
+        names = space.get(key, [])
+        if key == "gained":  # of those that were known before
+            names = [name for name in names if name not in space.get("added", [])]
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            parts.append(f"{words.format(len(names))} ({', '.join(names[:SHOWN])}{more})")
+    return "; ".join(parts) or ("the start" if not round else "no change")
+
+
+GROWING = Section(TEMPLATE, _growing)
