@@ -388,23 +388,19 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     token = {"FEDUNSEEN_TOKEN": secrets.token_hex(8)}
     with Port(folder, inbox.serve) as port:
         gone, told = time.monotonic(), time.monotonic()
-        first, cuts, before = True, 0, False
+        first, before = True, False
         while not done.is_set():
             try:
                 _probe(place)
-                cuts = 0
             except OSError as error:
+                # A coordinator that is ending hangs up, and a proxy until the coordinator has started; so does one that
+                # refuses this party, which cannot be told apart.
                 cut = isinstance(error, _Cut)
-                cuts = cuts + 1 if cut else 0
-                if cut and not before:
-                    if cuts > 3:  # a coordinator that is ending cuts once, one that refuses cuts every time
-                        raise RefusedError(str(error)) from None
-                    time.sleep(0.5)
-                    continue
-                # After a coordinator was there, a proxy may hang up until the coordinator has started again.
                 why = "it hangs up" if cut else error.strerror or str(error)
                 now = time.monotonic()
                 if now - gone >= place.patience:
+                    if cut and not before:
+                        raise RefusedError(str(error)) from None
                     raise ConnectionLost(
                         f"no coordinator answers at {place.address}:{place.port} ({why}); "
                         "check address and port, or start it"
@@ -412,6 +408,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 if first or now - told >= TELL:
                     first, told = False, now
                     where = f"{place.address}:{place.port}"
+                    why = str(error) if cut and not before else why
                     _log.warning("waiting for the coordinator at %s: %s", where, why, extra=LOOKING)
                 time.sleep(min(0.5, place.patience))
                 continue
