@@ -554,6 +554,31 @@ def stopping_leaves_rounds_out(c: Chosen) -> str | None:
     return None
 
 
+def stopping_needs_measured_rounds(c: Chosen) -> str | None:
+    """Rounds without gain are counted where gain is measured."""
+    patience, every = c.experiment.strategy.stop_after, c.experiment.evaluation.every
+    if patience is not None and every is not None and patience < every:
+        return (
+            f"strategy.stop_after = {patience} counts rounds without gain, of which evaluation.every = {every} may "
+            "measure none: let evaluation.every be at most strategy.stop_after"
+        )
+    return None
+
+
+def some_runs_are_measured_every_round(c: Chosen) -> str | None:
+    """An attack, and classes that arrive, are followed round by round."""
+    e = c.experiment
+    if e.evaluation.every is None or e.evaluation.every == 1:
+        return None
+    for section, name in (("attack", e.attack.name), ("growth", e.growth.name)):
+        if name != "none":
+            return (
+                f"evaluation.every = {e.evaluation.every} leaves rounds out, and {section}.name = {name!r} is measured "
+                "round by round: leave evaluation.every out"
+            )
+    return None
+
+
 def factor_needs_calibration(c: Chosen) -> str | None:
     """A fixed factor is a calibration."""
     if c.experiment.evaluation.factor is not None and c.experiment.evaluation.calibration == "none":
@@ -696,6 +721,8 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     choosing_needs_validation,
     stopping_needs_validation,
     stopping_leaves_rounds_out,
+    stopping_needs_measured_rounds,
+    some_runs_are_measured_every_round,
     factor_needs_calibration,
     factor_needs_unseen_classes,
     choosing_needs_a_run_of_its_own,

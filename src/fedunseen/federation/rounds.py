@@ -19,6 +19,10 @@ from fedunseen.federation.personal import personal_models
 __all__ = ["Choice", "Growth", "Judge", "Progress", "stalled", "train"]
 
 
+NOT_MEASURED = (-1.0, -1.0)
+"""The merit of a round whose models were not measured: no accuracy is below zero."""
+
+
 class Progress(Protocol):
     """Called after every round."""
 
@@ -42,11 +46,17 @@ class Judge(Protocol):
     ) -> dict[str, Any]:
         """Return the line of metrics of a round, counted from 0."""
 
+    def unmeasured(self, round: int, result: RoundResult) -> dict[str, Any]:
+        """Return the line of a round whose models are not measured."""
+
+    def every(self, choice: Choice) -> int:
+        """Return after how many rounds there is a measured one."""
+
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
         """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
 
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
-        """Return a key that sorts rounds: higher is better."""
+        """Return a key that sorts rounds: higher is better; (-1, -1) for one that is not measured."""
 
     def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
         """Measure the clients' own models, beside the merged one, with what the chosen round's line says."""
@@ -118,14 +128,18 @@ def train(
         directory.keep_reported(len(lines))
     hear(stage, state.round, rounds, lines[-1] if lines else None)
     for current in range(state.round, rounds):
-        if stalled([judge.merit(line) for line in lines], stop_after):
+        merits = [judge.merit(line) for line in lines]
+        if merits and merits[-1] != NOT_MEASURED and stalled(merits, stop_after):
             break
         started = time.perf_counter()
         if growth is not None:
             federation, judge, state = growth.before(state)
         state, result = federation.round(state)
-        models = federation.models(state)
-        line = judge.measure(current, result, models, state.clients, choice)
+        if current + 1 in (1, choice.round, rounds) or (current + 1) % judge.every(choice) == 0:
+            models = federation.models(state)
+            line = judge.measure(current, result, models, state.clients, choice)
+        else:
+            models, line = [], judge.unmeasured(current, result)
         line |= federation.strategy.notes(state.server)
         if growth is not None:
             line |= growth.line()

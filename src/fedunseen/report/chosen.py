@@ -97,7 +97,10 @@ def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     name = "zsl" if criterion == "zsl" else "gzsl_harmonic"
     tried = chosen.get("tried", [])
     folders = [str(i) for i in range(len(tried))] if tried else [""]
-    lines = {i: RunDirectory(run.path / "selection" / folder).metrics() for i, folder in enumerate(folders)}
+    lines = {
+        i: statistics.measured(RunDirectory(run.path / "selection" / folder).metrics(), name)
+        for i, folder in enumerate(folders)
+    }
     settings = [one["settings"] for one in tried] or [{}]
     best = settings.index(chosen["settings"]) if tried else 0
     # The chosen one is in front and carries the mark; of many others, those that came nearest to it.

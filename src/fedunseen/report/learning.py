@@ -104,7 +104,7 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
     One round of a merged model alone is no curve: its numbers stand at the top of the page.
     """
     run = facts.run
-    lines = run.metrics
+    lines = statistics.measured(run.metrics, "zsl")
     spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
     if not lines or (len(lines) == 1 and not spread):
         return None
@@ -141,12 +141,11 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
     if not run.seeds:
         return None
     rows = [{"seed": one.result["seed"], **one.result} for one in run.seeds]
-    all_lines = [one.metrics for one in run.seeds]
-    rounds = min(map(len, all_lines))
-    x = axis(all_lines[0][:rounds])
+    all_lines = statistics.measured_by_all([one.metrics for one in run.seeds], "zsl")
+    x = axis(all_lines[0])
     drawn = {}
     for name, *_ in ZERO_SHOT_MEASURES:
-        each = np.array([statistics.curve(lines[:rounds], name) for lines in all_lines])
+        each = np.array([statistics.curve(lines, name) for lines in all_lines])
         low, mean, high = statistics.band(each.T.tolist())
         drawn[name] = Curve(mean, "mean of seeds", COLOURS[name], low, high)
     top = upper_end(list(drawn.values()))

@@ -20,6 +20,8 @@ __all__ = [
     "leaf_order",
     "mean_cosine",
     "mean_jaccard",
+    "measured",
+    "measured_by_all",
     "row_scaled",
     "spaced",
 ]
@@ -47,6 +49,23 @@ def curve(lines: Sequence[Mapping[str, Any]], name: str) -> Floats:
         array([10. , 12.5,  nan])
     """
     return np.array([line.get(name, np.nan) for line in lines], dtype=np.float64)
+
+
+def measured(lines: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Return the lines of the rounds that were measured (``evaluation.every``): those that have ``name``.
+
+    Example:
+        >>> measured([{"round": 1, "zsl": 10.0}, {"round": 2}, {"round": 3, "zsl": 12.5}], "zsl")[1]["round"]
+        3
+    """
+    return [line for line in lines if name in line]
+
+
+def measured_by_all(runs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> list[list[Mapping[str, Any]]]:
+    """Return of each run the lines of those rounds that all of them have measured."""
+    known = [measured(lines, name) for lines in runs]
+    common = set.intersection(*({line["round"] for line in lines} for lines in known))
+    return [[line for line in lines if line["round"] in common] for lines in known]
 
 
 def band(rows: Sequence[Sequence[float]]) -> Band:

@@ -529,6 +529,8 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
             curves.append(Curve(mean, name, colour))
     x = np.arange(1, max(len(curve.y) for curve in curves) + 1, dtype=np.float64)
     drawn = [_padded(curve, len(x)) for curve in curves]
+    known = np.isfinite([curve.y for curve in drawn]).any(axis=0)  # rounds that some run has measured
+    x, drawn = x[known], [_only(curve, known) for curve in drawn]
     return figures.line_chart(drawn, MEASURED[metric], x, _top(curves), unit="%")
 
 
@@ -548,6 +550,12 @@ def _mean(each: Floats) -> Floats:
     """Return the mean of the curves, NaN where one of them is."""
     mean: Floats = np.mean(each, axis=0)
     return mean
+
+
+def _only(curve: Curve, known: NDArray[np.bool_]) -> Curve:
+    """Return a curve at some of its places."""
+    low, high = (None if values is None else values[known] for values in (curve.low, curve.high))
+    return Curve(curve.y[known], curve.label, curve.colour, low, high, curve.dashed)
 
 
 def _padded(curve: Curve, length: int) -> Curve:

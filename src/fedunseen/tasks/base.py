@@ -28,6 +28,8 @@ from fedunseen.methods import Method
 
 __all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent", "shares"]
 
+_SELDOM = 5  # a generative method's classifiers are trained anew after so many rounds, where no round is to be chosen
+
 
 class EvaluationSettings(Settings):
     """How accuracies are measured and how rounds, calibration and settings are chosen."""
@@ -45,6 +47,10 @@ class EvaluationSettings(Settings):
     """Measure clients' own models before merging, each round, at most 50 of them; by default for all methods but
     generative ones, which would have to train classifiers for each, and those in closed form, which would have to be
     solved for each."""
+    every: int | None = Field(None, ge=1)
+    """Measure every so many rounds; the first, the reported and the last round always, and a round can only be chosen
+    where it is measured. By default every round, and every 5th of a generative method where no round is left to choose:
+    measuring trains a classifier anew."""
     theory: bool = True
     """Measure for the report what DistZSL's theory promises on the reported round, and class similarities after a few
     rounds; only for methods that predict attributes under strategies that merge."""
@@ -270,12 +276,26 @@ class Task(ABC):
     ) -> dict[str, Any]:
         """Return the line of metrics of a round, counted from 0."""
 
+    def unmeasured(self, round: int, result: RoundResult) -> dict[str, Any]:
+        """Return the line of a round, counted from 0, whose models are not measured."""
+        return {"round": round + 1, **self.shared_lines(round, result)}
+
+    def every(self, choice: Choice) -> int:
+        """Return after how many rounds there is a measured one: ``evaluation.every``, or what suits the method."""
+        if self.evaluation.every is not None:
+            return self.evaluation.every
+        # Which rounds can be chosen is no matter of speed, and an attack or new classes are followed round by round.
+        free = choice.round is not None and self.federation.attack is None and not self.groups
+        return _SELDOM if free and self.federation.method.generates else 1
+
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
         """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
         return None
 
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
-        """Return a key that sorts rounds: higher is better."""
+        """Return a key that sorts rounds: higher is better; one that is not measured is below all others."""
+        if self.accuracies[0] not in line:
+            return (-1.0, -1.0)
         return self.order(line, self.evaluation, type(self.federation.method))
 
     def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,10 @@ class ZeroShot(Task):
             line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
 
+    def unmeasured(self, round: int, result: RoundResult) -> dict[str, Any]:
+        """Return the line of a round whose models are not measured; ``[screening]`` is told of all the same."""
+        return super().unmeasured(round, result) | threat_line(self.federation, round, result, (), 0.0)
+
     def _means(self, many: Sequence[Answers], factor: float) -> dict[str, float]:
         each = [asdict(accuracies(answers, factor)) for answers in many]
         return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}

@@ -381,11 +381,12 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
     lines = run.metrics
     if not lines:
         return None
-    x, mean = axis(lines), statistics.curve(lines, "few_shot")
-    half = statistics.curve(lines, "few_shot_ci95")
+    known = statistics.measured(lines, "few_shot")
+    x, mean = axis(lines), statistics.curve(known, "few_shot")
+    half = statistics.curve(known, "few_shot_ci95")
     label = "clients" if not facts.merges else "trained" if facts.pools else "merged"
     curve = Curve(mean, label, "orange", np.maximum(mean - half, 0), np.minimum(mean + half, 100))
-    charts = [_accuracy_chart(run, facts, curve, x, run.result["selected_round"])]
+    charts = [_accuracy_chart(run, facts, curve, axis(known), run.result["selected_round"])]
     terms = list(lines[-1].get("losses", {}))
     stages = list(dict.fromkeys(_stage(name)[0] for name in terms))
     training = [name for name in terms if _stage(name)[1] == "accuracy"]
@@ -441,9 +442,8 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
         }
         for one in run.seeds
     ]
-    all_lines = [one.metrics for one in run.seeds]
-    rounds = min(map(len, all_lines))
-    each = np.array([statistics.curve(lines[:rounds], "few_shot") for lines in all_lines])
+    all_lines = statistics.measured_by_all([one.metrics for one in run.seeds], "few_shot")
+    each = np.array([statistics.curve(lines, "few_shot") for lines in all_lines])
     low, mean, high = statistics.band(each.T.tolist())
     curve = Curve(mean, "seeds", "orange", low, high)
     short = {name: title for name, title, _ in NUMBERS}
@@ -451,7 +451,7 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
         "rows": rows,
         "heads": [short[name] for name in names],
         "means": [(run.result[name], run.result[f"{name}_sd"]) for name in names],
-        "chart": _accuracy_chart(run, facts, curve, axis(all_lines[0][:rounds]), None) if rounds else None,
+        "chart": _accuracy_chart(run, facts, curve, axis(all_lines[0]), None) if all_lines[0] else None,
         "count": len(rows),
     }
     return {"seeds": found}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.report import figures
+from fedunseen.report import figures, statistics
 from fedunseen.report.again import AGAIN
 from fedunseen.report.figures import Curve
 from fedunseen.report.holdings import PARTIES
@@ -34,7 +34,7 @@ TEMPLATE = """\
 def _numbers(facts: Facts) -> dict[str, Any]:
     """Return the accuracies that the task reports, and their curves."""
     accuracies = facts.run.manifest.get("traits", {}).get("accuracies", [])
-    lines = facts.run.metrics
+    lines = statistics.measured(facts.run.metrics, accuracies[0]) if accuracies else []
     curves = [
         Curve(np.array([line[name] for line in lines]), name.replace("_", " "), colour)
         for name, colour in zip(accuracies, LINES, strict=False)

@@ -1,0 +1,87 @@
+"""Runs that do not measure every round (``evaluation.every``)."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.core.errors import ExperimentError
+from fedunseen.federation.rounds import Choice
+from fedunseen.report import write_report
+from fedunseen.tasks.base import EvaluationSettings, Task
+
+SMALL = {
+    "data.train_per_class": 4, "data.test_per_class": 2, "method.kl": 0, "strategy.rounds": 7,
+    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False,
+    "partition.clients": 3, "strategy.local_epochs": 1,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same run, measured every round and every third."""
+    folder = tmp_path_factory.mktemp("every")
+    return {
+        every: run(Experiment.load("digit-pairs", {**SMALL, "evaluation.every": every}), folder / str(every))
+        for every in (1, 3)
+    }
+
+
+def test_what_is_measured_is_the_same_and_nothing_else_differs(runs):
+    often, seldom = runs[1], runs[3]
+    assert [line["round"] for line in seldom.metrics] == list(range(1, 8))
+    assert [line["round"] for line in seldom.metrics if "zsl" in line] == [1, 3, 6, 7]
+    for full, line in zip(often.metrics, seldom.metrics, strict=True):
+        kept = full if "zsl" in line else {name: full[name] for name in line}
+        assert {k: v for k, v in line.items() if k != "seconds"} == {k: v for k, v in kept.items() if k != "seconds"}
+        assert {"losses", "participants", "bytes_up"} <= line.keys()
+    assert all((often.params[name] == value).all() for name, value in seldom.params.items())
+    assert seldom.result["zsl"] == often.result["zsl"]
+
+
+def test_pages_and_tables_have_the_measured_rounds(runs):
+    page = write_report(runs[3]).read_text()
+    assert "nan" not in page.lower().replace("finance", "")
+    rounds = runs[3].tables()["rounds"]
+    assert [value is None for value in rounds["zsl"]] == [False, True, False, True, True, False, False]
+    assert None not in rounds["losses.loss"]
+
+
+def test_only_a_measured_round_is_chosen(tmp_path):
+    settings = {**SMALL, "evaluation.selection": "best-on-test", "evaluation.every": 2, "strategy.rounds": 5}
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    assert done.result["selected_round"] in (1, 2, 4, 5)
+    best = max((line for line in done.metrics if "zsl" in line), key=lambda line: line["gzsl_harmonic"])
+    assert done.result["gzsl_harmonic"] == best["gzsl_harmonic"]
+
+
+@pytest.mark.parametrize(
+    ("generates", "attack", "groups", "choice", "every"),
+    [
+        (True, None, {}, Choice(40, 0.0), 5),
+        (True, None, {}, Choice(None, None), 1),  # every round may be the one that is chosen
+        (True, object(), {}, Choice(40, 0.0), 1),
+        (True, None, {"old": [0]}, Choice(40, 0.0), 1),
+        (False, None, {}, Choice(40, 0.0), 1),
+    ],
+)
+def test_by_default_only_generative_methods_skip_rounds_and_none_that_could_be_chosen(
+    generates, attack, groups, choice, every
+):
+    federation = SimpleNamespace(method=SimpleNamespace(generates=generates), attack=attack)
+    judge = SimpleNamespace(federation=federation, groups=groups, evaluation=EvaluationSettings())
+    assert Task.every(judge, choice) == every
+    judge.evaluation = EvaluationSettings(every=3)
+    assert Task.every(judge, choice) == 3
+
+
+def test_rounds_without_gain_must_be_measured():
+    settings = {"evaluation.every": 4, "strategy.stop_after": 3}
+    with pytest.raises(ExperimentError, match=r"let evaluation\.every be at most strategy\.stop_after"):
+        Experiment.load("digit-pairs", settings)
+
+
+def test_an_attack_is_followed_round_by_round():
+    settings = {"evaluation.every": 2, "evaluation.selection": "last", "attack.name": "sign-flip"}
+    with pytest.raises(ExperimentError, match=r"leave evaluation\.every out"):
+        Experiment.load("digit-pairs", settings)
