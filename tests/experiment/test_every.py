@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError
 from fedunseen.federation.rounds import Choice
 from fedunseen.report import write_report
 from fedunseen.tasks.base import EvaluationSettings, Task
@@ -73,15 +72,3 @@ def test_by_default_only_generative_methods_skip_rounds_and_none_that_could_be_c
     assert Task.every(judge, choice) == every
     judge.evaluation = EvaluationSettings(every=3)
     assert Task.every(judge, choice) == 3
-
-
-def test_rounds_without_gain_must_be_measured():
-    settings = {"evaluation.every": 4, "strategy.stop_after": 3}
-    with pytest.raises(ExperimentError, match=r"let evaluation\.every be at most strategy\.stop_after"):
-        Experiment.load("digit-pairs", settings)
-
-
-def test_an_attack_is_followed_round_by_round():
-    settings = {"evaluation.every": 2, "evaluation.selection": "last", "attack.name": "sign-flip"}
-    with pytest.raises(ExperimentError, match=r"leave evaluation\.every out"):
-        Experiment.load("digit-pairs", settings)

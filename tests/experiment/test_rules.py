@@ -235,6 +235,16 @@ READ = {
         {"strategy.stop_after": 5, "strategy.rounds": 5},
         "strategy.stop_after = 5 can stop no run of 5 rounds: lower it, or raise strategy.rounds",
     ),
+    "stopping_needs_measured_rounds": (
+        "digit-pairs",
+        {"strategy.stop_after": 3, "evaluation.every": 4},
+        "strategy.stop_after = 3 counts rounds without gain, of which evaluation.every = 4 may measure none",
+    ),
+    "some_runs_are_measured_every_round": (
+        "digit-pairs",
+        {**LAST, "evaluation.every": 2, "attack.name": "sign-flip"},
+        "evaluation.every = 2 leaves rounds out, and attack.name = 'sign-flip' is measured round by round",
+    ),
     "factor_needs_calibration": (
         "digit-pairs",
         {"evaluation.factor": 1.0, "evaluation.calibration": "none"},
