@@ -23,12 +23,30 @@ import numpy as np
 import scipy.io
 from PIL import Image
 
+from fedunseen import Experiment, load_run
+from fedunseen.encoders.glosses import glosses_of
+from fedunseen.experiment.assemble import load_data
+
 ANIMALS = (
     "bear", "camel", "dolphin", "elephant", "fox", "leopard", "lion", "rabbit", "seal", "tiger", "whale", "wolf",
 )  # fmt: skip
 UNSEEN = ("leopard", "whale", "wolf")
 NEW = ("a cat", "a hot dog", "a parrot", "a sunflower", "an owl", "a dragonfly", "a chickadee", "a woman in uniform")
 PHOTOS = ("cat", "hot_dog", "parrot", "sunflower", "owl", "dragonfly", "bird", "grace_hopper")  # of NEW, in its order
+
+ADDED = ("beaver", "butterfly", "cockroach", "kangaroo", "mountain", "pine_tree", "rocket", "spider")
+"""Classes of CIFAR-100 that neither the twelve nor the sixty have."""
+SENTENCES = {
+    "beaver": "a brown furry rodent with a flat tail, at the water",
+    "butterfly": "an insect with large colourful wings, on a flower",
+    "cockroach": "a flat brown insect with long feelers and six legs",
+    "kangaroo": "a brown animal that stands on long hind legs, with a long tail and large ears",
+    "mountain": "a rocky peak with snow under the sky",
+    "pine_tree": "a tall green tree with needles",
+    "rocket": "a tall white vehicle with flames, that flies into the sky",
+    "spider": "a small dark animal with eight long legs, in its web",
+}
+"""What somebody would say who has never seen the results: written down before they were measured."""
 
 BY_HAND: dict[str, tuple[str, ...]] = {
     "fedzsl, lr 0.05": ("method.name=fedzsl", "strategy.name=fedavg", "strategy.rounds=20", "method.lr=0.05"),
@@ -49,6 +67,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="where folders and runs go")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(CASES), help="cases, by their names")
     parser.add_argument("--no-tuning", action="store_true", help="leave out what is tried by hand")
+    parser.add_argument("--glosses", type=Path, help="WordNet's folder: new classes are described by it, too")
     if sys.argv[1:] == ["--smallest"]:  # to see that it runs
         with tempfile.TemporaryDirectory() as folder:
             smallest(Path(folder))
@@ -62,9 +81,17 @@ def main() -> None:
         if not place.exists():
             CASES[name](args.data, place)
         measure(name, place, {} if args.no_tuning else BY_HAND, args.out)
+    for name in ("photos12", "omniglot", "photos60"):
+        if name in args.only:
+            print(f"\n{name}: {names_and_looks(args.out / f'{name}.toml')}", flush=True)
     for name in ("photos12", "photos60"):
         if name in args.only:
-            print(f"\n{name}: {name_photos(args.out / f'run-{name}', args.data / 'photos')}")
+            run = args.out / f"run-{name}"
+            print(f"\n{name}: {name_photos(run, args.data / 'photos')}")
+            if not (args.out / "added").exists():
+                cifar(args.data, args.out / "added", ADDED, 20)
+            print(f"\nEight classes of 20 photos, added to {name}; percent:\n")
+            print(name_classes(run, args.out / "added", args.glosses), flush=True)
 
 
 def measure(name: str, place: Path, by_hand: dict[str, tuple[str, ...]], folder: Path) -> None:
@@ -107,6 +134,61 @@ def name_photos(run: Path, photos: Path) -> str:
         added = sum(best[0] in NEW for best in names)
         said.append(f"among {among}, {first} of {len(NEW)} right, {three} in the first three, {added} a new class")
     return "; ".join(said)
+
+
+def name_classes(run: Path, place: Path, glosses: Path | None) -> str:
+    """Add eight classes to a run, and say how often pictures of them are recognised, by names and by descriptions."""
+    done = load_run(run)
+    batches = list(done.batches([place / name for name in ADDED]))
+    labels = np.array([Path(name).parent.name for names, _ in batches for name in names])
+    samples = np.concatenate([rows for _, rows in batches])
+    said = {name: name.replace("_", " ") for name in ADDED}
+    ways = {"name": said, "name and a sentence": {name: f"{said[name]}: {SENTENCES[name]}" for name in ADDED}}
+    if glosses is not None:
+        found = glosses_of(list(said.values()), glosses)
+        ways["name and WordNet's gloss"] = {
+            name: f"{said[name]}: {gloss}" for name, gloss in zip(ADDED, found, strict=True)
+        }
+    lines = ["| described by | among the eight | among all: right | in the first three | one of the eight |"]
+    lines += ["|---|--:|--:|--:|--:|"]
+    for way, texts in ways.items():
+        back = {text: name for name, text in texts.items()}
+        given, all_ = (
+            [[back.get(one.name, "") for one in each] for each in done.predict(samples, list(back), 3, among)]
+            for among in ("given", "all")
+        )
+        cells = [
+            np.mean([best[0] == label for best, label in zip(given, labels, strict=True)]),
+            np.mean([best[0] == label for best, label in zip(all_, labels, strict=True)]),
+            np.mean([label in best for best, label in zip(all_, labels, strict=True)]),
+            np.mean([best[0] != "" for best in all_]),
+        ]
+        lines.append(f"| {way} | " + " | ".join(f"{100 * cell:.1f}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def names_and_looks(file: Path) -> str:
+    """Say whether features tell unseen classes apart, from five examples each, and whether names look like pictures."""
+    benchmark = load_data(Experiment.load(file), 0)
+    rows = benchmark.features - benchmark.features[benchmark.train].mean(0)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    space, random, right = benchmark.space, np.random.default_rng(0), []
+    for _ in range(200):
+        drawn = {c: random.permutation(np.flatnonzero(benchmark.labels == c)) for c in space.unseen}
+        means = np.stack([rows[some[:5]].mean(0) for some in drawn.values()])
+        means /= np.linalg.norm(means, axis=1, keepdims=True)
+        right.append(
+            np.mean([((rows[some[5:]] @ means.T).argmax(1) == i).mean() for i, some in enumerate(drawn.values())])
+        )
+    names = space.semantics - space.semantics.mean(0)
+    looks = np.stack([rows[benchmark.labels == c].mean(0) for c in range(len(names))])
+    pairs = np.triu_indices(len(names), 1)
+    names, looks = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (names, looks))
+    same = np.corrcoef((names @ names.T)[pairs], (looks @ looks.T)[pairs])[0, 1]
+    return (
+        f"five examples of each unseen class, nearest mean: {100 * np.mean(right):.1f} %; correlation of how alike two "
+        f"classes' names are with how alike their pictures are: {same:.2f}"
+    )
 
 
 def command(*arguments: Any) -> str:

@@ -1,4 +1,4 @@
-"""Does a method still learn when features are a thousand times longer? Every method and strategy, at its defaults.
+"""Does a method still learn when features are a thousand times longer? Every method, strategy and preset.
 
     python benchmarks/scales.py                          # pairs of digits as features of norm 0.1, 1, 30 and 1,000
     python benchmarks/scales.py --root FOLDER_WITH_XLSA17 --dataset AWA1_LAMPERT
@@ -33,7 +33,15 @@ ROUNDS = 10
 CLOSED = ("gaussian", "eszsl", "ridge")
 TRAINED = ("fedzsl", "distzsl", "fedzsl, hidden layer", "distzsl, hidden layer", "clswgan", "vaegan", "free")
 MAPS = ("apn", "gem", "msdn", "svip")
-STRATEGIES = ("fedprox", "fednova", "scaffold", "moon", "fedgloss", "fedavg-decay")
+STRATEGIES = (
+    "fedprox", "fednova", "scaffold", "moon", "fedgloss", "fedavg-decay", "fedavgm", "fedadagrad", "fedyogi", "fedadam",
+    "local", "centralised",
+)  # fmt: skip
+PRESETS = (
+    "awa1-gaussian", "cub-fedzsl", "awa2-fedzsl", "sun-fedzsl", "cub-distzsl", "awa2-distzsl", "sun-distzsl",
+    "awa1-clswgan", "awa2-vaegan", "awa1-free",
+)  # fmt: skip
+"""Their methods, strategies and scalings of features, on these data."""
 
 
 def digits(smallest: bool) -> Benchmark:
@@ -61,7 +69,14 @@ def write(benchmark: Benchmark, folder: Path, norm: float, maps: bool = False) -
 def cell(folder: Path, name: str, strategy: str, out: Path, rounds: int, grouped: bool) -> str:
     """Run one method under one strategy on the features in a folder, and return what the table says of it."""
     method, _, layers = name.partition(", ")
-    tree: dict[str, Any] = {
+    if name in PRESETS:
+        tree = Experiment.load(name, {"data.root": str(folder)}).to_dict()
+        kept = {key: tree["data"][key] for key in ("features", "semantics") if key in tree["data"]}
+        tree |= {"data": {**kept, "name": "folder", "root": str(folder)}, "partition": {"kind": "pccd", "clients": 5}}
+        tree["evaluation"] = {"embedding": False, "theory": False, "clients": False, "selection": "last"}
+        tree["strategy"]["rounds"] = min(rounds, tree["strategy"]["rounds"])
+        return said(tree, name, out)
+    tree = {
         "data": {"name": "folder", "root": str(folder)},
         "partition": {"kind": "pccd", "clients": 5},
         "method": {"name": method},
@@ -75,10 +90,15 @@ def cell(folder: Path, name: str, strategy: str, out: Path, rounds: int, grouped
         tree["method"]["grouped"] = False
     if method not in CLOSED:
         tree["strategy"] = {"name": strategy, "rounds": rounds}
+    return said(tree, "scales", out)
+
+
+def said(tree: dict[str, Any], name: str, out: Path) -> str:
+    """Run an experiment, and return what the table says of it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            result = run(Experiment.from_dict(tree, name="scales"), out).result
+            result = run(Experiment.from_dict(tree, name=name), out).result
         except FedUnseenError as error:
             return "diverged" if "diverged" in str(error) or "not finite" in str(error) else f"refused: {error}"
     return f"{result['zsl']:.1f}" + ("*" if result.get("warnings") else "")
@@ -97,7 +117,8 @@ def main() -> None:
     if given.root is not None:
         benchmark = Xlsa17.load(Xlsa17.Settings(root=given.root, dataset=given.dataset), 0)
     rows: Sequence[tuple[str, str]] = [
-        *((name, "fedavg") for name in (*CLOSED, *TRAINED, *MAPS)), *(("fedzsl", name) for name in STRATEGIES)
+        *((name, "fedavg") for name in (*CLOSED, *TRAINED, *MAPS)), *(("fedzsl", name) for name in STRATEGIES),
+        *((name, "") for name in PRESETS),
     ]  # fmt: skip
     norms: Sequence[float] = NORMS
     if given.smallest:

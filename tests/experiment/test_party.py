@@ -308,6 +308,17 @@ def test_another_class_space_is_refused(folders, tmp_path):
     assert "is not the coordinator's class space: they differ in the names of the classes: copy" in str(error)
 
 
+def test_a_party_reads_its_pictures_as_the_coordinator_does(tmp_path):
+    """Cut out of a larger picture, they would have other features than the coordinator tests with."""
+    (tmp_path / "red").mkdir()
+    pixels = np.random.default_rng(0).integers(256, size=(12, 12, 3)).astype(np.uint8)
+    for i in range(2):
+        Image.fromarray(pixels).save(tmp_path / "red" / f"{i}.png")
+    (tmp_path / "classes.csv").write_text("name,split,r\nred,seen,1\ngreen,unseen,0.5\n", "utf-8")
+    told = PartyData(tmp_path, told={"size": 12, "resize": 12}).benchmark
+    np.testing.assert_array_equal(told.images()[0], pixels.transpose(2, 0, 1))
+
+
 def as_texts(folders, out, apart):
     """Copy parties' folders as if a text encoder had described the classes, each time ``apart`` a little otherwise."""
     for k, folder in enumerate(sorted(folders.iterdir())):

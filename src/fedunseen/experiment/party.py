@@ -32,7 +32,7 @@ from fedunseen.federation import Federation
 
 __all__ = ["PartyData", "simulated"]
 
-_TAKEN = ("features", "semantics", "size", "text_encoder", "prompt")  # settings of [data] that the coordinator decides
+_TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt")  # of [data]: the coordinator decides
 
 
 class PartyData:
