@@ -1,6 +1,7 @@
 """Runs under masks: the weights of the unmasked run, in one process and among parties that drop out and lie."""
 
 import datetime
+import importlib
 import json
 import logging
 import shutil
@@ -11,6 +12,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
@@ -26,6 +32,7 @@ from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.forget import forget
 from fedunseen.experiment.party import PartyData
+from processes import ENGINES
 
 NAMES = ("north", "south", "west", "east")
 SMALL = {
@@ -626,19 +633,28 @@ def test_messages_out_of_order_are_refused(data, tmp_path):
         assert answer == {"error": "this party is in no session of masks"}
 
 
-def test_a_coordinator_takes_no_part_under_its_own_certificate(tmp_path):
-    """The authority has signed it too, and a coordinator that names itself a party would be one of those in the sum."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    from fedunseen.engines.carriers.flower.kit import make
-    from fedunseen.engines.remote.identity import Forged, Identity, Trust
-
-    make(tmp_path / "kits", "127.0.0.1", ["north"], 1)
+@pytest.mark.parametrize("carrier", ENGINES)
+def test_no_certificate_but_a_partys_signs_for_a_party(carrier, tmp_path):
+    """The authority has signed the coordinator's too: one that names itself a party would be in the sum."""
+    make_kits = importlib.import_module(f"fedunseen.engines.carriers.{carrier}").certificates
+    make_kits(tmp_path / "kits", "127.0.0.1", ["north"], 1, tmp_path / "authority")
     kit = tmp_path / "kits" / "coordinator"
-    certificate = x509.load_pem_x509_certificate((kit / "server.crt").read_bytes())
-    own = Identity(certificate, load_pem_private_key((kit / "server.key").read_bytes(), None))
-    with pytest.raises(Forged, match="is a coordinator's"):
-        Trust.load(kit).check(b"keys", own.name, own.signed(b"keys"))
-    north = Identity.load(tmp_path / "kits" / "north")
-    Trust.load(kit).check(b"keys", "north", north.signed(b"keys"))
+    server = x509.load_pem_x509_certificate((kit / "server.crt").read_bytes())
+    authority, other = Authority.load(tmp_path / "authority"), ec.generate_private_key(ec.SECP256R1())
+    both = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+
+    def signed(*usage):
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "north")])
+        own, top = server, authority.certificate.subject
+        builder = x509.CertificateBuilder(top, subject, other.public_key(), 7)
+        builder = builder.not_valid_before(own.not_valid_before_utc).not_valid_after(own.not_valid_after_utc)
+        for one in usage:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(one), False)
+        return Identity(builder.sign(authority.key, SHA256()), other)
+
+    key = load_pem_private_key((kit / "server.key").read_bytes(), None)
+    for own in (Identity(server, key), signed(), signed(both), signed([ExtendedKeyUsageOID.CODE_SIGNING])):
+        with pytest.raises(Forged, match="is not a party's, but a coordinator's or another"):
+            Trust.load(kit).check(b"keys", own.name, own.signed(b"keys"))
+    for own in (Identity.load(tmp_path / "kits" / "north"), signed(both[:1])):
+        Trust.load(kit).check(b"keys", "north", own.signed(b"keys"))

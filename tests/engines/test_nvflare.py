@@ -20,8 +20,9 @@ import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import nvflare as engine
+from fedunseen.engines.remote.authority import REVOKED
 from fedunseen.engines.remote.link import Host, Join, Simulate
-from processes import GUARD, free_port, until
+from processes import GUARD, command, free_port, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
@@ -102,23 +103,49 @@ def joined(folder, port, kit, name, patience=GUARD, answer=lambda message: messa
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory):
     out = tmp_path_factory.mktemp("kits") / "made"
-    engine.certificates(out, HERE, ["a", "b", "stranger"], 30)
+    engine.certificates(out, HERE, ["a", "b", "stranger"], 30, out.parent / "authority")
+    return out
+
+
+@pytest.fixture(scope="module")
+def changed(kits, tmp_path_factory):
+    """Kits after b has been given another key and the stranger, which they name as a party too, has been shut out."""
+    out = tmp_path_factory.mktemp("changed")
+    for change, name in (("--renew", "b"), ("--revoke", "stranger")):
+        command("certs", "--authority", kits.parent / "authority", change, name, "--out", out / name)
+    shutil.copytree(kits / "coordinator", out / "coordinator")
+    shutil.copy(out / "stranger" / "coordinator" / REVOKED, out / "coordinator")  # which has b's former one too
     return out
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, kits, tls):
-    port = free_port()
+def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, kits, changed, tls):
+    """With TLS, b has a new key, a none; b's former key and a party that is shut out stay outside."""
+    port, names = free_port(), ("a", "b", "stranger")
+    own = {"a": kits / "a", "b": changed / "b" / "b", "c": changed / "coordinator", "stranger": kits / "stranger"}
 
-    def party(name):
-        return program(PARTY, tmp_path / name, port, kits / name if tls else "", name)
+    def party(name, kit=None, folder=None):
+        return program(PARTY, tmp_path / (folder or name), port, (kit or own[name]) if tls else "", name)
 
     parties = {name: party(name) for name in ("a", "b")}
     with (
         ended(parties.values()),
-        engine.host(Host(tmp_path / "c", HERE, port, kits / "coordinator" if tls else None, ("a", "b"))) as link,
+        engine.host(Host(tmp_path / "c", HERE, port, own["c"] if tls else None, names)) as link,
     ):
         until(lambda: len(link.parties()) == 2)
+        if tls:
+            before = dict(link.parties())
+            outside = [party("b", kits / "b", "thief"), party("stranger")]
+            log, refused = (
+                tmp_path / "c" / "nvflare" / "log.txt",
+                "the certificate is revoked, and no connection made: CN=",
+            )
+            with ended(outside):
+                until(lambda: all(f"{refused}{name}" in log.read_text() for name in ("b", "stranger")))
+            said = log.read_text()
+            assert "evicted" not in said  # or whoever had the stolen key would have taken the party's place
+            assert "SSL stranger]" not in said
+            assert dict(link.parties()) == before
         messages = {"a": os.urandom(3_000_000), "b": b""}
         assert dict(link.exchange(messages, GUARD)) == messages
         before = dict(link.parties())

@@ -16,6 +16,7 @@ from fedunseen.methods.gaussian import (
     Gaussian,
     GaussianSettings,
     Kernel,
+    Whitened,
     evidence,
     fit_kernel,
     left_out,
@@ -127,6 +128,19 @@ def test_the_kernel_that_is_found_is_more_likely_than_its_neighbours(space):
     for v, w in ((1.1, 1.0), (0.9, 1.0), (1.0, 1.1), (1.0, 0.9)):
         other = Kernel(best.variance * v, best.nugget, best.width * w)
         assert evidence(other, white.gram, distances, found.count, WIDTH, white.logdet)[0] < value
+
+
+def test_evidence_finds_what_noise_on_class_means_hides():
+    """Means as far apart as 1 / n and v say; a first step from the spread alone ends where v is nothing."""
+    rng, width = np.random.default_rng(0), 1280
+    semantics = torch.from_numpy(rng.normal(size=(80, 30)))
+    count = torch.from_numpy(rng.uniform(0.6, 0.8, 80))
+    distances, real = squared_distances(semantics, semantics), Kernel(0.3, 1e-4, 0.1 * median_distance(semantics))
+    gram = width * (real.within(semantics) + torch.diag(1 / count))
+    white = Whitened(0.1, torch.eye(1), 0.0, torch.zeros(width), gram, gram, width)
+    best, value = fit_kernel(white, semantics, count, (None, None, None))
+    assert value == pytest.approx(evidence(real, gram, distances, count, width)[0], abs=1.0)
+    assert best.variance * (1 + best.nugget) == pytest.approx(0.3, rel=0.05)
 
 
 def test_inner_products_of_whitened_means_are_those_of_explicit_matrices(space):

@@ -54,6 +54,21 @@ def test_the_accountants_against_published_numbers(noise, epochs, published):
 
 
 @accounted
+@pytest.mark.parametrize(("noise", "rate"), [(0.01, 0.5), (1e-6, 1.0)])
+def test_as_good_as_no_noise_costs_no_memory(noise, rate, monkeypatch):
+    """A grid of privacy losses would have 10^9 points and more: the bound that needs none is said in its place."""
+    monkeypatch.setattr(privacy, "_loss_of_a_round", lambda *given: pytest.fail("a grid of that size"))
+    found = epsilon(noise, rate, 20, 1e-5)
+    assert found == epsilon(noise, rate, 20, 1e-5, "rdp")
+    assert 20 * 0.99 / noise**2 < found < 21 / noise**2
+
+
+def test_no_noise_is_refused_in_one_sentence():
+    with pytest.raises(ValueError, match=r"noise\n.*greater than or equal to 0\.000001"):
+        PrivacySettings(name="client-level", clip=1.0, noise=1e-7)
+
+
+@accounted
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (2.0, 10), (5.0, 50)])
 def test_everybody_in_every_round_is_one_gaussian_mechanism(noise, rounds):
     """Balle and Wang 2018, Theorem 8: exact for the sum of the rounds, whose noise is noise / sqrt(rounds)."""

@@ -306,6 +306,11 @@ def fit_kernel(
     from scipy.optimize import minimize  # half a second to import, and many runs fix the kernel or have none
 
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    if free[0] == 0 and best.x[0] <= bounds[0][0] + 1:
+        # Where 1 / n is as large as v, a first step from there may be so long that it ends where v is nothing and the
+        # evidence is flat. What 1 / n leaves of the spread is a nearer start.
+        start[0] = np.log(max(begin - float((1 / count[at]).mean()), 0.01 * begin))
+        best = min(best, minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds), key=lambda one: one.fun)
     return kernel(best.x), -float(best.fun)
 
 

@@ -60,6 +60,7 @@ __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed
 Accountant = Literal["pld", "rdp"]
 _MASKING = frozenset({"threshold", "neighbours", "range"})
 _LONGEST = 1e30  # of updates whose shortening float32 still does exactly enough; longer ones count as not finite
+_MEANINGLESS = 5000.0  # an epsilon above which nobody needs to know it more exactly
 _ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the series does not always converge
 
 
@@ -72,16 +73,17 @@ class PrivacySettings(Settings):
     `sample-level`: for methods in closed form, whose sums are released once: clipped samples, noise on the sums."""
     clip: float | None = Field(None, gt=0)
     """Longest update of a client, C; `sample-level`: longest sample, 1 with `data.features = ["l2"]`."""
-    noise: float | None = Field(None, gt=0)
-    """Noise multiplier z: the noise's standard deviation over what one client can change. Unset: as little as keeps all
-    rounds within `epsilon`."""
+    noise: float | None = Field(None, ge=1e-6)
+    """Noise multiplier z: the noise's standard deviation over what one client can change; much below 0.1 is as good as
+    none. Unset: as little as keeps all rounds within `epsilon`."""
     epsilon: float | None = Field(None, gt=0)
     """Budget: rounds that would spend more are refused before the run begins. Unset: none."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """Probability with which epsilon may not hold; far below one over the number of clients (`sample-level`:
     samples)."""
     accountant: Literal["pld", "rdp"] = "pld"
-    """`pld`: privacy loss distributions, nearly exact; `rdp`: Renyi divergences, an upper bound, as in most papers."""
+    """`pld`: privacy loss distributions, nearly exact (above an epsilon of 5000: as `rdp`); `rdp`: Renyi divergences,
+    an upper bound, as in most papers."""
     noise_from: Literal["seed", "system"] = "seed"
     """`seed`: noise that the same seed draws again, for studies; `system`: from the operating system's entropy, so that
     nobody can take it off again, and no two runs are the same."""
@@ -139,7 +141,8 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
     """Return what ``rounds`` rounds cost: the smallest epsilon that the accountant proves for ``delta``.
 
     Both accountants prove upper bounds. Privacy loss distributions are nearly exact unless epsilon is small beside the
-    steps of their grid, which add up over the rounds; so ``pld`` is the lesser of the two bounds.
+    steps of their grid, which add up over the rounds; so ``pld`` is the lesser of the two bounds. Where Renyi
+    divergences prove no epsilon below 5000, which protects nobody, it is theirs alone: the grid would need gigabytes.
 
     Args:
         noise: multiplier z > 0.
@@ -154,9 +157,12 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
     if not rounds:
         return 0.0
     if accountant == "pld":
+        bound = epsilon(noise, rate, rounds, delta, "rdp")
+        if bound > _MEANINGLESS:
+            return bound
         loss = _loss_of_a_round(noise, rate)
         tight = float((loss.self_compose(rounds) if rounds > 1 else loss).get_epsilon_for_delta(delta))
-        return min(tight, epsilon(noise, rate, rounds, delta, "rdp"))
+        return min(tight, bound)
     accounting = _library("dp_accounting")
     event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise))
     account = _library("dp_accounting.rdp").RdpAccountant(_ORDERS)

@@ -59,16 +59,16 @@ def _name(certificate: x509.Certificate) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def _for_servers_alone(certificate: x509.Certificate) -> bool:
-    """Say whether a certificate tells what it is for, and that a party is not among it."""
+def _of_a_party(certificate: x509.Certificate) -> bool:
+    """Say whether a certificate tells that it is for a party, and for nothing of a coordinator's."""
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
         return False
-    return ExtendedKeyUsageOID.CLIENT_AUTH not in usage
+    return ExtendedKeyUsageOID.CLIENT_AUTH in usage and ExtendedKeyUsageOID.SERVER_AUTH not in usage
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,10 @@ class Trust:
             ) from None
         if of_whom != name:
             raise Forged(f"the keys of {name} are signed by another, {of_whom!r}")
-        if _for_servers_alone(certificate):  # or a coordinator could take part in its own sums
-            raise Forged(f"the certificate that is to be that of {name} is a coordinator's")
+        if not _of_a_party(certificate):  # or a coordinator could take part in its own sums
+            raise Forged(
+                f"the certificate that is to be that of {name} is not a party's, but a coordinator's or another"
+            )
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
             raise Forged(f"the certificate of {name} is not valid today")
         if certificate.serial_number in self.revoked:

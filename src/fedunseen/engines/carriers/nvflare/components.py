@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import threading
@@ -101,7 +102,7 @@ class CoordinatorRelay(_Relay):
 
     def __init__(self, parties: list[str], revoked: list[str] | None = None) -> None:
         super().__init__()
-        self.revoked = frozenset(revoked or ())
+        _refuse_revoked(frozenset(revoked or ()))  # NVFlare has not begun to listen yet; at any event it has
         self.names = frozenset(parties)
         self.session = secrets.token_hex(8)
         self.lock = threading.Lock()
@@ -116,7 +117,6 @@ class CoordinatorRelay(_Relay):
             from nvflare.private.fed.server.server_cmd_modules import ServerCommandModules
 
             ServerCommandModules.cmd_modules.clear()  # no administrator can do anything here
-            _refuse_revoked(self.revoked)
         elif event_type == EventType.SYSTEM_START:
             self.start(fl_ctx.get_engine())
 
@@ -255,6 +255,7 @@ def _refuse_revoked(serials: frozenset[str]) -> None:
     """
     if not serials:
         return
+    import grpc
     from cryptography import x509
     from nvflare.fuel.f3.drivers.grpc_driver import Servicer
     from nvflare.private.fed.utils.identity_utils import IdentityVerifier, InvalidAsserterCert
@@ -263,8 +264,11 @@ def _refuse_revoked(serials: frozenset[str]) -> None:
 
     def connect(self: Any, requests: Any, context: Any) -> Any:
         for text in context.auth_context().get("x509_pem_cert", ()):
-            if format(x509.load_pem_x509_certificate(text).serial_number, "x") in serials:
-                raise InvalidAsserterCert("the certificate is revoked")
+            certificate = x509.load_pem_x509_certificate(text)
+            if format(certificate.serial_number, "x") in serials:
+                whose = certificate.subject.rfc4514_string()
+                logging.getLogger(__name__).warning("the certificate is revoked, and no connection made: %s", whose)
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate is revoked")
         yield from stream(self, requests, context)
 
     Servicer.Stream = connect
