@@ -39,6 +39,9 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     np.testing.assert_allclose(told_of_each, error, rtol=1e-4)
     said = done.err.splitlines()
     assert said[0].startswith("note: under masks the coordinator sees no single gradient")  # it is not what is sent
+    assert f"note: {told['note']}" == said[0]
+    assert facts["note"] == told["note"]
+    assert f"Note: {told['note']}." in (out / "leakage.html").read_text()
     assert said[1].startswith("classifier, dlg, image 1 of 2: MSE ")
     assert said[-2:] == [f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}"]
 
@@ -47,6 +50,7 @@ def test_without_images_the_classifier_is_left_out_and_said_so(command, small, t
     arguments = ["--images", 1, "--steps", 2, "--method", "cosine"]
     done = command("attack", "leakage", small, *arguments, "--out", tmp_path / "out", "--json")
     assert "under masks" not in done.err
+    assert "note" not in json.loads(done.out)
     assert done.code == 0, done.err
     why = json.loads(done.out)["classifier"]["left_out"]
     assert why.endswith("gives features, no images that a classifier could see")

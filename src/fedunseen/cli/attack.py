@@ -23,6 +23,10 @@ __all__ = ["attack_app", "examine"]
 attack_app = typer.Typer(help="What the curious can find out, and what the malicious can do.", no_args_is_help=True)
 
 METHODS = ("dlg", "cosine", "both")
+UNMASKED = (
+    "under masks the coordinator sees no single gradient: these are what it would see without them; docs/privacy.md "
+    "has what a sum gives away"
+)
 
 
 @attack_app.command()
@@ -55,12 +59,12 @@ def leakage(
     strategy = find("strategy", chosen.strategy.name)
     if any(getattr(strategy, part) is not getattr(Strategy, part) for part in ("correct", "objective")):
         say(f"note: what {chosen.strategy.name} adds to gradients is not played: they are those of fedavg")
-    if chosen.privacy.aggregation == "masked":
-        say(
-            "note: under masks the coordinator sees no single gradient: these are what it would see without them; "
-            "docs/privacy.md has what a sum gives away"
-        )
+    masked = chosen.privacy.aggregation == "masked"
+    if masked:
+        say(f"note: {UNMASKED}")
     facts, tensors = examine(chosen, images, attacks, say)
+    if masked:
+        facts["note"] = UNMASKED
     _write(out, facts, tensors)
     from fedunseen.report.leakage_page import conclusions
 
@@ -308,6 +312,7 @@ def _summary(facts: dict[str, Any], out: Path) -> dict[str, Any]:
         "report": str(out / "leakage.html"),
         "seed": facts["seed"],
         "samples": facts["samples"],
+        **({"note": facts["note"]} if "note" in facts else {}),
         "classifier": classifier
         if "left_out" in classifier
         else {name: means(attack) for name, attack in classifier["attacks"].items()},

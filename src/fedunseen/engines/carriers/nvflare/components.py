@@ -255,7 +255,7 @@ def _refuse_revoked(serials: frozenset[str]) -> None:
     """
     if not serials:
         return
-    import grpc
+    import grpc  # type: ignore[import-untyped]
     from cryptography import x509
     from nvflare.fuel.f3.drivers.grpc_driver import Servicer
     from nvflare.private.fed.utils.identity_utils import IdentityVerifier, InvalidAsserterCert
