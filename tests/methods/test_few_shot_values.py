@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, under
+from fedunseen.core.phases import PEER_COUNTS
 from fedunseen.core.trainer import Task, Trainer
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
@@ -143,6 +144,18 @@ def test_the_mutual_information_pulls_towards_the_peers_answers(adapts: str) -> 
     assert expected["mi"] > 1e-4
     assert float(loss) == pytest.approx(expected["loss"], rel=1e-9)
     assert values(terms) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_mutual_information_begins_in_the_round_that_is_asked_for() -> None:
+    method, params, batch = make(MAMLMI, mi=0.5, mi_from=2)
+    peer = under("peers/", {name: value + 0.2 * (1 + value) for name, value in params.items()})
+    for counts in (0.0, 1.0):
+        loss, terms = method.loss(params, batch, {**peer, PEER_COUNTS: torch.tensor(counts)})
+        expected = float(terms["task"]) + 0.5 * counts * float(terms["mi"])
+        assert float(loss) == pytest.approx(expected, rel=1e-12)
+    rounds = [{"loss": 2.0, "mi": 1.0}, {"loss": 3.0, "mi": 0.4}, {"loss": 5.0, "mi": 0.6}]
+    assert method.share(rounds) == pytest.approx(100 * 0.5 * (0.4 + 0.6) / 10)
+    assert method.share([]) == 0
 
 
 @pytest.mark.parametrize("mutual", [True, False])
