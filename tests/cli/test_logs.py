@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from fedunseen.cli.logs import Format, heard, logged, speak, tell
+from fedunseen.cli.logs import Format, emit, listening, logged, speak
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def read(text):
 @pytest.mark.usefixtures("machines")
 def test_every_line_has_a_level_and_a_time_with_its_zone(capsys):
     told = []
-    with heard(lambda level, text: told.append((level, text))):
+    with listening(lambda level, text: told.append((level, text))):
         for line in ("run:    runs/ä", "warning: little is left", "error: nothing is left: mend that"):
-            tell(line)
+            emit(line)
     expected = [("info", "run:    runs/ä"), ("warning", "little is left"), ("error", "nothing is left: mend that")]
     assert told == read(capsys.readouterr().err) == expected
 

@@ -138,7 +138,7 @@ def test_cells_fail_alone_and_say_why(file, tmp_path):
     path = file.with_name("broken.toml")
     path.write_text(file.read_text("utf-8").replace("[[fig", BROKEN + "[[fig"), "utf-8")
     sweep, out, heard = read_sweep(path), tmp_path / "out", []
-    found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, hear=lambda row, left: heard.append(left))
+    found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, on_cell=lambda row, left: heard.append(left))
     by_key = {row.cell.key: row for row in found}
     assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 2 + ["done"]
     assert heard == [2, 1, 0]

@@ -180,7 +180,7 @@ def _rounds(source: str, plain: Experiment) -> str:
 
 
 def examine(
-    experiment: Experiment, images: int, attacks: Mapping[str, Inversion], tell: Callable[[str], None]
+    experiment: Experiment, images: int, attacks: Mapping[str, Inversion], log: Callable[[str], None]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
 
@@ -188,7 +188,7 @@ def examine(
         experiment: what to attack; its seed says which samples are chosen.
         images: how many training samples, drawn from those that clients hold.
         attacks: name -> attack.
-        tell: hears a line for each attack on each sample.
+        log: called with a line for each attack on each sample.
 
     Returns:
         What ``leakage.json`` holds, and the tensors of ``leakage.safetensors``.
@@ -258,11 +258,11 @@ def examine(
         facts["classifier"] = {"left_out": f"{benchmark.name} gives features, no images that a classifier could see"}
     else:
         told, found = measure_classifier(
-            pictures, benchmark.labels, len(names), benchmark.train, victims, attacks, seed, federation.device, tell
+            pictures, benchmark.labels, len(names), benchmark.train, victims, attacks, seed, federation.device, log
         )
         facts["classifier"] = told
         tensors |= {f"classifier.{name}": value for name, value in found.items()}
-    told, found = measure_method(subject, attacks, seed, tell)
+    told, found = measure_method(subject, attacks, seed, log)
     facts["method"] = told
     tensors |= {f"method.{name}": value for name, value in found.items()}
     return facts, tensors

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli.completion import presets, settings
-from fedunseen.cli.logs import tell
+from fedunseen.cli.logs import emit
 from fedunseen.core.plugins import announce
 from fedunseen.core.presets import experiment_text
 
@@ -68,7 +68,7 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")
 def say(*lines: str) -> None:
     """Print for people: to standard error, so that standard output carries results alone."""
     for line in lines:
-        tell(line)
+        emit(line)
 
 
 def overrides_of(texts: list[str] | None) -> dict[str, Any]:

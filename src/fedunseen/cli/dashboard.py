@@ -12,7 +12,6 @@ import typer
 
 from fedunseen.cli.console import say
 from fedunseen.cli.door import Door
-from fedunseen.cli.logs import heard
 from fedunseen.core.errors import ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def watched(door: Door | None, experiment: Experiment, out: Path) -> Iterator[Wa
             page = shown(watch, listening, token, door.local, door.certificate, door.key)
         except OSError as error:
             raise door.no_certificate(error) from None
-        with page, heard(watch.note):
+        with page, listening(watch.note):
             say(f"live page: {door.url(listening)}")
             log.addHandler(watch)
             try:
@@ -105,14 +104,14 @@ def watched(door: Door | None, experiment: Experiment, out: Path) -> Iterator[Wa
                 log.removeHandler(watch)
 
 
-def both(watch: Watch | None, hear: Progress | None) -> Progress | None:
+def both(watch: Watch | None, on_round: Progress | None) -> Progress | None:
     """Return what hears of every round for the live page, if there is one, and for whoever else listens."""
     if watch is None:
-        return hear
+        return on_round
 
-    def tell(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
-        watch.hear(stage, round, rounds, line)
-        if hear is not None:
-            hear(stage, round, rounds, line)
+    def each_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        watch.on_round(stage, round, rounds, line)
+        if on_round is not None:
+            on_round(stage, round, rounds, line)
 
-    return tell
+    return each_round

@@ -147,8 +147,8 @@ def host(
             yield Meeting(link, members, kit=kit)
 
     with _terminable(), watched(door, chosen, out) as watch:
-        with roster(members) as shown, tracked(shown, track or [], out, chosen) as hear:
-            done = run_experiment(chosen, out, resume, both(watch, hear), meet, watch.meet if watch else None)
+        with roster(members) as shown, tracked(shown, track or [], out, chosen) as on_round:
+            done = run_experiment(chosen, out, resume, both(watch, on_round), meet, watch.meet if watch else None)
         from fedunseen.report import write_report
 
         report = write_report(done)

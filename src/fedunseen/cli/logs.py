@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Format", "LogFormat", "heard", "is_json", "logged", "speak", "tell"]
+__all__ = ["Format", "LogFormat", "emit", "is_json", "listening", "logged", "speak"]
 
-Hearer = Callable[[str, str], None]
+Listener = Callable[[str, str], None]
 """Hears of a line: its level and what it says."""
 
 
@@ -37,7 +37,7 @@ LogFormat = Annotated[
 
 _LEVELS = ("error", "warning")  # what a line of that level begins with; all others are info
 _format = Format.text
-_hearers: list[Hearer] = []
+_listeners: list[Listener] = []
 
 
 def speak(format: Format) -> None:
@@ -51,30 +51,30 @@ def is_json() -> bool:
     return _format is Format.json
 
 
-def tell(line: str) -> None:
+def emit(line: str) -> None:
     """Write a line to standard error, at the level that its first word names."""
     level, colon, rest = line.partition(": ")
     level, message = (level, rest) if colon and level in _LEVELS else ("info", line)
-    for hear in _hearers:
-        hear(level, message)
+    for listener in _listeners:
+        listener(level, message)
     print(_line(datetime.now(), level, message) if is_json() else line, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def heard(hear: Hearer) -> Iterator[None]:
-    """Let ``hear`` hear of every line that :func:`tell` writes."""
-    _hearers.append(hear)
+def listening(listener: Listener) -> Iterator[None]:
+    """Call ``listener`` with every line that :func:`emit` writes."""
+    _listeners.append(listener)
     try:
         yield
     finally:
-        _hearers.remove(hear)
+        _listeners.remove(listener)
 
 
 @contextmanager
 def logged(
     folder: Path | None = None, *more: logging.Handler, name: str = "fedunseen.federation", least: int = logging.INFO
 ) -> Iterator[None]:
-    """Write what a logger hears to standard error, to ``federation.log`` in a folder, and where more is heard."""
+    """Write what a logger receives to standard error, to ``federation.log`` in a folder, and to listeners."""
     log = logging.getLogger(name)
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(_Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))

@@ -130,8 +130,8 @@ def run(
         say(f"note: {out} holds no run yet: starting a new one")
     try:
         with watched(door, chosen, out or Path()) as watch:
-            with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as hear:
-                done = run_experiment(chosen, out, resume, both(watch, hear), present=watch.meet if watch else None)
+            with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as on_round:
+                done = run_experiment(chosen, out, resume, both(watch, on_round), present=watch.meet if watch else None)
             # Figures take a second to import: not before they are needed.
             from fedunseen.report import write_card, write_report
 

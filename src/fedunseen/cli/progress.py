@@ -47,13 +47,13 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
     if not sys.stderr.isatty():
         last = clock()
 
-        def tell(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        def each_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
             nonlocal last
             if line is not None and clock() - last >= EVERY:
                 last = clock()
                 say(f"{stage}: round {round} of {rounds}  {state(line)}")
 
-        yield tell
+        yield each_round
         return
     bar, counter = BarColumn(bar_width=24), MofNCompleteColumn()
     columns = (
@@ -62,12 +62,12 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
-        def hear(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        def on_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=rounds, state="")
             bars.update(tasks[stage], completed=round, state=state(line))
 
-        yield hear
+        yield on_round
 
 
 def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,11 +48,11 @@ def roster(parties: Sequence[Member]) -> Iterator[Progress]:
         return
     shown = Roster(parties)
 
-    def hear(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+    def on_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
         shown.title = f"round {round} of {rounds}   {state(line)}"
 
     with Live(shown, console=Console(stderr=True), refresh_per_second=2):
-        yield hear
+        yield on_round
 
 
 def _say_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:

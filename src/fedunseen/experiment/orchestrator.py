@@ -94,11 +94,11 @@ def run(
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     path = Path(out) if out is not None else free_directory(experiment)
-    hear = progress or (lambda stage, round, rounds, line: None)
+    on_round = progress or (lambda stage, round, rounds, line: None)
     _check_engine(experiment, meeting)
     _check_arrays(experiment, benchmark)
     if experiment.run.seeds > 1:
-        return _run_seeds(experiment, path, resume, hear, present, benchmark)
+        return _run_seeds(experiment, path, resume, on_round, present, benchmark)
     started = time.perf_counter()
     benchmark = load_data(experiment, experiment.run.seed) if benchmark is None else encode(experiment, benchmark)
     if meeting is None:
@@ -135,9 +135,9 @@ def run(
             if selection is None:
                 choice = task.choice(experiment.evaluation, type(federation.method), rounds)
             else:
-                choice, chosen = _select(given, benchmark, selection, partition, directory, hear, met)
+                choice, chosen = _select(given, benchmark, selection, partition, directory, on_round, met)
                 if rivals := getattr(experiment.method, "rivals", ()):
-                    chosen["rivals"] = _rivals(rivals, given, selection, partition, directory, hear)
+                    chosen["rivals"] = _rivals(rivals, given, selection, partition, directory, on_round)
             if chosen.get("settings"):
                 before, experiment = experiment, settled(given.with_overrides(chosen["settings"]), benchmark)
                 chosen["settings"] |= _followed(before, experiment)
@@ -147,7 +147,7 @@ def run(
                 # No later round can be the one that is reported, and gains on test samples are nobody's business.
                 rounds, stop_after = choice.round, None
                 task.rounds = rounds
-            start = _begin(experiment, federation, benchmark, partition, directory, hear, met)
+            start = _begin(experiment, federation, benchmark, partition, directory, on_round, met)
             _connect(federation, met, directory)
             if isinstance(growth, Deployed) and met is not None:
                 growth.meet(met)
@@ -157,7 +157,7 @@ def run(
                 directory,
                 rounds,
                 choice,
-                hear,
+                on_round,
                 observed=True,
                 stop_after=stop_after,
                 personal_epochs=experiment.strategy.personal_epochs,
@@ -228,7 +228,7 @@ def _begin(
     benchmark: Benchmark,
     partition: Partition,
     parent: RunDirectory,
-    hear: Progress,
+    on_round: Progress,
     met: Meeting | None,
     selection: bool = False,
 ) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def _begin(
         benchmark: what it is measured on.
         partition: who holds what of it.
         parent: of the directory ``start``, where the closed form's run is kept.
-        hear: hears of the round.
+        on_round: called after the round.
         met: the parties of a deployment.
         selection: the benchmark is its version for selection.
 
@@ -260,7 +260,7 @@ def _begin(
         first, task = _made(closed, benchmark, partition, selection)
         directory.create({**manifest(closed, benchmark.fingerprint(), benchmark), "stage": "start"})
         _connect(first, met, directory)
-        result = train(first, task, directory, 1, Choice(1, 0.0), hear, "beginning with the closed form")
+        result = train(first, task, directory, 1, Choice(1, 0.0), on_round, "beginning with the closed form")
         result |= {"selection": "last", "seed": closed.run.seed}
         write_json(directory.result_path, result)
     model = load_params(directory.model_path, federation.device)
@@ -375,7 +375,7 @@ def _select(
     benchmark: Benchmark,
     partition: Partition,
     parent: RunDirectory,
-    hear: Progress,
+    on_round: Progress,
     met: Meeting | None,
 ) -> tuple[Choice, dict[str, Any]]:
     """Choose round, calibration factor and settings by runs on validation classes.
@@ -386,7 +386,7 @@ def _select(
         benchmark: its version for selection.
         partition: who holds what of the whole one.
         parent: the run's directory.
-        hear: hears of every round.
+        on_round: called after every round.
         met: the parties of a deployment.
     """
     everyone, partition = partition, partition.restricted_to(benchmark.train)
@@ -407,10 +407,10 @@ def _select(
             federation, task = _made(candidate, benchmark, partition, selection=True)
             directory.create({**manifest(candidate, benchmark.fingerprint(), benchmark), "stage": "selection"})
             choice = task.choice(candidate.evaluation, method, candidate.strategy.rounds, selecting=True)
-            _begin(candidate, federation, benchmark, partition, directory, hear, met, selection=True)
+            _begin(candidate, federation, benchmark, partition, directory, on_round, met, selection=True)
             _connect(federation, met, directory)
             own = candidate.strategy
-            result = train(federation, task, directory, own.rounds, choice, hear, stage, stop_after=own.stop_after)
+            result = train(federation, task, directory, own.rounds, choice, on_round, stage, stop_after=own.stop_after)
             result |= {"selection": candidate.evaluation.selection, "seed": candidate.run.seed}
             write_json(directory.result_path, result)
         results.append(result)
@@ -482,7 +482,7 @@ def _rivals(
     benchmark: Benchmark,
     partition: Partition,
     parent: RunDirectory,
-    hear: Progress,
+    on_round: Progress,
 ) -> dict[str, dict[str, float]]:
     """Return what trained methods reach on the validation classes on which the run has been chosen.
 
@@ -492,7 +492,7 @@ def _rivals(
         benchmark: its version for selection.
         partition: who holds what.
         parent: the run's directory.
-        hear: hears of every round.
+        on_round: called after every round.
     """
     found = {}
     for name in names:
@@ -507,7 +507,7 @@ def _rivals(
                 federation, task = _made(rival, benchmark, partition.restricted_to(benchmark.train), selection=True)
                 directory.create({**manifest(rival, benchmark.fingerprint(), benchmark), "stage": "selection"})
                 choice = task.choice(rival.evaluation, type(federation.method), rounds, selecting=True)
-                result = train(federation, task, directory, rounds, choice, hear, f"beside it: {name}")
+                result = train(federation, task, directory, rounds, choice, on_round, f"beside it: {name}")
             except FedUnseenError as error:
                 warnings.warn(
                     f"method.name = {name!r} could not be tried beside the closed form: {error}", stacklevel=2
@@ -539,7 +539,7 @@ def _run_seeds(
     experiment: Experiment,
     path: Path,
     resume: bool,
-    hear: Progress,
+    on_round: Progress,
     present: Present | None,
     arrays: Benchmark | None,
 ) -> Run:
@@ -563,7 +563,7 @@ def _run_seeds(
             def hear_seed(
                 stage: str, round: int, rounds: int, line: Mapping[str, Any] | None, seed: int = seed
             ) -> None:
-                hear(f"seed {seed}: {stage}", round, rounds, line)
+                on_round(f"seed {seed}: {stage}", round, rounds, line)
 
             one = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
             own = path / f"seed-{seed}"

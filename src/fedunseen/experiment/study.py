@@ -54,7 +54,7 @@ def study(
     experiment: Experiment,
     against: Mapping[str, Mapping[str, Any]],
     out: Path,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Run an experiment attacked and with nobody attacking, without a defence and under each one.
@@ -65,7 +65,7 @@ def study(
             that the experiment itself names keeps its settings there, all others have their defaults.
         out: the folder of the runs, ``NAME-honest`` and ``NAME-attacked``. Complete runs are not repeated, others are
             resumed.
-        tell: called with a line for each defence.
+        log: called with a line for each defence.
         progress: called after every round.
 
     Returns:
@@ -90,14 +90,14 @@ def study(
             if name == "none":
                 raise
             found[name] = {"refused": str(error)}
-            tell(f"{name}: refused: {error}")
+            log(f"{name}: refused: {error}")
             continue
         found[name] = {"honest": _numbers(quiet), "attacked": _numbers(done), "curves": _curves(done, quiet)}
         one = found[name]["attacked"]
         each = [run.result["attack"] for run in done.seeds or [done]]
         shared = shared or {**each[0], "rounds": next((said["rounds"] for said in each if said["rounds"]), [])}
         when = f"{one['backdoor_attacked']:.1f} % when attacked, " if "backdoor_attacked" in one else ""
-        tell(
+        log(
             f"{name}: backdoor {when}{one['backdoor']:.1f} % at the end; "
             f"ZSL {found[name]['honest']['zsl']:.1f} % if honest, {one['zsl']:.1f} % attacked"
         )

@@ -133,12 +133,12 @@ TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBo
 
 @contextmanager
 def tracked(
-    hear: Progress | None, names: Sequence[str], out: Path, experiment: Experiment
+    on_round: Progress | None, names: Sequence[str], out: Path, experiment: Experiment
 ) -> Iterator[Progress | None]:
-    """Yield a progress function that passes every round on to ``hear`` and to the named trackers.
+    """Yield a progress function that passes every round on to ``on_round`` and to the named trackers.
 
     Args:
-        hear: shows progress on the terminal; None if nothing does.
+        on_round: shows progress on the terminal; None if nothing does.
         names: ``tensorboard``, ``mlflow``.
         out: the run directory.
         experiment: what runs.
@@ -155,9 +155,9 @@ def tracked(
         for tracker in trackers:
             stack.callback(tracker.close)
 
-        def tell(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
-            if hear is not None:
-                hear(stage, round, rounds, line)
+        def each_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+            if on_round is not None:
+                on_round(stage, round, rounds, line)
             if line is not None:
                 for tracker in list(trackers):
                     try:
@@ -166,4 +166,4 @@ def tracked(
                         trackers.remove(tracker)
                         warnings.warn(f"--track stops writing ({type(error).__name__}: {error})", stacklevel=2)
 
-        yield tell if trackers else hear
+        yield each_round if trackers else on_round

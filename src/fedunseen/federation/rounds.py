@@ -84,7 +84,7 @@ def train(
     directory: RunDirectory,
     rounds: int,
     choice: Choice,
-    hear: Progress,
+    on_round: Progress,
     stage: str = "training",
     observed: bool = False,
     stop_after: int | None = None,
@@ -100,7 +100,7 @@ def train(
         directory: where checkpoints, lines of metrics and the model go.
         rounds: how many there are.
         choice: which round's model is kept.
-        hear: called after every round.
+        on_round: called after every round.
         stage: what the rounds are for, in words.
         observed: let the judge write what only exists during a round, for the report.
         stop_after: end after so many rounds in a row without gain; None: run all of them.
@@ -126,7 +126,7 @@ def train(
     lines = directory.metrics()
     if personal_epochs is not None and lines and _kept(judge, lines, choice):  # a kill may have come in between
         directory.keep_reported(len(lines))
-    hear(stage, state.round, rounds, lines[-1] if lines else None)
+    on_round(stage, state.round, rounds, lines[-1] if lines else None)
     for current in range(state.round, rounds):
         merits = [judge.merit(line) for line in lines]
         if merits and merits[-1] != NOT_MEASURED and stalled(merits, stop_after):
@@ -164,7 +164,7 @@ def train(
         directory.save_checkpoint(Checkpoint(state.round, state.params, state.server, dict(state.clients)))
         if kept and personal_epochs is not None:
             directory.keep_reported(state.round)
-        hear(stage, state.round, rounds, line)
+        on_round(stage, state.round, rounds, line)
     selected = choice.round
     if selected is None:  # the last of equally good rounds, which is trained most
         selected = 1 + max(range(len(lines)), key=lambda i: (*judge.merit(lines[i]), i))

@@ -101,7 +101,7 @@ class Guard:
             return
         began, status = time.monotonic(), 500
 
-        async def tell(message: Message) -> None:
+        async def respond(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -119,9 +119,9 @@ class Guard:
                 more = {"WWW-Authenticate": "Bearer"} if code == 401 else {"Connection": "close"}
                 if code == 413:
                     await self._discard(receive)
-                await JSONResponse({"detail": why}, code, more)(scope, receive, tell)
+                await JSONResponse({"detail": why}, code, more)(scope, receive, respond)
             else:
-                await self.app(scope, self._bounded(receive), tell)
+                await self.app(scope, self._bounded(receive), respond)
         finally:
             path = getattr(scope.get("route"), "path", "other")  # the pattern: names of classes make no new series
             self.measured.requests.labels(scope["method"], path, str(status)).inc()

@@ -1,6 +1,6 @@
 """What a run shows of itself while it trains: an observer that hears of rounds and log lines, and touches nothing.
 
-The run calls :meth:`Watch.hear` after every round, as it calls any other
+The run calls :meth:`Watch.on_round` after every round, as it calls any other
 :class:`~fedunseen.federation.rounds.Progress`. Another thread may ask :meth:`Watch.state` at any time. Nothing here
 knows HTTP.
 """
@@ -73,7 +73,7 @@ class Watch(logging.Handler):
         with self._guard:
             self._parties = parties
 
-    def hear(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+    def on_round(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
         """Take note of a round, counted from 1; its signature is that of ``Progress``."""
         with self._guard:
             first = stage != self._stage

@@ -51,7 +51,7 @@ RECOVERED = 0.1
 """A sample counts as recovered if its error is at most this share of the error of guessing the average."""
 
 Facts = dict[str, Any]
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ def measure_classifier(
     attacks: Mapping[str, Inversion],
     seed: int,
     device: torch.device | None = None,
-    tell: Tell = lambda words: None,
+    log: Log = lambda words: None,
 ) -> tuple[Facts, dict[str, Tensor]]:
     """Attack a freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`).
 
@@ -168,7 +168,7 @@ def measure_classifier(
         attacks: name -> attack.
         seed: of the network and of where the attacks start.
         device: where to compute.
-        tell: called with a line for each attack.
+        log: called with a line for each attack.
 
     Returns:
         Numbers (JSON), and tensors: ``source`` (n, channels, height, width); of each attack ``<name>`` (n, S, channels,
@@ -221,7 +221,7 @@ def measure_classifier(
             found.append({**judge(seen, image, label), "label": answer == label, **_search_facts(recovery)})
             pictures.append(torch.cat([recovery.shown[at]["image"] for at in sorted(recovery.shown)]))
             recovered.append(seen)
-            tell(f"classifier, {name}, image {i + 1} of {len(true)}: MSE {found[-1]['mse']:.2g}")
+            log(f"classifier, {name}, image {i + 1} of {len(true)}: MSE {found[-1]['mse']:.2g}")
         tensors[name], tensors[f"{name}.recovered"] = torch.stack(pictures).clamp(0, 1), torch.cat(recovered)
         told[name] = {
             "settings": vars(attack),
@@ -240,7 +240,7 @@ def measure_classifier(
 
 
 def measure_method(
-    subject: Subject, attacks: Mapping[str, Inversion], seed: int, tell: Tell = lambda words: None
+    subject: Subject, attacks: Mapping[str, Inversion], seed: int, log: Log = lambda words: None
 ) -> tuple[Facts, dict[str, Tensor]]:
     """Attack the method's own gradients, those of each phase by what travels of its parameters.
 
@@ -290,7 +290,7 @@ def measure_method(
                 values = {k: v.detach() for k, v in results[-1].values.items() if k in judges}
                 lines = {k: judges[k](v, tensors[k][i], true[i])["mse"] for k, v in values.items()}
                 words = ", ".join(f"MSE of {k} {value:.2g}" for k, value in lines.items())
-                tell(
+                log(
                     f"{method.settings.name}, {phase.name}, {name}, sample {i + 1} of {len(true)}: {words or 'nothing'}"
                 )
             told[name] = _judged(results, judges, tensors, true, attack)

@@ -397,42 +397,40 @@ class Distributed:
             asked += len(messages)
             places = {self.parties[client].name: client for client in there}
             for name, answer in self.link.exchange(messages, self.settings.timeout):
-                found = self._heard(round, places[name], answer, read, refused)
-                if found is not None:
-                    answers[places[name]] = found
+                self._take(round, places[name], answer, read, answers, refused)
         if clients and (len(answers) + len(refused) < need or not answers):
             raise QuorumError(self._too_few(round, need, clients, answers, refused))
         return answers, refused, asked
 
-    def _heard(
+    def _take(
         self,
         round: int,
         client: int,
         answer: bytes | None,
         read: Callable[[int, bytes], Answer],
+        answers: dict[int, Answer],
         refused: dict[int, str],
-    ) -> Answer | None:
-        """Read what has come from a client, if anything has; what is refused is noted, with the reason."""
+    ) -> None:
+        """Add what has come from a client to ``answers``, or why it is refused to ``refused``; nothing may have."""
         party = self.parties[client]
         if answer is None:
             _log.warning("round %d: %s has not answered", round + 1, party.name)
-            return None
+            return
         try:
-            found = read(client, answer)
+            answers[client] = read(client, answer)
         except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
             _log.warning("round %d: %s could not answer: %s", round + 1, party.name, error)
             self._meet().greeted.pop(party.name, None)
             party.refused = str(error)
-            return None
+            return
         except WireError as error:
             if isinstance(self.job, Simulation) and isinstance(error, NotFiniteError) and not self.forgiving:
                 what = "the update" if "update" in str(error) else "a loss"
                 raise FedUnseenError(diverged(what, client, round)) from None
             refused[client] = party.refused = str(error)
             _log.warning("round %d: the reply of %s is refused: %s", round + 1, party.name, error)
-            return None
-        party.refused = ""
-        return found
+        else:
+            party.refused = ""
 
     def _arrived(self, errand: Errand, answer: bytes, device: torch.device) -> tuple[Arrived, Params]:
         """Read a client's reply; return it, and what is kept of the client's state.
@@ -504,9 +502,7 @@ class Distributed:
                 arrived, states[client] = self._arrived(errand, answer, device)
                 return arrived
 
-            found = self._heard(round, client, answer, read, refused)
-            if found is not None:
-                came[client] = found
+            self._take(round, client, answer, read, came, refused)
             rests[client] = time.monotonic() + min(_PAUSE * 2 ** tries[client], self.settings.patience / 2)
         if clients and (len(came) + len(refused) < need or not came):
             raise QuorumError(self._too_few(round, need, clients, came, refused))

@@ -37,9 +37,9 @@ from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
 from fedunseen.federation.directory import RunDirectory
 
-__all__ = ["Heard", "free_memory", "run_sweep"]
+__all__ = ["OnCell", "free_memory", "run_sweep"]
 
-Heard = Callable[[Row, int], None]
+OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
 
 MIB = 2**20
@@ -103,7 +103,7 @@ def run_sweep(
     resume: bool = False,
     cells: Sequence[Cell] | None = None,
     jobs: int | None = None,
-    hear: Heard | None = None,
+    on_cell: OnCell | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Run the cells of a sweep that are not done yet; a cell that fails does not stop the others.
@@ -115,7 +115,7 @@ def run_sweep(
         cells: which of the sweep's cells to run; by default all.
         jobs: how many run at once. By default one for each core, but a further one starts only once enough memory is
             free for it; one in all where a CUDA device is used.
-        hear: called for every cell that is done or has failed.
+        on_cell: called for every cell that is done or has failed.
         warn: called with every warning of a worker.
 
     Returns:
@@ -127,7 +127,7 @@ def run_sweep(
         DataError: a folder with data is missing, or the data of a cell do not suit it.
     """
     path = Path(out)
-    tell = hear or (lambda row, left: None)
+    on_cell = on_cell or (lambda row, left: None)
     _check_data(sweep.cells if cells is None else cells)
     _check(sweep, path, resume)
     wanted = sweep.cells if cells is None else cells
@@ -145,15 +145,15 @@ def run_sweep(
 
         left = len(waiting)
 
-        def hear_end(cell: Cell) -> None:
+        def cell_ended(cell: Cell) -> None:
             nonlocal left
             left -= 1
             found[cell.folder] = row(sweep, cell, path)
             write_csv(sweep, found.values(), path / "results.csv")
-            tell(found[cell.folder], left)
+            on_cell(found[cell.folder], left)
 
         if waiting:
-            _Pool(sweep, path, jobs, hear_end, warn or (lambda words: None)).run(waiting)
+            _Pool(sweep, path, jobs, cell_ended, warn or (lambda words: None)).run(waiting)
     return list(found.values())
 
 

@@ -13,135 +13,42 @@ NVFlare's processes hold no state that a run needs. One that ends, or has lost i
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import queue
-import re
 import secrets
-import shutil
 import socket
 import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
-from fedunseen.engines.remote.authority import Authority, keep, revoked
+from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
+from fedunseen.engines.carriers.nvflare.kit import (
+    PROJECT,
+    SERVER,
+    certificates,
+    check_kit,
+    check_name,
+    check_names,
+    needed,
+    renewed,
+    revoked_in,
+)
+from fedunseen.engines.carriers.nvflare.workspace import home, secured, start, write_workspace
 from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 
-if TYPE_CHECKING:
-    from cryptography import x509
-
 __all__ = ["certificates", "host", "join", "renewed", "simulate"]
 
-PROJECT = "fedunseen"
 COMPONENTS = f"{__name__}.components"  # the module of ours that NVFlare's processes load
-SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
 START = 60.0  # s in which NVFlare's processes have to make progress while they start
 _log = logging.getLogger("fedunseen.federation")  # what the party's people read
 TELL = 5.0  # s between two lines that say what join waits for
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-TAKEN = frozenset({"server", "client", "coordinator", "relay", "admin", "all", SERVER})  # names with another meaning
-
-
-def _needed() -> None:
-    if find_spec("nvflare") is None:
-        raise MissingDependencyError(
-            "engine 'nvflare' needs NVIDIA FLARE; install it: pip install 'fedunseen[nvflare]'"
-        )
-
-
-# Workspaces of NVFlare's processes
-
-
-def _json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _workspace(
-    folder: Path,
-    side: str,
-    startup: dict[str, Any],
-    resources: dict[str, Any],
-    kit: Path | None,
-    component: dict[str, Any],
-) -> None:
-    """Write what an NVFlare process reads when it starts: its kit, its settings and our component."""
-    for name in ("startup", "local"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / name).mkdir(parents=True)
-    folder.chmod(0o700)
-    _json(folder / "startup" / f"fed_{side}.json", {"format_version": 2, **startup})
-    components = [{"id": "fedunseen_relay", **component}]
-    _json(folder / "local" / "resources.json", {"format_version": 2, **resources, "components": components})
-    # NVFlare also listens on loopback, for jobs that we do not run; by default other users of the machine may connect.
-    internal = {"host": "127.0.0.1", "connection_security": "clear" if kit is None else "mtls"}
-    connections = {
-        "allow_adhoc_conns": False,
-        "internal": {"scheme": "tcp", "resources": internal},
-        "streaming_window_size": 4 << 20,  # bytes under way; small messages queue behind them
-        "streaming_ack_interval": 1 << 20,
-    }
-    _json(folder / "local" / "comm_config.json", connections)
-    _json(
-        folder / "local" / "authorization.json", {"format_version": "1.0", "permissions": {"nobody": {"view": "none"}}}
-    )
-    handler = {
-        "class": "logging.handlers.RotatingFileHandler",
-        "formatter": "plain",
-        "filename": "log.txt",  # NVFlare puts it into the workspace
-        "maxBytes": 10_000_000,
-        "backupCount": 3,
-    }
-    _json(
-        folder / "local" / "log_config.json",
-        {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "formatters": {"plain": {"format": "%(asctime)s - %(name)s - %(levelname)s - %(message)s"}},
-            "handlers": {"file": handler},
-            "loggers": {
-                "root": {"level": "INFO", "handlers": ["file"]},
-                "nvflare.private.fed.client.client_engine": {"level": "WARNING"},  # writes down every reply
-            },
-        },
-    )
-
-
-def _secrets(kit: Path | None, side: str) -> dict[str, str]:
-    """Return the part of a site's settings that says how connections are protected."""
-    if kit is None:
-        return {"connection_security": "clear"}
-    return {
-        "ssl_private_key": str(kit.resolve() / f"{side}.key"),  # keys stay where they are
-        "ssl_cert": str(kit.resolve() / f"{side}.crt"),
-        "ssl_root_cert": str(kit.resolve() / "rootCA.pem"),
-        "connection_security": "mtls",
-    }
-
-
-def _home(folder: Path) -> dict[str, str]:
-    """Return variables that make an NVFlare process write into this folder alone and import this package."""
-    path = os.pathsep.join(filter(None, sys.path))
-    home = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**home, "PYTHONPATH": path, "GRPC_VERBOSITY": "ERROR"}
-
-
-def _start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
-    """Start NVFlare's parent process of a side, ``server`` or ``client``."""
-    environment = {**os.environ, **more, **_home(folder)}
-    module = f"nvflare.private.fed.app.{side}.{side}_train"
-    secure = "true" if kit is not None else "false"
-    command = [sys.executable, "-u", "-m", module, "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
-    command += ["--set", f"secure_train={secure}", "org=fedunseen", "config_folder=config", *options]
-    return Child(command, folder / "output.txt", environment, folder)
 
 
 # The coordinator
@@ -167,25 +74,6 @@ def _may_listen(address: str, port: int) -> None:
         ) from None
 
 
-def _check_kit(kit: Path, side: str) -> None:
-    """Raise RefusedError if a file is missing or the certificate is not valid today."""
-    from cryptography import x509
-
-    for name in (f"{side}.crt", f"{side}.key", "rootCA.pem"):
-        if not (kit / name).is_file():
-            raise RefusedError(f"{kit} has no {name}; name a folder that 'fedunseen certs' made for engine 'nvflare'")
-    for name in (f"{side}.crt", "rootCA.pem"):
-        try:
-            certificate = x509.load_pem_x509_certificate((kit / name).read_bytes())
-        except ValueError:
-            raise RefusedError(f"{kit / name} is no certificate; make new ones with 'fedunseen certs'") from None
-        if certificate.not_valid_after_utc.timestamp() < time.time():
-            raise RefusedError(
-                f"the certificate {kit / name} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
-                "make new ones with 'fedunseen certs'"
-            )
-
-
 @contextlib.contextmanager
 def host(place: Host) -> Iterator[Link]:
     """Run NVFlare's server as long as the context lasts; see :class:`Host`.
@@ -196,10 +84,10 @@ def host(place: Host) -> Iterator[Link]:
         ConnectionLost: one cannot listen at the address.
         FedUnseenError: a party's name cannot be used, or NVFlare does not start.
     """
-    _needed()
-    _check_names(place.parties)
+    needed()
+    check_names(place.parties)
     if place.kit is not None:
-        _check_kit(place.kit, "server")
+        check_kit(place.kit, "server")
     end = time.monotonic() + 5  # the server of a coordinator that was killed just now may still be ending
     while True:
         try:
@@ -219,18 +107,6 @@ def host(place: Host) -> Iterator[Link]:
         yield board
 
 
-def _check_names(parties: Sequence[str]) -> None:
-    """Raise FedUnseenError if parties cannot be named like this; NVFlare gives some names a meaning."""
-    for name in parties:
-        if not NAME.fullmatch(name) or name.lower() in TAKEN:
-            raise FedUnseenError(
-                f"a party cannot be named {name!r}: take up to 63 letters, digits, - and _, and none of "
-                f"{', '.join(sorted(TAKEN))}"
-            )
-    if len({name.lower() for name in parties}) < len(parties):
-        raise FedUnseenError("two parties have the same name; give each one of its own")
-
-
 def _server(place: Host, folder: Path, port: Port) -> Child:
     """Start NVFlare's server."""
     # NVFlare binds its service to all interfaces unless it is loopback, but what it calls the administrators' listener,
@@ -241,25 +117,13 @@ def _server(place: Host, folder: Path, port: Port) -> Child:
         "service": {"target": f"127.0.0.1:{_free_port()}", "scheme": "grpc"},
         "admin_host": socket.gethostbyname(place.address),
         "admin_port": place.port,
-        **_secrets(place.kit, "server"),
+        **secured(place.kit, "server"),
     }
     limits = {"max_num_clients": 10_000, "heart_beat_timeout": 60, "admin_storage": "transfer", "shutdown_period": 1}
-    gone = [] if place.kit is None else _revoked(place.kit)
+    gone = [] if place.kit is None else revoked_in(place.kit)
     component = {"path": f"{COMPONENTS}.CoordinatorRelay", "args": {"parties": list(place.parties), "revoked": gone}}
-    _workspace(folder, "server", {"servers": [server]}, {"servers": [limits]}, place.kit, component)
-    return _start(folder, "server", place.kit, port.environment)
-
-
-def _revoked(kit: Path) -> list[str]:
-    """Return the serial numbers of certificates that are not let in, in hexadecimal digits.
-
-    Raises:
-        RefusedError: the list in the kit is damaged.
-    """
-    from cryptography import x509
-
-    authority = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
-    return [format(serial, "x") for serial in sorted(revoked(kit, authority))]
+    write_workspace(folder, "server", {"servers": [server]}, {"servers": [limits]}, place.kit, component)
+    return start(folder, "server", place.kit, port.environment)
 
 
 class _Kept:
@@ -374,14 +238,14 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
             under its name since: the newest is let in, and the other one is told.
         ConnectionLost: nobody has been there for ``patience`` seconds.
     """
-    _needed()
+    needed()
     if place.kit is not None:
-        _check_kit(place.kit, "client")
-        _check_name(place.kit, place.name)
+        check_kit(place.kit, "client")
+        check_name(place.kit, place.name)
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
     inbox = _Inbox()
-    client = {"fqsn": place.name, "is_leaf": True, **_secrets(place.kit, "client")}
+    client = {"fqsn": place.name, "is_leaf": True, **secured(place.kit, "client")}
     service = {"target": f"{place.address}:{place.port}", "scheme": "grpc"}
     startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
     component = {"path": f"{COMPONENTS}.PartyRelay", "args": {}}
@@ -412,8 +276,10 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                     _log.warning("waiting for the coordinator at %s: %s", where, why, extra=LOOKING)
                 time.sleep(min(0.5, place.patience))
                 continue
-            _workspace(folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component)
-            child = _start(folder, "client", place.kit, {**port.environment, **token}, f"uid={place.name}")
+            write_workspace(
+                folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component
+            )
+            child = start(folder, "client", place.kit, {**port.environment, **token}, f"uid={place.name}")
             try:
                 connected = _serve(place, inbox, child, answer, done)
             finally:
@@ -474,93 +340,6 @@ def _serve(place: Join, inbox: _Inbox, child: Child, answer: Answer, done: threa
             return True
 
 
-# Certificates
-
-
-def _check_name(kit: Path, name: str) -> None:
-    """Raise RefusedError if a party's certificate is for another name."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    subject = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes()).subject
-    names = [str(entry.value) for entry in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if names != [name]:
-        raise RefusedError(f"the certificate in {kit} is for party {', '.join(names)!r}, not {name!r}")
-
-
-def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
-    """Make a kit for the coordinator and for each party, with NVFlare's own tools.
-
-    ``out/coordinator`` and ``out/NAME`` each get a certificate, its private key (mode 0600) and the root certificate.
-    The root's private key is not kept, unless a folder is given for it.
-
-    Args:
-        out: a folder that does not exist or is empty.
-        host: the machine that the coordinator listens at: what parties call it.
-        parties: their names.
-        days: how long the certificates hold.
-        authority: a new folder in which the authority is kept; None: it is not.
-
-    Raises:
-        MissingDependencyError: NVFlare is not installed.
-        FedUnseenError: a name cannot be used, or ``out`` is not empty.
-    """
-    _needed()
-    from nvflare.lighter.utils import generate_cert, generate_keys
-
-    _check_names(parties)
-    if host in parties:
-        raise FedUnseenError(f"a party cannot be named like the coordinator's machine, {host!r}; choose another name")
-    if days < 1:
-        raise FedUnseenError(f"certificates cannot hold for {days} days; take 1 or more")
-    if out.exists() and any(out.iterdir()):
-        raise FedUnseenError(f"{out} is not empty; name a new folder")
-
-    key, public = generate_keys()
-    root = generate_cert(_issuer(), _issuer(), key, public, valid_days=days, ca=True)
-    _site(out / "coordinator", "server", SERVER, root, key, host)
-    _json(out / "coordinator" / "parties.json", {"engine": "nvflare", "parties": list(parties)})
-    issued = {name: _site(out / name, "client", name, root, key) for name in parties}
-    if authority is not None:
-        keep(authority, "nvflare", root, key, issued)
-
-
-def renewed(authority: Authority, name: str, out: Path) -> x509.Certificate:
-    """Write ``out/NAME/`` with a new key; return the certificate. The coordinator needs nothing of it."""
-    _needed()
-    return _site(out / name, "client", name, authority.certificate, authority.key)
-
-
-def _issuer() -> Any:
-    from nvflare.lighter.utils import Identity
-
-    return Identity("FedUnseen", None)
-
-
-def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any, host: str = "") -> x509.Certificate:
-    """Write the folder of a side, ``server`` or ``client``; return its certificate."""
-    from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
-
-    own, public = generate_keys()
-    hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if side == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
-    usage, end = [(x509.ExtendedKeyUsage([purpose]), False)], root.not_valid_after_utc
-    certificate: x509.Certificate = generate_cert(
-        Identity(common, PROJECT), _issuer(), key, public, not_valid_after=end, extra_extensions=usage, **hosts
-    )
-    folder.mkdir(parents=True)
-    folder.chmod(0o700)
-    (folder / "rootCA.pem").write_bytes(serialize_cert(root))
-    (folder / f"{side}.crt").write_bytes(serialize_cert(certificate))
-    with open(os.open(folder / f"{side}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(serialize_pri_key(own))
-    if side == "client":
-        _json(folder / "party.json", {"engine": "nvflare", "name": common})
-    return certificate
-
-
 # Simulation
 
 
@@ -574,13 +353,13 @@ def simulate(place: Simulate) -> Iterator[Link]:
         MissingDependencyError: NVFlare is not installed.
         FedUnseenError: the simulator does not start.
     """
-    _needed()
+    needed()
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
     processes = min(place.processes, place.parties)
     board = Switchboard()
     with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
-        environment = {**os.environ, **port.environment, **_home(folder)}
+        environment = {**os.environ, **port.environment, **home(folder)}
         job = [
             str(folder.resolve() / "job"),
             str(place.parties),

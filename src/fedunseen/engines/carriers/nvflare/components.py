@@ -22,6 +22,7 @@ import os
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -59,7 +60,7 @@ def _patience(size: int) -> float:
     return SILENCE + size / SLOWEST
 
 
-class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
+class _Relay(FLComponent, ABC):  # type: ignore[misc]  # NVFlare has no types
     """What both sides share: a channel to our process. Without it the NVFlare process ends."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
 
     def start(self, engine: Any) -> None:
         self.engine, self.channel = engine, dial()
-        engine.register_aux_message_handler(TOPIC, self.hear)
+        engine.register_aux_message_handler(TOPIC, self.receive)
         for work in (self.listen, self.watch):
             threading.Thread(target=self._for_good, args=(work,), daemon=True).start()
 
@@ -82,14 +83,17 @@ class _Relay(FLComponent):  # type: ignore[misc]  # NVFlare has no types
             self.logger.exception("the relay failed")
             os._exit(1)
 
-    def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        raise NotImplementedError
+    @abstractmethod
+    def receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """Take a message of the other side's relay, and answer it."""
 
+    @abstractmethod
     def listen(self) -> None:
-        raise NotImplementedError
+        """Take what comes from our process, in a thread."""
 
+    @abstractmethod
     def watch(self) -> None:
-        raise NotImplementedError
+        """Look after what does not come by itself, in a thread."""
 
 
 class CoordinatorRelay(_Relay):
@@ -226,7 +230,7 @@ class CoordinatorRelay(_Relay):
                 return
             time.sleep(0.2)
 
-    def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """Handle a message of a party."""
         reply = make_reply(ReturnCode.OK)
         reply["session"] = self.session
@@ -304,7 +308,7 @@ class PartyRelay(_Relay):
             self.process = _number(engine.client.token)
             self.start(engine)
 
-    def hear(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """Handle a message of the coordinator."""
         reply = make_reply(ReturnCode.OK)
         what = request.get("do")

@@ -1,0 +1,165 @@
+"""The folders of certificates and keys of a deployment on NVFlare: one for the coordinator, one for each party.
+
+NVFlare's own tools make them. Each certificate says whether it is for the coordinator or for a party.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedunseen.core.errors import FedUnseenError, MissingDependencyError, RefusedError
+from fedunseen.core.files import write_json
+from fedunseen.engines.remote.authority import Authority, keep, revoked
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+__all__ = [
+    "PROJECT", "SERVER", "certificates", "check_kit", "check_name", "check_names", "needed", "renewed", "revoked_in"
+]  # fmt: skip
+
+PROJECT = "fedunseen"
+SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+TAKEN = frozenset({"server", "client", "coordinator", "relay", "admin", "all", SERVER})  # names with another meaning
+
+
+def needed() -> None:
+    """Raise MissingDependencyError if NVFlare is not installed."""
+    if find_spec("nvflare") is None:
+        raise MissingDependencyError(
+            "engine 'nvflare' needs NVIDIA FLARE; install it: pip install 'fedunseen[nvflare]'"
+        )
+
+
+def check_names(parties: Sequence[str]) -> None:
+    """Raise FedUnseenError if parties cannot be named like this; NVFlare gives some names a meaning."""
+    for name in parties:
+        if not NAME.fullmatch(name) or name.lower() in TAKEN:
+            raise FedUnseenError(
+                f"a party cannot be named {name!r}: take up to 63 letters, digits, - and _, and none of "
+                f"{', '.join(sorted(TAKEN))}"
+            )
+    if len({name.lower() for name in parties}) < len(parties):
+        raise FedUnseenError("two parties have the same name; give each one of its own")
+
+
+def check_kit(kit: Path, side: str) -> None:
+    """Raise RefusedError if a file is missing or the certificate is not valid today."""
+    from cryptography import x509
+
+    for name in (f"{side}.crt", f"{side}.key", "rootCA.pem"):
+        if not (kit / name).is_file():
+            raise RefusedError(f"{kit} has no {name}; name a folder that 'fedunseen certs' made for engine 'nvflare'")
+    for name in (f"{side}.crt", "rootCA.pem"):
+        try:
+            certificate = x509.load_pem_x509_certificate((kit / name).read_bytes())
+        except ValueError:
+            raise RefusedError(f"{kit / name} is no certificate; make new ones with 'fedunseen certs'") from None
+        if certificate.not_valid_after_utc.timestamp() < time.time():
+            raise RefusedError(
+                f"the certificate {kit / name} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+                "make new ones with 'fedunseen certs'"
+            )
+
+
+def check_name(kit: Path, name: str) -> None:
+    """Raise RefusedError if a party's certificate is for another name."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    subject = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes()).subject
+    names = [str(entry.value) for entry in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name]:
+        raise RefusedError(f"the certificate in {kit} is for party {', '.join(names)!r}, not {name!r}")
+
+
+def revoked_in(kit: Path) -> list[str]:
+    """Return the serial numbers of certificates that are not let in, in hexadecimal digits.
+
+    Raises:
+        RefusedError: the list in the kit is damaged.
+    """
+    from cryptography import x509
+
+    authority = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
+    return [format(serial, "x") for serial in sorted(revoked(kit, authority))]
+
+
+def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
+    """Make a kit for the coordinator and for each party, with NVFlare's own tools.
+
+    ``out/coordinator`` and ``out/NAME`` each get a certificate, its private key (mode 0600) and the root certificate.
+    The root's private key is not kept, unless a folder is given for it.
+
+    Args:
+        out: a folder that does not exist or is empty.
+        host: the machine that the coordinator listens at: what parties call it.
+        parties: their names.
+        days: how long the certificates hold.
+        authority: a new folder in which the authority is kept; None: it is not.
+
+    Raises:
+        MissingDependencyError: NVFlare is not installed.
+        FedUnseenError: a name cannot be used, or ``out`` is not empty.
+    """
+    needed()
+    from nvflare.lighter.utils import generate_cert, generate_keys
+
+    check_names(parties)
+    if host in parties:
+        raise FedUnseenError(f"a party cannot be named like the coordinator's machine, {host!r}; choose another name")
+    if days < 1:
+        raise FedUnseenError(f"certificates cannot hold for {days} days; take 1 or more")
+    if out.exists() and any(out.iterdir()):
+        raise FedUnseenError(f"{out} is not empty; name a new folder")
+
+    key, public = generate_keys()
+    root = generate_cert(_issuer(), _issuer(), key, public, valid_days=days, ca=True)
+    _site(out / "coordinator", "server", SERVER, root, key, host)
+    write_json(out / "coordinator" / "parties.json", {"engine": "nvflare", "parties": list(parties)})
+    issued = {name: _site(out / name, "client", name, root, key) for name in parties}
+    if authority is not None:
+        keep(authority, "nvflare", root, key, issued)
+
+
+def renewed(authority: Authority, name: str, out: Path) -> x509.Certificate:
+    """Write ``out/NAME/`` with a new key; return the certificate. The coordinator needs nothing of it."""
+    needed()
+    return _site(out / name, "client", name, authority.certificate, authority.key)
+
+
+def _issuer() -> Any:
+    from nvflare.lighter.utils import Identity
+
+    return Identity("FedUnseen", None)
+
+
+def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any, host: str = "") -> x509.Certificate:
+    """Write the folder of a side, ``server`` or ``client``; return its certificate."""
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+    own, public = generate_keys()
+    hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if side == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
+    usage, end = [(x509.ExtendedKeyUsage([purpose]), False)], root.not_valid_after_utc
+    certificate: x509.Certificate = generate_cert(
+        Identity(common, PROJECT), _issuer(), key, public, not_valid_after=end, extra_extensions=usage, **hosts
+    )
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)
+    (folder / "rootCA.pem").write_bytes(serialize_cert(root))
+    (folder / f"{side}.crt").write_bytes(serialize_cert(certificate))
+    with open(os.open(folder / f"{side}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(serialize_pri_key(own))
+    if side == "client":
+        write_json(folder / "party.json", {"engine": "nvflare", "name": common})
+    return certificate
