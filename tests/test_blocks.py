@@ -66,7 +66,7 @@ ELSEWHERE = {
     "docs/run-directory.md": "report/test_run_directory: as doctests, on a run",
 }
 
-OTHER_PROGRAMS = {"curl", "docker", "journalctl", "make", "pip", "printf", "python", "sudo", "tensorboard"}
+OTHER_PROGRAMS = {"cp", "curl", "docker", "journalctl", "make", "pip", "printf", "python", "sudo", "tensorboard"}
 """What else the pages call: on another machine, in a container, or to install something."""
 
 SHOWN = {"", "csv", "html", "ini", "json", "text", "yaml"}

@@ -49,7 +49,8 @@ def test_the_real_command_refuses_with_one_sentence_and_code_2(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "error: strategy: unknown key 'round': did you mean 'rounds'? "
-        "(known: fraction, local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, update_scale, "
+        "(known: fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, "
+        "update_scale, "
         "weights)\n"
     )
     assert list(tmp_path.iterdir()) == []

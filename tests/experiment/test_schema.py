@@ -23,13 +23,15 @@ WHOLE = "input should be a valid integer"
         (
             "strategy.round=3",
             "strategy: unknown key 'round': did you mean 'rounds'? "
-            "(known: fraction, local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, "
+            "(known: fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, "
+            "stop_after, "
             "update_scale, weights)",
         ),
         (
             "strategy.mu=0.1",
             "strategy: unknown key 'mu' "
-            "(known: fraction, local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, "
+            "(known: fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, "
+            "stop_after, "
             "update_scale, weights)",
         ),
         (

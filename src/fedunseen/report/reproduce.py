@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
+from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.core.presets import preset_text
 from fedunseen.core.toml import toml_value
 
 __all__ = ["command"]
@@ -19,8 +21,7 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
         The command, a setting a line, and whether it is whole: it names a preset and what differs from it. If not,
         it names a file that has to hold :func:`fedunseen.core.toml.toml_text` of the experiment.
     """
-    from fedunseen.core.errors import FedUnseenError
-    from fedunseen.experiment.schema import Experiment, preset_names, preset_text
+    from fedunseen.experiment.schema import Experiment, preset_names
 
     def says(changes: Mapping[str, Any]) -> bool:
         try:
@@ -33,7 +34,7 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
     verb, kit = ("host", ["--kit kits/coordinator"]) if deployed else ("run", [])
     if name in preset_names():
         # Against the preset with its defaults little differs; where that is not the whole story, against its text.
-        changes = _changes(Experiment.load(name).to_dict(), tree)
+        changes = _changes(_filled(name), tree)
         if not (whole := says(changes)):
             changes = _changes(tomllib.loads(preset_text(name)), tree)
             whole = says(changes)
@@ -44,6 +45,16 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
             sets = [f"--set {shlex.quote(_assignment(*item))}" for item in changes.items()]
             return " \\\n    ".join([f"fedunseen {verb} {name}", *kit, *sets]), True
     return " \\\n    ".join([f"fedunseen {verb} {shlex.quote(name + '.toml')}", *kit]), False
+
+
+def _filled(name: str) -> Mapping[str, Any]:
+    """Return a preset with all defaults; its text alone, where it cannot do without something of the user's."""
+    from fedunseen.experiment.schema import Experiment
+
+    try:
+        return Experiment.load(name).to_dict()
+    except ExperimentError:  # a folder with data, say
+        return tomllib.loads(preset_text(name))
 
 
 def _changes(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]:
