@@ -5,7 +5,7 @@
     python benchmarks/secure_sums.py hides [--parties 1 2 3 10] [--images 3]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
     python benchmarks/secure_sums.py malicious [--rounds 20]
-    python benchmarks/secure_sums.py carriers [--engines flower nvflare] [--rounds 20]
+    python benchmarks/secure_sums.py carriers [--engines flower nvflare] [--parties 3] [--gone 0]
 
 ``cost``: a round's protocol in one process, the parties one after the other, without training. **coordinator** is the
 processor time of the coordinator's half; **party** that of one party, the mean; **up** and **down** the bytes of one
@@ -21,9 +21,11 @@ that was recovered; **best** is the highest over all images and searches, **mean
 ``classes``: what the aggregate of a method in closed form says of each class's mean. The error is that of the means
 that somebody works out, relative to how far they are from the mean of all: 0 is each mean exactly, 1 no more than that.
 
-``carriers``: a coordinator and three parties, processes of their own over TLS on loopback, with kits, with and without
-masks: seconds of a round (the median of all but the first, training included), bytes that a party sends and is sent in
-it, and the largest difference of the final weights from those of the unmasked run.
+``carriers``: a coordinator and parties, processes of their own over TLS on loopback, with kits, with and without masks:
+seconds of a round (the median of all but the first, training included), bytes that a party sends and is sent in it, the
+most memory that all processes took, and the largest difference of the final weights from those of the unmasked run.
+With ``--gone`` so many parties are killed in the last round, whose seconds these are, when they are asked for their
+masked words or, where the others would be too few for a sum, for what unmasks it.
 
 ``malicious``: one of ten clients replaces the model in the last round (FedZSL's backdoor, beta = 10), on digit-pairs.
 Where clients shorten their own updates, that is private merging with as good as no noise; once all do, and once the
@@ -55,7 +57,7 @@ from fedunseen.encoders import Backbone
 from fedunseen.engines.masked.aggregation import Masks, in_one_process
 from fedunseen.engines.masked.party import PartyHalf
 from fedunseen.engines.masked.primitives import MaskError
-from fedunseen.engines.masked.server import ServerHalf
+from fedunseen.engines.masked.server import SMALLEST, ServerHalf
 from fedunseen.experiment.registry import find
 from fedunseen.methods.gaussian import Gaussian, GaussianSettings, Kernel, squared_distances
 from fedunseen.strategies import FedAvg, Reply
@@ -306,54 +308,137 @@ def malicious(args: argparse.Namespace) -> None:
     Private.blurred = real  # type: ignore[method-assign]
 
 
+GOES = """
+import os, signal, sys
+from fedunseen.cli.main import main
+from fedunseen.engines.remote.masking import Masking
+
+last, stage, real = int(sys.argv[1]), sys.argv[2], Masking.answer
+
+def answer(self, header):
+    if (self.round, header["kind"]) == (last, stage):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, header)
+
+Masking.answer = answer
+sys.argv = ["fedunseen", *sys.argv[3:]]
+main()
+"""
+"""A party that dies at a stage of a round."""
+
+
+def memory(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Return the bytes that processes and all that they have started take, what they share counted once."""
+    status: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            status[int(entry.parent.name)] = int(entry.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:  # it has ended
+            continue
+    ours = {process.pid for process in processes}
+    while more := {pid for pid, parent in status.items() if parent in ours} - ours:
+        ours |= more
+    total = 0
+    for pid in ours:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        except (OSError, ProcessLookupError):
+            continue
+    return total
+
+
+def waited(processes: Sequence[subprocess.Popen[bytes]], host: subprocess.Popen[bytes]) -> int:
+    """Wait until the coordinator and all parties have ended; return the most memory that they took."""
+    most = 0
+    while host.poll() is None:
+        most = max(most, memory(processes))
+        time.sleep(1.0)
+    for process in processes:
+        if host.returncode:
+            process.terminate()  # it would wait for the coordinator
+        process.wait()
+    return most
+
+
 def carriers(args: argparse.Namespace) -> None:
     """Print what masks cost between machines."""
-    names, wide = ("north", "south", "west"), 270
+    heads = (
+        "carrier | parties | numbers | masks | killed | round, s | up, MB | down, MB | memory, GB | weights differ by"
+    )
+    print(f"| {heads} |")
+    print("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|")
+    program = [sys.executable, "-m", "fedunseen"]
+    for parties in args.parties:
+        names = [f"party{k}" for k in range(parties)]
+        dealt = [f"--set=partition.clients={parties}", "--set=data.train_per_class=6", "--set=data.test_per_class=3"]
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            deal = [*program, "data", "deal", "digit-pairs", *dealt, "--parties", ",".join(names), "--out", "data"]
+            subprocess.run(deal, cwd=folder, check=True, capture_output=True)
+            for engine in args.engines:
+                kits = [*program, "certs", "--engine", engine, "--parties", ",".join(names), "--out", f"kits-{engine}"]
+                subprocess.run(kits, cwd=folder, check=True, capture_output=True)
+                for numbers in args.numbers:
+                    plain: Params = {}
+                    for masks, gone in ((False, 0), *((True, gone) for gone in args.gone)):
+                        plain = _carried(folder, engine, names, numbers, masks, gone, args.rounds, dealt, plain)
+
+
+def _carried(
+    folder: Path, engine: str, names: Sequence[str], numbers: int, masks: bool, gone: int, rounds: int,
+    dealt: Sequence[str], plain: Params,
+) -> Params:  # fmt: skip
+    """Run a federation between processes, print its row, and return the weights of the run without masks."""
+    program = [sys.executable, "-m", "fedunseen"]
+    wide = max(1, round((numbers - 20) / 149))  # digit-pairs: 128 features and 20 attributes
     settings = {
-        "partition.clients": 3, "data.train_per_class": 6, "data.test_per_class": 3, "method.hidden": [wide],
-        "strategy.rounds": args.rounds, "evaluation.selection": "last", "evaluation.theory": False,
-        "evaluation.embedding": False,
+        "method.hidden": [wide], "strategy.rounds": rounds, "evaluation.selection": "last", "evaluation.theory": False,
+        "evaluation.embedding": False, "engine.quorum": len(names) - gone,
     }  # fmt: skip
-    dealt = ["--set=partition.clients=3", "--set=data.train_per_class=6", "--set=data.test_per_class=3"]
-    chosen = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-    print("| carrier | masks | numbers | round, s | up, MB | down, MB | weights differ by |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        program = [sys.executable, "-m", "fedunseen"]
-        deal = [*program, "data", "deal", "digit-pairs", *dealt, "--parties", ",".join(names), "--out", "data"]
-        subprocess.run(deal, cwd=folder, check=True, capture_output=True)
-        for engine in args.engines:
-            kits = [*program, "certs", "--engine", engine, "--parties", ",".join(names), "--out", f"kits-{engine}"]
-            subprocess.run(kits, cwd=folder, check=True, capture_output=True)
-            plain: Params = {}
-            for masks in (False, True):
-                out = f"{engine}-{masks}"
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", 0))
-                    at = f"127.0.0.1:{probe.getsockname()[1]}"
-                more = ["--set=privacy.aggregation=masked"] if masks else []
-                host = [*program, "host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
-                commands = [[*host, "--kit", f"kits-{engine}/coordinator"]]
-                for name in names:
-                    join = [*program, "join", at, "--data", f"data/{name}", "--kit", f"kits-{engine}/{name}"]
-                    commands.append([*join, "--state", f"state-{out}-{name}"])
-                with open(folder / f"{out}.log", "wb") as log:
-                    running = [subprocess.Popen(one, cwd=folder, stdout=log, stderr=log) for one in commands]
-                    ended = [one.wait() for one in running]
-                    if any(ended):
-                        raise SystemExit((folder / f"{out}.log").read_text())
-                lines = [json.loads(line) for line in (folder / out / "metrics.jsonl").read_text().splitlines()]
-                model = load_file(folder / out / "model.safetensors")
-                plain = plain or model
-                apart = max(float((model[name] - plain[name]).abs().max()) for name in model)
-                up, down = (lines[-1][way] / 3e6 for way in ("bytes_up", "bytes_down"))
-                seconds = np.median([line["seconds"] for line in lines[1:]])
-                told = f"{sum(v.numel() for v in model.values()):,} | {seconds:.2f} | {up:.3f} | {down:.3f}"
-                print(f"| {engine} | {'yes' if masks else 'no'} | {told} | {apart:.1e} |", flush=True)
+    chosen = [*dealt, *(f"--set={key}={json.dumps(value)}" for key, value in settings.items())]
+    more = ["--set=privacy.aggregation=masked"] if masks else []
+    out = f"{engine}-{len(names)}-{numbers}-{masks}-{gone}"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{probe.getsockname()[1]}"
+    host = [*program, "host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
+    commands = [[*host, "--kit", f"kits-{engine}/coordinator"]]
+    last = rounds - 1
+    stage = "masked" if len(names) - gone >= SMALLEST else "unmask"  # earlier, the others are no sum
+    for k, name in enumerate(names):
+        begin = [sys.executable, "-c", GOES, str(last), stage] if k < gone else program
+        join = [*begin, "join", at, "--data", f"data/{name}", "--kit", f"kits-{engine}/{name}"]
+        commands.append([*join, "--state", f"state-{out}-{name}"])
+    with open(folder / f"{out}.log", "wb") as log:
+        running = [subprocess.Popen(one, cwd=folder, stdout=log, stderr=log) for one in commands]
+        most = waited(running, running[0])
+        if any(one.returncode for k, one in enumerate(running) if not 1 <= k <= gone):
+            raise SystemExit((folder / f"{out}.log").read_text())
+    lines = [json.loads(line) for line in (folder / out / "metrics.jsonl").read_text().splitlines()]
+    model = load_file(folder / out / "model.safetensors")
+    whole = [line for line in lines[1:] if len(line["participants"]) == len(names)]
+    there = lines[last] if gone else (whole or lines)[-1]
+    seconds = there["seconds"] if gone else float(np.median([line["seconds"] for line in whole or lines]))
+    up, down = (there[way] / len(names) / 1e6 for way in ("bytes_up", "bytes_down"))
+    differ = "" if gone else f"{max(float((model[name] - (plain or model)[name]).abs().max()) for name in model):.1e}"
+    told = (
+        f"{sum(v.numel() for v in model.values()):,} | {'yes' if masks else 'no'} | {f'{gone}, {stage}' if gone else 0}"
+    )
+    print(
+        f"| {engine} | {len(names)} | {told} | {seconds:.2f} | {up:.3f} | {down:.3f} | {most / 1e9:.1f} | {differ} |",
+        flush=True,
+    )
+    return plain or model
 
 
 ALL = {"cost": cost, "error": error, "hides": hides, "classes": classes, "malicious": malicious, "carriers": carriers}
+
+SMALL: dict[str, dict[str, Any]] = {
+    "malicious": {"rounds": 2},
+    "carriers": {"engines": ["flower"], "parties": [3], "numbers": [500], "gone": [1], "rounds": 2},
+}
+"""What --smallest sets for tables of their own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -368,10 +453,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
     parser.add_argument("--engines", nargs="+", default=["flower", "nvflare"])
+    parser.add_argument("--gone", type=int, nargs="+", default=[0], help="carriers: how many parties are killed")
     parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    if args.smallest:
+    if args.smallest and args.what in SMALL:
+        for name, value in SMALL[args.what].items():
+            setattr(args, name, value)
+    elif args.smallest:
         for what in (cost, error):
             args.parties, args.numbers = [4], [500]
             what(args)
@@ -379,7 +468,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hides(args)
         classes(args)
         return 0
-    args.parties = args.parties or ([1, 2, 3, 10] if args.what == "hides" else [3, 10, 30])
+    usual = {"hides": [1, 2, 3, 10], "carriers": [3]}
+    args.parties = args.parties or usual.get(args.what, [3, 10, 30])
     ALL[args.what](args)
     return 0
 

@@ -15,7 +15,8 @@ from processes import run_forked
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 WITH_DATA = {"real_data"}  # tried apart
-PARTS = ("closed_form same", "closed_form private", "closed_form attacked")  # of scripts with several tables
+# of scripts with several tables
+PARTS = ("closed_form same", "closed_form private", "closed_form attacked", "secure_sums malicious")
 
 
 @pytest.fixture
