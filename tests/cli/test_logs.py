@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from fedunseen.cli.logs import Format, emit, listening, logged, speak
+from fedunseen.cli.logs import Format, emit, logged, speak, subscribed
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def read(text):
 @pytest.mark.usefixtures("machines")
 def test_every_line_has_a_level_and_a_time_with_its_zone(capsys):
     told = []
-    with listening(lambda level, text: told.append((level, text))):
+    with subscribed(lambda level, text: told.append((level, text))):
         for line in ("run:    runs/ä", "warning: little is left", "error: nothing is left: mend that"):
             emit(line)
     expected = [("info", "run:    runs/ä"), ("warning", "little is left"), ("error", "nothing is left: mend that")]

@@ -95,7 +95,7 @@ def watched(door: Door | None, experiment: Experiment, out: Path) -> Iterator[Wa
             page = shown(watch, listening, token, door.local, door.certificate, door.key)
         except OSError as error:
             raise door.no_certificate(error) from None
-        with page, listening(watch.note):
+        with page, subscribed(watch.note):
             say(f"live page: {door.url(listening)}")
             log.addHandler(watch)
             try:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Format", "LogFormat", "emit", "is_json", "listening", "logged", "speak"]
+__all__ = ["Format", "LogFormat", "emit", "is_json", "logged", "speak", "subscribed"]
 
 Listener = Callable[[str, str], None]
 """Hears of a line: its level and what it says."""
@@ -61,7 +61,7 @@ def emit(line: str) -> None:
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def subscribed(listener: Listener) -> Iterator[None]:
     """Call ``listener`` with every line that :func:`emit` writes."""
     _listeners.append(listener)
     try:

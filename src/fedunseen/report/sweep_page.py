@@ -529,9 +529,9 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
             curves.append(Curve(mean, name, colour))
     x = np.arange(1, max(len(curve.y) for curve in curves) + 1, dtype=np.float64)
     drawn = [_padded(curve, len(x)) for curve in curves]
-    known = np.isfinite([curve.y for curve in drawn]).any(axis=0)  # rounds that some run has measured
+    known = np.isfinite(np.stack([curve.y for curve in drawn])).any(axis=0)  # rounds that some run has measured
     if known.any():
-        x, drawn = x[known], [_only(curve, known) for curve in drawn]
+        x, drawn = x[known], [_only(curve, np.asarray(known)) for curve in drawn]
     return figures.line_chart(drawn, MEASURED[metric], x, _top(curves), unit="%")
 
 
