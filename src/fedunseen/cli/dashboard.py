@@ -12,6 +12,7 @@ import typer
 
 from fedunseen.cli.console import say
 from fedunseen.cli.door import Door
+from fedunseen.cli.logs import subscribed
 from fedunseen.core.errors import ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
