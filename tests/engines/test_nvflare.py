@@ -275,7 +275,7 @@ def test_who_hangs_up_is_waited_for_once_a_coordinator_was_there(tmp_path, monke
             raise engine._Cut("what listens there is no coordinator")
 
     monkeypatch.setattr(engine, "_probe", probe)
-    monkeypatch.setattr(engine, "_start", lambda *arguments: SimpleNamespace(stop=lambda grace: None))
+    monkeypatch.setattr(engine, "start", lambda *arguments: SimpleNamespace(stop=lambda grace: None))
     monkeypatch.setattr(engine, "_serve", lambda *arguments: True)
     where, begun = Join(tmp_path, HERE, 1, None, "a", 3.0), time.monotonic()
     with pytest.raises(ConnectionLost, match=r"\(it hangs up\)"):
@@ -366,6 +366,6 @@ def test_certificates(tmp_path):
 
 
 def test_without_nvflare_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    monkeypatch.setattr("fedunseen.engines.carriers.nvflare.kit.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'fedunseen\[nvflare\]'"):
         engine.certificates(tmp_path / "out", HERE, ["a"], 3)
