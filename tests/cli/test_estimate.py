@@ -37,6 +37,16 @@ def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch)
     assert half["seconds_round"] == pytest.approx(one["seconds_round"] / 2)
 
 
+def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
+    settings = {**SMALL, "strategy.rounds": 7, "evaluation.every": 3, "evaluation.selection": "last"}
+    told = estimate(Experiment.load("digit-pairs", settings))
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    lines = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
+    measured = sum("zsl" in line for line in lines)
+    assert measured == 4  # rounds 1, 3, 6 and 7
+    assert told["seconds_run"] == pytest.approx(7 * told["seconds_round"] + measured * told["seconds_evaluation"])
+
+
 @pytest.mark.parametrize("preset", ["digit-pairs-gaussian", "digit-pairs-few-shot"])
 def test_what_has_no_rounds_of_batches_is_refused(preset):
     experiment = Experiment.load(preset)

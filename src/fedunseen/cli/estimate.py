@@ -18,6 +18,7 @@ from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import drawn_clients
+from fedunseen.federation.rounds import is_measured
 
 __all__ = ["estimate", "render"]
 
@@ -37,10 +38,10 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
         experiment: a zero-shot one whose method is trained in rounds.
 
     Returns:
-        JSON values. ``seconds_round``, ``seconds_evaluation`` (after each round), ``seconds_run`` (all rounds, seeds,
-        settings to choose from and the choice on validation classes), ``peak_bytes`` of this process' memory,
-        ``device_bytes`` of a GPU's (None without one), ``device``, ``parameters``, ``bytes_round`` that a client sends
-        and receives, and ``stages``, how many trainings the run is.
+        JSON values. ``seconds_round``, ``seconds_evaluation`` (of each round that is measured), ``seconds_run`` (all
+        rounds, seeds, settings to choose from and the choice on validation classes), ``peak_bytes`` of this process'
+        memory, ``device_bytes`` of a GPU's (None without one), ``device``, ``parameters``, ``bytes_round`` that a
+        client sends and receives, and ``stages``, how many trainings the run is.
 
     Raises:
         ExperimentError: a closed form or a few-shot method, which this does not know; and as for a run.
@@ -78,8 +79,19 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     per_round = trained * samples / sum(map(len, few))
     per_evaluation = scored * len(rows) / max(1, len(some))
     candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
-    stages = 1 + (candidates if experiment.evaluation.selection == "validation" else 0)
-    total = experiment.run.seeds * stages * experiment.strategy.rounds * (per_round + per_evaluation)
+    rounds, choosing = experiment.strategy.rounds, experiment.evaluation.selection == "validation"
+    judge = task(whole, benchmark, experiment.evaluation, rounds)
+    # Which round validation classes choose is not known yet; the last one is measured anyway.
+    choices = [
+        replace(task.choice(experiment.evaluation, type(method), rounds), **({"round": rounds} if choosing else {}))
+    ]
+    if choosing:
+        choices += [task.choice(experiment.evaluation, type(method), rounds, selecting=True)] * candidates
+    stages = len(choices)
+    evaluations = sum(
+        is_measured(round, rounds, choice, judge.every(choice)) for choice in choices for round in range(1, rounds + 1)
+    )
+    total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
     unit = 1 if sys.platform == "darwin" else 1024
     return {
         "seconds_round": per_round,

@@ -135,7 +135,7 @@ def train(
         if growth is not None:
             federation, judge, state = growth.before(state)
         state, result = federation.round(state)
-        if current + 1 in (1, choice.round, rounds) or (current + 1) % judge.every(choice) == 0:
+        if is_measured(current + 1, rounds, choice, judge.every(choice)):
             models = federation.models(state)
             line = judge.measure(current, result, models, state.clients, choice)
         else:
@@ -184,6 +184,11 @@ def train(
         "selected_round": selected,
         **({"stopped": why} if len(lines) < rounds else {}),
     }
+
+
+def is_measured(round: int, rounds: int, choice: Choice, every: int) -> bool:
+    """Say whether a round, counted from 1, of so many is measured: every so many, the first, the chosen, the last."""
+    return round in (1, choice.round, rounds) or round % every == 0
 
 
 def _kept(judge: Judge, lines: Sequence[Mapping[str, Any]], choice: Choice) -> bool:
