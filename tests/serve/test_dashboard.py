@@ -46,15 +46,15 @@ def federation(tmp_path):
 
 
 def test_rounds_are_told_once_and_in_order(watch):
-    watch.hear("training", 0, 2, None)
+    watch.on_round("training", 0, 2, None)
     assert watch.state()["events"] == []
-    watch.hear("training", 1, 2, line(1, 40.0, dropped={"2": "it has not answered"}))
+    watch.on_round("training", 1, 2, line(1, 40.0, dropped={"2": "it has not answered"}))
     told = watch.state()
     (one,) = told["events"]
     assert (told["round"], told["rounds"], told["phase"], told["left_out"]) == (1, 2, "training", 1)
     assert (one["accuracies"], one["losses"], one["merged"]) == ({"ZSL": 40.0}, {"loss": 1.0}, 2)
     assert one["out"] == [{"client": 2, "why": "it has not answered"}]
-    watch.hear("training", 2, 2, line(2, 45.0, privacy={"epsilon": 1.5}))
+    watch.on_round("training", 2, 2, line(2, 45.0, privacy={"epsilon": 1.5}))
     later = watch.state(told["seq"])
     assert [(one["round"], one["epsilon"]) for one in later["events"]] == [(2, 1.5)]
     assert later["phase"] == "finishing"
@@ -62,21 +62,21 @@ def test_rounds_are_told_once_and_in_order(watch):
 
 
 def test_a_loss_that_is_not_finite_is_json_all_the_same(watch):
-    watch.hear("training", 1, 2, {**line(1, 40.0), "losses": {"loss": float("nan")}})
+    watch.on_round("training", 1, 2, {**line(1, 40.0), "losses": {"loss": float("nan")}})
     told = json.loads(json.dumps(watch.state(), allow_nan=False))
     assert told["events"][0]["losses"] == {"loss": None}
 
 
 def test_a_deployment_waits_until_enough_parties_are_there(federation):
     watch, parties = federation
-    watch.hear("training", 0, 3, None)
+    watch.on_round("training", 0, 3, None)
     assert (watch.phase(), watch.numbers()["connected"]) == ("waiting", 0)
     for party in parties[:2]:
         party.connected, party.classes, party.samples = True, 27, 1620
     assert (watch.phase(), watch.numbers()["connected"]) == ("training", 2)
     parties[2].refused = "they differ in the attributes of the classes"
     merged = {"participants": [0], "client_seconds": {"0": 1.25}, "dropped": {"1": "its update is not finite"}}
-    watch.hear("training", 1, 3, {**line(1, 40.0), **merged})
+    watch.on_round("training", 1, 3, {**line(1, 40.0), **merged})
     north, south, west = watch.state()["parties"]
     assert (north["rounds"], north["seconds"], north["classes"], north["missed"]) == (1, 1.25, 27, None)
     assert (south["rounds"], south["missed"]) == (0, {"round": 1, "why": "its update is not finite"})
@@ -85,16 +85,16 @@ def test_a_deployment_waits_until_enough_parties_are_there(federation):
 
 def test_a_reply_that_a_defence_leaves_out_was_not_merged(watch):
     watch.meet([Member("client 0", True, 8, 80), Member("client 1", True, 8, 80)])
-    watch.hear("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
+    watch.on_round("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
     first, second = watch.state()["parties"]
     assert (first["rounds"], second["rounds"], second["missed"]["why"]) == (1, 0, "too far away")
 
 
 def test_another_stage_begins_anew(watch):
     watch.meet([Member("client 0", True, 8, 80)])
-    watch.hear("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
+    watch.on_round("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
     assert watch.phase() == "training"  # the run proper is still to come
-    watch.hear("training", 0, 1, None)
+    watch.on_round("training", 0, 1, None)
     told = watch.state()
     assert (told["left_out"], told["parties"][0]["rounds"], told["stage"]) == (0, 0, "training")
 
@@ -130,7 +130,7 @@ def test_the_log_has_date_zone_and_level(watch):
 
 
 def test_the_service_is_read_only_and_guarded(watch):
-    watch.hear("training", 1, 3, line(1, 40.0))
+    watch.on_round("training", 1, 3, line(1, 40.0))
     asked = TestClient(create_app(watch), base_url="http://127.0.0.1")
     assert asked.get("/health").json() == {"status": "ok", "version": asked.get("/health").json()["version"],
                                            "phase": "training"}  # fmt: skip
@@ -241,7 +241,7 @@ def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "run", progress=stop)
     watch = Watch(experiment, tmp_path / "run")
-    run(experiment, tmp_path / "run", resume=True, progress=watch.hear)
+    run(experiment, tmp_path / "run", resume=True, progress=watch.on_round)
     assert [one["round"] for one in watch.state()["events"]] == [1, 2, 3]
 
 
@@ -332,7 +332,7 @@ def test_the_page_follows_a_federation(shown, federation):
     from playwright.sync_api import expect
 
     watch, parties = federation
-    watch.hear("training", 0, 3, None)
+    watch.on_round("training", 0, 3, None)
     page = shown(watch)
     expect(page.locator("#phase")).to_have_text("Waiting for parties")
     assert page.locator("#parties tr").count() == 3
@@ -340,8 +340,8 @@ def test_the_page_follows_a_federation(shown, federation):
         party.connected, party.classes, party.samples = True, 27, 1620
     parties[2].refused = "<b>they differ</b>"  # a party's own words are text, never markup
     out = {"dropped": {"2": "it has not answered"}, "client_seconds": {"0": 0.25, "1": 75.0}}
-    watch.hear("training", 1, 3, line(1, 40.0, **out))
-    watch.hear("training", 2, 3, line(2, 52.5, **out, privacy={"epsilon": 1.25}))
+    watch.on_round("training", 1, 3, line(1, 40.0, **out))
+    watch.on_round("training", 2, 3, line(2, 52.5, **out, privacy={"epsilon": 1.25}))
     watch.note("warning", "west is refused")
     expect(page.locator("#round")).to_have_text("round 2 of 3")
     expect(page.locator("#phase")).to_have_text("Training")
@@ -362,7 +362,7 @@ def test_the_page_follows_a_federation(shown, federation):
     assert (cards["ZSL"], cards["connected"], cards["privacy: epsilon spent"]) == ("52.5 %", "2 of 3", "1.25")
     assert page.get_by_role("img", name="Last: ZSL 52.5").count() == 1
     assert page.locator("#log li.warning").inner_text().endswith("west is refused")
-    watch.hear("training", 3, 3, line(3, 60.0))
+    watch.on_round("training", 3, 3, line(3, 60.0))
     watch.end(None)
     expect(page.locator("#phase")).to_have_text("Complete")
 
@@ -370,7 +370,7 @@ def test_the_page_follows_a_federation(shown, federation):
 def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, watch):
     from playwright.sync_api import expect
 
-    watch.hear("training", 1, 3, line(1, 40.0))
+    watch.on_round("training", 1, 3, line(1, 40.0))
     page = shown(watch, TOKEN)
     page.fill("#token", "wrong")
     page.keyboard.press("Enter")
@@ -390,7 +390,7 @@ def test_nothing_of_the_page_is_wider_than_the_window(shown, federation, width, 
         party.connected, party.classes, party.samples = True, 27, 1620
     watch.note("info", "listening at " + "x" * 200)
     for round in range(1, 40):
-        watch.hear("training", round, 50, line(round, 2.0 * round, dropped={"2": "y" * 150}))
+        watch.on_round("training", round, 50, line(round, 2.0 * round, dropped={"2": "y" * 150}))
     page = shown(watch, viewport={"width": width, "height": 844}, color_scheme=scheme)
     page.wait_for_selector("#log li")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
