@@ -149,7 +149,7 @@ def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monke
 
     def answer(content):
         until(lambda: made.open)
-        made.hear("", {"do": "answer", "id": next(iter(made.open)), "body": content}, None)
+        made.receive("", {"do": "answer", "id": next(iter(made.open)), "body": content}, None)
 
     for content, expected in ((body, None), (b"12345678", b"12345678")):
         thread = threading.Thread(target=answer, args=(content,))
