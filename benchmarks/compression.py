@@ -80,9 +80,7 @@ def main() -> None:
     """Print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("datasets", nargs="*", default=["digit-pairs"], help="[digit-pairs]")
-    parser.add_argument(
-        "--root", default=Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "xlsa17", type=Path
-    )
+    parser.add_argument("--root", default=Path(os.environ.get("FEDUNSEEN_DATA", ".")) / "xlsa17", type=Path)
     parser.add_argument("--seeds", default=3, type=int)
     parser.add_argument("--rounds", type=int, help="by default 8, and 3 on CIFAR100_MBV2")
     parser.add_argument("--smallest", action="store_true", help="two rounds of two forms: to see that it runs")

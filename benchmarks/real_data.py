@@ -78,9 +78,7 @@ def main() -> None:
     """Print, and with --markdown write, the table of one data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?", default="AWA1_LAMPERT", help="a folder of xlsa17 [AWA1_LAMPERT]")
-    parser.add_argument(
-        "--root", default=Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "xlsa17", type=Path
-    )
+    parser.add_argument("--root", default=Path(os.environ.get("FEDUNSEEN_DATA", ".")) / "xlsa17", type=Path)
     parser.add_argument("--out", default=Path("runs/real-data"), type=Path)
     parser.add_argument("--rounds", default=40, type=int)
     parser.add_argument("--seeds", default=3, type=int)

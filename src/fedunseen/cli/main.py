@@ -6,13 +6,11 @@ import json
 import math
 import os
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 import typer.core
-import typer.main
 
 from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
@@ -50,8 +48,6 @@ __all__ = ["app", "main"]
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
 typer.core.HAS_RICH = False
-if hasattr(typer.main, "get_params_from_function"):  # typer reads every command's signature three times
-    typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
 app = typer.Typer(
     name="fedunseen",
     help="Federated learning that recognises classes which nobody holds.",

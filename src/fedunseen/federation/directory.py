@@ -43,7 +43,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
-from fedunseen.core.parameters import Params, within
+from fedunseen.core.parameters import Params
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
@@ -298,12 +298,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it is not there, or damaged.
         """
-        path = self.checkpoints / _REPORTED
-        found: dict[int, Params] = {}
-        for name, value in within("client/", load_params(path, device)).items():
-            client, _, own = name.partition("/")
-            found.setdefault(int(client), {})[own] = value
-        return {**found, **self._shelved(path, device)}
+        return self._checkpoint(self.checkpoints / _REPORTED, 0, device).client_states
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
         """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""
@@ -347,22 +342,29 @@ class RunDirectory:
             if int(path.stem) > known:  # no kill leaves this: something else damaged the metrics
                 continue
             try:
-                tensors = load_params(path, device)
-                shelved = self._shelved(path, device)
+                return self._checkpoint(path, int(path.stem), device)
             except RunDirectoryError:  # no kill leaves this: the checkpoint before it still serves
                 continue
-            checkpoint = Checkpoint(int(path.stem), {}, {}, dict(shelved))
-            own: dict[int, Params] = {}
-            for key, value in tensors.items():
-                kind, _, name = key.partition("/")
-                if kind == "client":
-                    client, _, name = name.partition("/")
-                    own.setdefault(int(client), {})[name] = value
-                else:
-                    (checkpoint.params if kind == "params" else checkpoint.state)[name] = value
-            checkpoint.client_states |= own
-            return checkpoint
         return None
+
+    def _checkpoint(self, path: Path, rounds: int, device: torch.device) -> Checkpoint:
+        """Read a checkpoint, and the files beside it.
+
+        Raises:
+            RunDirectoryError: a file is missing or damaged.
+        """
+        tensors = load_params(path, device)
+        checkpoint = Checkpoint(rounds, {}, {}, dict(self._shelved(path, device)))
+        own: dict[int, Params] = {}
+        for key, value in tensors.items():
+            kind, _, name = key.partition("/")
+            if kind == "client":
+                client, _, name = name.partition("/")
+                own.setdefault(int(client), {})[name] = value
+            else:
+                (checkpoint.params if kind == "params" else checkpoint.state)[name] = value
+        checkpoint.client_states |= own
+        return checkpoint
 
     def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
         """Read what clients remember from the files beside a checkpoint.

@@ -16,8 +16,7 @@ from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole, l
 from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.personal import personal_models
 
-__all__ = ["Choice", "Growth", "Judge", "Progress", "stalled", "train"]
-
+__all__ = ["NOT_MEASURED", "Choice", "Growth", "Judge", "Progress", "stalled", "train"]
 
 NOT_MEASURED = (-1.0, -1.0)
 """The merit of a round whose models were not measured: no accuracy is below zero."""
@@ -124,11 +123,11 @@ def train(
         state = State(checkpoint.rounds, checkpoint.state, params, checkpoint.client_states)
     directory.rewind(state.round)
     lines = directory.metrics()
-    if personal_epochs is not None and lines and _kept(judge, lines, choice):  # a kill may have come in between
+    merits = [judge.merit(line) for line in lines]
+    if personal_epochs is not None and lines and _kept(merits, choice):  # a kill may have come in between
         directory.keep_reported(len(lines))
     on_round(stage, state.round, rounds, lines[-1] if lines else None)
     for current in range(state.round, rounds):
-        merits = [judge.merit(line) for line in lines]
         if merits and merits[-1] != NOT_MEASURED and stalled(merits, stop_after):
             break
         started = time.perf_counter()
@@ -153,10 +152,11 @@ def train(
         if forgettable and set(line["participants"]) - {k for old in lines for k in old["participants"]}:
             directory.keep_checkpoint(current)
         lines.append(line)
+        merits.append(judge.merit(line))
         directory.add_metrics(line)
         if federation.partition.remote and isinstance(federation.engine, Distributed):
             directory.note_parties(federation.engine.parties)
-        kept = _kept(judge, lines, choice)
+        kept = _kept(merits, choice)
         if observed:
             judge.observe(directory.path, current, result, kept)
         if kept:
@@ -167,7 +167,7 @@ def train(
         on_round(stage, state.round, rounds, line)
     selected = choice.round
     if selected is None:  # the last of equally good rounds, which is trained most
-        selected = 1 + max(range(len(lines)), key=lambda i: (*judge.merit(lines[i]), i))
+        selected = 1 + max(range(len(merits)), key=lambda i: (*merits[i], i))
     own = {}
     if personal_epochs is not None:
         merged = load_params(directory.model_path, federation.device)
@@ -191,12 +191,9 @@ def is_measured(round: int, rounds: int, choice: Choice, every: int) -> bool:
     return round in (1, choice.round, rounds) or round % every == 0
 
 
-def _kept(judge: Judge, lines: Sequence[Mapping[str, Any]], choice: Choice) -> bool:
+def _kept(merits: Sequence[tuple[float, float]], choice: Choice) -> bool:
     """Say whether the model of the last round so far is the one that is kept."""
-    if choice.round is not None:
-        return choice.round == len(lines)
-    merits = [judge.merit(line) for line in lines]
-    return merits[-1] >= max(merits)
+    return merits[-1] >= max(merits) if choice.round is None else choice.round == len(merits)
 
 
 def stalled(merits: Sequence[tuple[float, float]], patience: int | None) -> bool:

@@ -23,7 +23,7 @@ from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
 from fedunseen.engines import RoundResult
 from fedunseen.federation.federation import Federation, mean_losses
-from fedunseen.federation.rounds import Choice
+from fedunseen.federation.rounds import NOT_MEASURED, Choice
 from fedunseen.methods import Method
 
 __all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent", "shares"]
@@ -295,7 +295,7 @@ class Task(ABC):
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
         """Return a key that sorts rounds: higher is better; one that is not measured is below all others."""
         if self.accuracies[0] not in line:
-            return (-1.0, -1.0)
+            return NOT_MEASURED
         return self.order(line, self.evaluation, type(self.federation.method))
 
     def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
