@@ -52,7 +52,8 @@ def test_a_party_killed_between_the_stages_leaves_the_sum_of_the_others(engine, 
     first, second = (line["participants"] for line in lines)
     assert second == [0, 1, 3]  # of the first sum all are part, or all but one that came late: three are enough
     late = {str(client): 1 for client in {0, 1, 3} - set(first)}
-    schedule = {"partition.leave": {"2": 1 if 2 in first else 0}, "partition.join": late}
+    died = {"partition.leave": {"2": 1}} if 2 in first else {"partition.without": [2]}
+    schedule = {**died, "partition.join": late}
     settings = {**SMALL, "engine.mode": "one-at-a-time", **schedule}
     unmasked = run(Experiment.load("digit-pairs", settings), tmp_path / "unmasked")
     one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "run", unmasked.path))
