@@ -5,6 +5,7 @@
     python benchmarks/closed_form.py start --root FOLDER_WITH_XLSA17     # FedAvg that begins with the closed form
     python benchmarks/closed_form.py same --root FOLDER_WITH_XLSA17      # time to the same accuracy as a ratio
     python benchmarks/closed_form.py private --root FOLDER_WITH_XLSA17   # differential privacy: epsilon 1 to 8
+    python benchmarks/closed_form.py floor --root FOLDER_WITH_XLSA17     # the same on validation classes, by its floor
     python benchmarks/closed_form.py attacked --root FOLDER_WITH_XLSA17  # one of ten parties makes samples up
     python benchmarks/closed_form.py turns --root FOLDER_WITH_XLSA17     # calibration with few validation classes
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from fedunseen.methods.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.ridge import Ridge, RidgeSettings
 from fedunseen.methods.sums import add, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
+from fedunseen.threats import private_sums
 from fedunseen.threats.privacy import needed_noise
 from fedunseen.threats.private_sums import Release
 
@@ -264,52 +266,114 @@ def solved_instead(base: Experiment, name: str, dataset: str) -> Experiment:
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 PARTIES = 10
+VARIANCES = (PARTIES / least(0.6, PARTIES), PARTIES)  # of the noise on ten parties' sum, with masks and without
 DELTA = 1e-5
+FLOORS = (1e-6, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def private(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
-    """Print what is left of the model of sums that were released once with noise, samples being the unit.
-
-    Ten parties: under masks six of them add the whole noise, so that ten add 10 / 6 of its variance; without masks each
-    adds all of it. The sum of their noise is drawn at once here, which is the same.
-    """
+    """Print what is left of the model of sums that were released once with noise, samples being the unit."""
     print(
         f"Samples of unit length, clip 1, delta {DELTA:g}; the factor from left-out classes; {seeds} draws of noise\n"
     )
     print("| data | epsilon | noise multiplier | masks: ZSL | H | no masks: ZSL | H |")
     print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
     for name, benchmark in sets:
+        released = Released.of(benchmark)
+        zsl, harmonic = released.exactly()
+        print(f"| {name} | none | 0 | {zsl:.1f} | {harmonic:.1f} | {zsl:.1f} | {harmonic:.1f} |", flush=True)
+        for budget in EPSILONS:
+            noise, cells = needed_noise(budget, 1.0, 1, DELTA), []
+            for variances in VARIANCES:
+                found = [released.noisily(noise * variances**0.5, seed) for seed in range(seeds)]
+                cells += [
+                    f"{np.mean(one):.1f} ± {np.std(one, ddof=min(1, seeds - 1)):.1f}"
+                    for one in zip(*found, strict=True)
+                ]
+            print(f"| {name} | {budget:g} | {noise:.2f} | {' | '.join(cells)} |", flush=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """Sums of a benchmark's samples of unit length, to be released with noise.
+
+    Under masks six of ten parties add the whole noise, so that ten add 10 / 6 of its variance; without masks each adds
+    all of it. The sum of their noise is drawn at once here, which is the same.
+    """
+
+    benchmark: Benchmark
+    method: ClosedForm
+    inputs: Tensor
+    exact: Params
+
+    @classmethod
+    def of(cls, benchmark: Benchmark) -> Released:
+        """Add the training samples of a benchmark up."""
         raw = benchmark.features.astype(np.float32)
         unit_length = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)
         benchmark = replace(benchmark, features=unit_length)
         method, inputs = made(Gaussian, GaussianSettings(calibration=True), benchmark)
         rows = torch.from_numpy(benchmark.train)
         exact = statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows], benchmark.space, 1.0)
-        zsl, harmonic = judged(method, method.solve(exact), inputs, benchmark)
-        print(f"| {name} | none | 0 | {zsl:.1f} | {harmonic:.1f} | {zsl:.1f} | {harmonic:.1f} |", flush=True)
-        for budget in EPSILONS:
-            release = Release(1.0, needed_noise(budget, 1.0, 1, DELTA))
-            cells = []
-            for variances in (PARTIES / least(0.6, PARTIES), PARTIES):
-                found = []
-                for seed in range(seeds):
-                    scale = replace(release, noise=release.noise * variances**0.5)
-                    noisy = scale.noisy(scale.nothing(exact), 1, np.random.default_rng(seed))
-                    try:
-                        model = method.solve(scale.cleaned(noisy, benchmark.space.seen))
-                        found.append(judged(method, model, inputs, benchmark))
-                    except DataError:  # the noise has left no class
-                        found.append((100 / len(benchmark.space.unseen), 0.0))
-                cells += [
-                    f"{np.mean(one):.1f} ± {np.std(one, ddof=min(1, seeds - 1)):.1f}"
-                    for one in zip(*found, strict=True)
-                ]
-            print(f"| {name} | {budget:g} | {release.noise:.2f} | {' | '.join(cells)} |", flush=True)
+        return cls(benchmark, method, inputs, exact)
+
+    def exactly(self) -> tuple[float, float]:
+        """Return ZSL and H without noise."""
+        return judged(self.method, self.method.solve(self.exact), self.inputs, self.benchmark)
+
+    def noisily(self, noise: float, seed: int) -> tuple[float, float]:
+        """Return ZSL and H with noise of this multiplier; chance and 0 where it leaves no class."""
+        release = Release(1.0, noise)
+        noisy = release.noisy(release.nothing(self.exact), 1, np.random.default_rng(seed))
+        try:
+            model = self.method.solve(release.cleaned(noisy, self.benchmark.space.seen))
+        except DataError:
+            return 100 / len(self.benchmark.space.unseen), 0.0
+        return judged(self.method, model, self.inputs, self.benchmark)
+
+
+def without_test(benchmark: Benchmark) -> Benchmark:
+    """Return a benchmark whose validation classes are its unseen ones: no test class or test sample is part of it."""
+    space, rng = benchmark.space, np.random.default_rng(0)
+    held = np.isin(benchmark.labels[benchmark.train], space.validation)
+    train, test = [], []
+    for c in np.setdiff1d(space.seen, space.validation):
+        rows = rng.permutation(benchmark.train[benchmark.labels[benchmark.train] == c])
+        test.append(rows[: len(rows) // 5])
+        train.append(rows[len(rows) // 5 :])
+    seen, none = np.setdiff1d(space.seen, space.validation), np.array([], dtype=np.int64)
+    return replace(
+        benchmark,
+        space=replace(space, seen=seen, validation=none, unseen=np.asarray(space.validation)),
+        train=np.concatenate(train),
+        test_seen=np.concatenate(test),
+        test_unseen=benchmark.train[held],
+    )
+
+
+def floors(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
+    """Print what is left on validation classes, by the floor under eigenvalues."""
+    print(f"Means of {seeds} draws of noise; ZSL / H on validation classes\n")
+    columns = [f"epsilon {budget:g}{masks}" for masks in (", masks", "") for budget in EPSILONS]
+    print("| data | floor | " + " | ".join(columns) + " | mean |")
+    print("|---|--:|" + "--:|" * (len(columns) + 1), flush=True)
+    for name, benchmark in sets:
+        released = Released.of(without_test(benchmark))
+        for floor in FLOORS:
+            private_sums.FLOOR = floor
+            means = []
+            for variances in VARIANCES:
+                for budget in EPSILONS:
+                    noise = needed_noise(budget, 1.0, 1, DELTA) * variances**0.5
+                    means.append(np.mean([released.noisily(noise, seed) for seed in range(seeds)], axis=0))
+            cells = [f"{zsl:.1f} / {harmonic:.1f}" for zsl, harmonic in [*means, np.mean(means, axis=0)]]
+            print(f"| {name} | {floor:g} | {' | '.join(cells)} |", flush=True)
 
 
 def made_up(classes: int, attributes: int, width: int) -> Benchmark:
     """Make a small benchmark up: Gaussian classes whose means follow their attributes."""
     space, rng = space_of(classes, attributes, classes // 5), np.random.default_rng(1)
+    space = replace(space, validation=space.seen[: classes // 5])
     means = space.semantics @ rng.normal(size=(attributes, width)) / np.sqrt(attributes)
     labels = np.repeat(np.arange(classes), 60)
     features = (means[labels] + 0.5 * rng.normal(size=(len(labels), width))).astype(np.float32)
@@ -326,7 +390,7 @@ def made_up(classes: int, attributes: int, width: int) -> Benchmark:
     )
 
 
-def attacked(sets: Sequence[tuple[str, Benchmark]]) -> None:
+def attacked(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
     """Print what is left where one of ten parties sends the sums of samples that it has made up of its own."""
     print("One of ten parties (a tenth of the seen classes each) is malicious; the factor from left-out classes\n")
     print("| data | what it sends | times as long | ZSL | H | with samples of unit length: ZSL | H |")
@@ -602,6 +666,9 @@ def sizes(smallest: bool) -> None:
         solved(width, classes)
 
 
+ON_SETS = {"private": private, "floor": floors, "attacked": attacked}
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -609,7 +676,7 @@ def main() -> None:
         "what",
         nargs="?",
         default="sizes",
-        choices=("reach", "examples", "start", "same", "private", "attacked", "turns", "sizes", "streamed"),
+        choices=("reach", "examples", "start", "same", "private", "floor", "attacked", "turns", "sizes", "streamed"),
     )
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
@@ -627,18 +694,18 @@ def main() -> None:
         streamed(given.root, *given.shape)
     elif given.what == "same" and given.smallest:
         same(Path(), ["digit-pairs"], 1, smallest=True)
-    elif given.what in ("private", "attacked") and given.smallest:
-        small = [("made up", made_up(20, 6, 12))]
-        private(small, 1) if given.what == "private" else attacked(small)
+    elif given.what in ON_SETS and given.smallest:
+        global FLOORS, EPSILONS
+        FLOORS, EPSILONS = (1.0,), (8.0,)
+        ON_SETS[given.what]([("made up", made_up(20, 6, 12))], 1)
     elif given.root is None:
         parser.error("--root: say where the xlsa17 data sets are")
     elif given.what == "start":
         start(given.root, given.sets, given.rounds, given.seeds)
     elif given.what == "same":
         same(given.root, given.sets, given.seeds)
-    elif given.what in ("private", "attacked"):
-        sets = [(name, load(given.root, name)) for name in given.sets]
-        private(sets, given.seeds) if given.what == "private" else attacked(sets)
+    elif given.what in ON_SETS:
+        ON_SETS[given.what]([(name, load(given.root, name)) for name in given.sets], given.seeds)
     elif given.what == "turns":
         by_turns(given.root, given.draws, given.chosen)
     else:

@@ -1,8 +1,7 @@
-"""What secure aggregation costs, what it hides, and how far its sums are from the unmasked ones.
+"""What secure aggregation costs, and how far its sums are from the unmasked ones.
 
     python benchmarks/secure_sums.py cost  [--parties 3 10 30] [--numbers 40000 600000] [--neighbours N]
     python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
-    python benchmarks/secure_sums.py hides [--parties 1 2 3 10] [--images 3]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
     python benchmarks/secure_sums.py malicious [--rounds 20]
     python benchmarks/secure_sums.py carriers [--engines flower nvflare] [--parties 3] [--gone 0]
@@ -13,19 +12,15 @@ party, where an unmasked update takes 4 a number. A share of the parties goes at
 
 ``error``: the largest difference of the mean update from the exact mean (float64), under masks and in float32 without.
 
-``hides``: DLG (Zhu et al. 2019), the attack and the classifier of ``fedunseen attack leakage``, on the mean gradient of
-so many parties, an 8 x 8 digit each: what a coordinator is left with that has the sum alone. One party is what it sees
-without masks. The attacker knows all labels. The numbers are PSNRs of each image and what matches it best among all
-that was recovered; **best** is the highest over all images and searches, **mean** that of all.
-
 ``classes``: what the aggregate of a method in closed form says of each class's mean. The error is that of the means
 that somebody works out, relative to how far they are from the mean of all: 0 is each mean exactly, 1 no more than that.
 
 ``carriers``: a coordinator and parties, processes of their own over TLS on loopback, with kits, with and without masks:
 seconds of a round (the median of all but the first, training included), bytes that a party sends and is sent in it, the
-most memory that all processes took, and the largest difference of the final weights from those of the unmasked run.
-With ``--gone`` so many parties are killed in the last round, whose seconds these are, when they are asked for their
-masked words or, where the others would be too few for a sum, for what unmasks it.
+most memory that all processes took (they are forked, so that they share what they import), and the largest difference
+of the final weights from those of the unmasked run. With ``--gone`` so many parties are killed in the last round, whose
+seconds these are, when they are asked for their masked words or, where the others would be too few for a sum, for what
+unmasks it.
 
 ``malicious``: one of ten clients replaces the model in the last round (FedZSL's backdoor, beta = 10), on digit-pairs.
 Where clients shorten their own updates, that is private merging with as good as no noise; once all do, and once the
@@ -36,21 +31,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from sklearn.datasets import load_digits
 
 from fedunseen import Experiment, run
+from fedunseen.cli.main import main as command_line
 from fedunseen.core.parameters import Params
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
@@ -58,11 +57,10 @@ from fedunseen.engines.masked.aggregation import Masks, in_one_process
 from fedunseen.engines.masked.party import PartyHalf
 from fedunseen.engines.masked.primitives import MaskError
 from fedunseen.engines.masked.server import SMALLEST, ServerHalf
+from fedunseen.engines.remote.masking import Masking
 from fedunseen.experiment.registry import find
 from fedunseen.methods.gaussian import Gaussian, GaussianSettings, Kernel, squared_distances
 from fedunseen.strategies import FedAvg, Reply
-from fedunseen.threats.inversion import DLG, invert
-from fedunseen.threats.lenet import lenet, lenet_init
 from fedunseen.threats.privacy import Private
 
 STAGES = ("keys", "shares", "masked", "unmask")
@@ -167,68 +165,6 @@ def error(args: argparse.Namespace) -> None:
         )
 
 
-def hides(args: argparse.Namespace) -> None:
-    """Print the table of attacks."""
-    digits = load_digits()
-    images = torch.from_numpy(digits.images[:, None].astype(np.float32) / 16)
-    labels, shape = torch.from_numpy(digits.target), (1, 8, 8)
-    print("| parties in the sum | what the coordinator has | best match, dB | mean match, dB | searches |")
-    print("|--:|---|--:|--:|--:|")
-    for parties in args.parties:
-        for masked in (True, False) if parties == 3 else (False,):
-            best, mean = [], []
-            for search in range(args.images):
-                rng = np.random.default_rng([search, parties])
-                own = torch.from_numpy(rng.choice(len(labels), parties, replace=False))
-                params = {k: v.requires_grad_() for k, v in lenet_init(shape, 10, rng).items()}
-                found = _recovered(params, images[own], labels[own], masked, args.steps, rng)
-                error = (
-                    (found[None] - images[own][:, None]).square().flatten(2).mean(2)
-                )  # of each image, each recovered
-                psnr = -10 * torch.log10(error.min(1).values.clamp_min(1e-12))
-                best.append(float(psnr.max()))
-                mean.append(float(psnr.mean()))
-            what = "one party's masked words" if masked else "an update" if parties == 1 else "the sum"
-            print(f"| {parties} | {what} | {max(best):.1f} | {np.mean(mean):.1f} | {args.images} |", flush=True)
-
-
-def _recovered(
-    params: Params, images: torch.Tensor, labels: torch.Tensor, masked: bool, steps: int, rng: np.random.Generator
-) -> torch.Tensor:
-    """Attack what a coordinator sees; it knows the labels."""
-    count = len(images)
-
-    def gradient(dummy: torch.Tensor, own: torch.Tensor) -> Params:
-        loss = torch.nn.functional.cross_entropy(lenet(params, dummy), own)
-        return dict(zip(params, torch.autograd.grad(loss, list(params.values()), create_graph=True), strict=True))
-
-    each = [gradient(images[k : k + 1], labels[k : k + 1]) for k in range(count)]
-    own = [Reply(k, {name: value.detach() for name, value in each[k].items()}, 1, 1) for k in range(count)]
-    target = dict(own[0].update)
-    if count >= 3:
-        masks, strategy = Masks(0.6, None, 64.0, count, 1), FedAvg(weights="uniform")
-        target = dict(masks.sum(strategy, own, target, count).reply.update)
-        if masked:  # one party's words as numbers, of about the length of a gradient
-            layout, server = masks.layout(strategy, target, []), masks.server(3)
-            words = {one.client: masks.words(strategy, layout, one, server.session) for one in own}
-            heard = in_one_process(masks, server, words).heard
-            hidden = next(said for stage, client, said in heard if stage == "masked" and client == 0)
-            numbers = torch.from_numpy(hidden.view(np.int64).astype(np.float32) / 2**62)
-            parts = torch.split(
-                numbers[: sum(v.numel() for v in target.values())], [target[n].numel() for n in sorted(target)]
-            )
-            target = {name: part.reshape(target[name].shape) for name, part in zip(sorted(target), parts, strict=True)}
-    elif count == 2:
-        target = {name: (value + own[1].update[name]) / 2 for name, value in target.items()}
-    tried = 1 if masked else count
-    start = torch.from_numpy(rng.standard_normal((tried, *images.shape[1:]), dtype=np.float32))
-    attack = DLG(steps=steps, restarts=1)
-    done = invert(
-        attack, lambda dummy: gradient(dummy["image"], labels[:tried]), target, lambda restart: {"image": start}
-    )
-    return done.values["image"].clamp(0, 1)
-
-
 def classes(args: argparse.Namespace) -> None:
     """Print what aggregates of closed forms say of class means."""
     sets = {"digit-pairs": find("data", "digit-pairs").load(find("data", "digit-pairs").Settings(), 0)}
@@ -308,26 +244,35 @@ def malicious(args: argparse.Namespace) -> None:
     Private.blurred = real  # type: ignore[method-assign]
 
 
-GOES = """
-import os, signal, sys
-from fedunseen.cli.main import main
-from fedunseen.engines.remote.masking import Masking
-
-last, stage, real = int(sys.argv[1]), sys.argv[2], Masking.answer
-
-def answer(self, header):
-    if (self.round, header["kind"]) == (last, stage):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, header)
-
-Masking.answer = answer
-sys.argv = ["fedunseen", *sys.argv[3:]]
-main()
-"""
-"""A party that dies at a stage of a round."""
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    [
+        "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.folder", "fedunseen.engines.remote.party",
+        "fedunseen.engines.carriers.flower.superlink", "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl",
+        "fedunseen.engines.masked.party", "fedunseen.experiment.orchestrator", "fedunseen.strategies.scaffold",
+    ]
+)  # fmt: skip
+"""Forks processes that share what it has imported: thirty parties on one machine would not have room otherwise."""
 
 
-def memory(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+def be(words: Sequence[str], folder: Path, log: Path, dies: tuple[int, str] | None) -> None:
+    """Be ``fedunseen WORDS``; one that ``dies`` kills itself in that round when it is asked for that stage."""
+    for number in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), number)
+    os.chdir(folder)
+    sys.argv = ["fedunseen", *words]
+    real = Masking.answer
+
+    def answer(self: Masking, header: Any) -> Any:
+        if (self.round, header["kind"]) == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, header)
+
+    Masking.answer = answer  # type: ignore[method-assign]
+    command_line()
+
+
+def memory(processes: Sequence[ForkServerProcess]) -> int:
     """Return the bytes that processes and all that they have started take, what they share counted once."""
     status: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
@@ -348,16 +293,16 @@ def memory(processes: Sequence[subprocess.Popen[bytes]]) -> int:
     return total
 
 
-def waited(processes: Sequence[subprocess.Popen[bytes]], host: subprocess.Popen[bytes]) -> int:
+def waited(processes: Sequence[ForkServerProcess], host: ForkServerProcess) -> int:
     """Wait until the coordinator and all parties have ended; return the most memory that they took."""
     most = 0
-    while host.poll() is None:
+    while host.is_alive():
         most = max(most, memory(processes))
         time.sleep(1.0)
     for process in processes:
-        if host.returncode:
+        if host.exitcode:
             process.terminate()  # it would wait for the coordinator
-        process.wait()
+        process.join()
     return most
 
 
@@ -390,7 +335,6 @@ def _carried(
     dealt: Sequence[str], plain: Params,
 ) -> Params:  # fmt: skip
     """Run a federation between processes, print its row, and return the weights of the run without masks."""
-    program = [sys.executable, "-m", "fedunseen"]
     wide = max(1, round((numbers - 20) / 149))  # digit-pairs: 128 features and 20 attributes
     settings = {
         "method.hidden": [wide], "strategy.rounds": rounds, "evaluation.selection": "last", "evaluation.theory": False,
@@ -402,19 +346,27 @@ def _carried(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{probe.getsockname()[1]}"
-    host = [*program, "host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
-    commands = [[*host, "--kit", f"kits-{engine}/coordinator"]]
-    last = rounds - 1
+    host = ["host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
+    last, log = rounds - 1, folder / f"{out}.log"
     stage = "masked" if len(names) - gone >= SMALLEST else "unmask"  # earlier, the others are no sum
+    running = [SERVER.Process(target=be, args=([*host, "--kit", f"kits-{engine}/coordinator"], folder, log, None))]
     for k, name in enumerate(names):
-        begin = [sys.executable, "-c", GOES, str(last), stage] if k < gone else program
-        join = [*begin, "join", at, "--data", f"data/{name}", "--kit", f"kits-{engine}/{name}"]
-        commands.append([*join, "--state", f"state-{out}-{name}"])
-    with open(folder / f"{out}.log", "wb") as log:
-        running = [subprocess.Popen(one, cwd=folder, stdout=log, stderr=log) for one in commands]
-        most = waited(running, running[0])
-        if any(one.returncode for k, one in enumerate(running) if not 1 <= k <= gone):
-            raise SystemExit((folder / f"{out}.log").read_text())
+        join = [
+            "join",
+            at,
+            "--data",
+            f"data/{name}",
+            "--kit",
+            f"kits-{engine}/{name}",
+            "--state",
+            f"state-{out}-{name}",
+        ]
+        running.append(SERVER.Process(target=be, args=(join, folder, log, (last, stage) if k < gone else None)))
+    for process in running:
+        process.start()
+    most = waited(running, running[0])
+    if any(one.exitcode for k, one in enumerate(running) if not 1 <= k <= gone):
+        raise SystemExit(log.read_text())
     lines = [json.loads(line) for line in (folder / out / "metrics.jsonl").read_text().splitlines()]
     model = load_file(folder / out / "model.safetensors")
     whole = [line for line in lines[1:] if len(line["participants"]) == len(names)]
@@ -432,7 +384,7 @@ def _carried(
     return plain or model
 
 
-ALL = {"cost": cost, "error": error, "hides": hides, "classes": classes, "malicious": malicious, "carriers": carriers}
+ALL = {"cost": cost, "error": error, "classes": classes, "malicious": malicious, "carriers": carriers}
 
 SMALL: dict[str, dict[str, Any]] = {
     "malicious": {"rounds": 2},
@@ -448,8 +400,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parties", type=int, nargs="+")
     parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
     parser.add_argument("--neighbours", type=int)
-    parser.add_argument("--images", type=int, default=3, help="searches")
-    parser.add_argument("--steps", type=int, default=300, help="calls of L-BFGS")
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
     parser.add_argument("--engines", nargs="+", default=["flower", "nvflare"])
@@ -464,12 +414,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for what in (cost, error):
             args.parties, args.numbers = [4], [500]
             what(args)
-        args.parties, args.images, args.steps = [2], 1, 3
-        hides(args)
         classes(args)
         return 0
-    usual = {"hides": [1, 2, 3, 10], "carriers": [3]}
-    args.parties = args.parties or usual.get(args.what, [3, 10, 30])
+    args.parties = args.parties or ([3] if args.what == "carriers" else [3, 10, 30])
     ALL[args.what](args)
     return 0
 

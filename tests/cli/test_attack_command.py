@@ -17,7 +17,7 @@ for setting in ("data.train_per_class=2", "data.test_per_class=1", "method.kl=0"
 
 def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     out = tmp_path / "deep" / "out"
-    small = ["--images", 2, "--method", "dlg", "--steps", 2, "--out", out, "--json"]
+    small = ["--images", 2, "--method", "dlg", "--steps", 1, "--sums", "3", "--out", out, "--json"]
     done = command("attack", "leakage", *TINY, "--set", "privacy.aggregation=masked", *small)
     assert done.code == 0, done.err
     assert done.out.count("\n") == 1
@@ -43,14 +43,27 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     assert facts["note"] == told["note"]
     assert f"Note: {told['note']}." in (out / "leakage.html").read_text()
     assert said[1].startswith("classifier, dlg, image 1 of 2: MSE ")
+    sums, whole = told["sums"], facts["sums"]
+    assert sums["samples"] == whole["samples"]
+    assert sums["samples"][0] == facts["samples"][0]
+    assert len({one["class"] for one in sums["samples"]}) == 3  # of three parties, which hold classes of their own
+    rows = sums["phases"]["local"]["analytic"]
+    assert [(row["seen"], row["parties"]) for row in rows] == [("sum", 3), ("masked words", 3)]
+    assert [row["inputs"]["recovered"] for row in rows] == [0, 0]
+    assert [row["inputs"]["mse"] for row in whole["phases"]["local"]["analytic"]] == [
+        row["inputs"]["mse"] for row in rows
+    ]
+    assert "samples" not in rows[0]["inputs"]
+    assert "classifier, dlg, the sum of 3: recovered" in done.err
+    assert [row["seen"] for row in sums["classifier"]["dlg"]] == ["sum", "masked words"]
     assert said[-2:] == [f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}"]
 
 
 def test_without_images_the_classifier_is_left_out_and_said_so(command, small, tmp_path):
-    arguments = ["--images", 1, "--steps", 2, "--method", "cosine"]
+    arguments = ["--images", 1, "--steps", 2, "--method", "cosine", "--sums", "none"]
     done = command("attack", "leakage", small, *arguments, "--out", tmp_path / "out", "--json")
     assert "under masks" not in done.err
-    assert "note" not in json.loads(done.out)
+    assert not {"note", "sums"} & set(json.loads(done.out))
     assert done.code == 0, done.err
     why = json.loads(done.out)["classifier"]["left_out"]
     assert why.endswith("gives features, no images that a classifier could see")
@@ -63,6 +76,9 @@ def test_without_images_the_classifier_is_left_out_and_said_so(command, small, t
     [
         (["--images", "0"], "--images 0: attack at least one sample"),
         (["--images", "161"], "--images 161: the clients hold only 160 training samples"),
+        (["--sums", "1,11"], "--sums 11: only 10 clients hold training samples, name fewer"),
+        (["--sums", "2;3"], "--sums 2;3: give numbers of parties with commas, for example 1,2,3,10, or none"),
+        (["--sums", "0"], "--sums 0: give numbers of parties with commas, for example 1,2,3,10, or none"),
         (["--steps", "0"], "--steps 0: a search takes at least one step"),
         (
             ["--method", "dgl"],
@@ -109,3 +125,11 @@ def test_gradients_of_episodes_are_refused_in_one_sentence(refused, tmp_path):
         "or a classifier, for example fedzsl"
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_sums_are_of_as_many_parties_as_there_are(command, tmp_path):
+    few = ["--set", "partition.clients=4", "--images", 1, "--method", "cosine", "--steps", 1]
+    done = command("attack", "leakage", *TINY, *few, "--out", tmp_path / "out", "--json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["sums"]["phases"]["local"]["cosine"]
+    assert [row["parties"] for row in rows] == [1, 2, 3, 4]

@@ -131,3 +131,46 @@ def test_the_page_says_what_is_left_out(facts, tensors, tmp_path):
     page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
     assert "Left out: mine gives features." in page
     assert "None of the parameters that this phase trains travel" in page
+
+
+@pytest.fixture
+def summed(facts):
+    """The same with attacks on sums."""
+
+    def row(parties, seen, mse, recovered, count):
+        return {"parties": parties, "seen": seen, "inputs": numbers(mse, recovered, samples=[{}] * count)}
+
+    dlg = [row(1, "update", 1e-5, 1, 1), row(3, "sum", 0.0123, 2, 3), row(3, "masked words", 0.377, 0, 1)]
+    analytic = [{"parties": 1, "seen": "update"}, row(3, "sum", 0.05, 0, 3)]
+    failed = [row(1, "update", 0.071, 0, 1), row(3, "sum", 0.072, 0, 3)]
+    phases = {"critic": {"analytic": analytic, "dlg": dlg}, "generator": {"analytic": [{"parties": 1, "seen": "sum"}]}}
+    return facts | {"sums": {"samples": [], "classifier": {"dlg": failed}, "phases": phases}}
+
+
+def test_what_sums_give_away_is_said(facts, summed):
+    assert conclusions(summed)[: len(conclusions(facts))] == conclusions(facts)
+    assert conclusions(summed)[len(conclusions(facts)) :] == [
+        "Where the coordinator sees sums, the best attack on the classifier recovers these images: 0 of 1 from one "
+        "update, 0 of 3 from the sum of 3.",
+        "Where the coordinator sees sums, the best attack on phase critic recovers these images: 1 of 1 from one "
+        "update, 2 of 3 from the sum of 3, 0 of 1 from one party's masked words. A sum hides whose they are, and not "
+        "what they are.",
+    ]
+
+
+def test_the_page_shows_sums(facts, summed, tensors, tmp_path):
+    page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
+    assert 'id="sums"' not in page
+    assert "--sums none" in page
+    page = write_leakage_report(summed, tensors, tmp_path / "leakage.html").read_text("utf-8")
+    assert "--sums 1,3" in page
+    tables = page.split('id="sums"')[1].split('id="how"')[0].split("<h3>")[1:]
+    assert [table.split("</h3>")[0] for table in tables] == [
+        "The images: a classifier that sees them", "The images: phase critic",
+    ]  # fmt: skip
+    seen = re.findall(r'<th scope="row">([^<]+)</th><td class="text">([^<]+)</td><td>([^<]+)</td>', tables[1])
+    assert [tuple(words.replace("&#39;", "'") for words in row) for row in seen] == [
+        ("one update", "DLG", "1 of 1"), ("the sum of 3", "closed form", "0 of 3"),
+        ("the sum of 3", "DLG", "2 of 3"), ("one party's masked words", "DLG", "0 of 1"),
+    ]  # fmt: skip
+    assert '<data value="0.0123">' in tables[1]

@@ -1,6 +1,7 @@
 """Attacks on gradients, against closed forms, slow references and samples that are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from fedunseen.core.phases import SGD, Phase
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.engines.masked.aggregation import Masks
 from fedunseen.methods.classifier import Classifier
 from fedunseen.methods.clswgan import CLSWGAN
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.methods.vaegan import VAEGAN
 from fedunseen.threats import DLG, Cosine, Subject, measure_classifier, measure_method
 from fedunseen.threats.inversion import critic_inputs, inferred_label, invert, layer_inputs, total_variation
-from fedunseen.threats.leakage import Judge, _Victim
+from fedunseen.threats.leakage import RECOVERED, Judge, Network, Victim
+from fedunseen.threats.leakage_sums import measure_classifier_sums, measure_method_sums, sights
 from fedunseen.threats.lenet import lenet, lenet_init
 
 WIDE, ATTRIBUTES = 12, 5
@@ -239,7 +242,7 @@ def test_a_classifier_s_bias_tells_the_class(make_subject):
 
 def test_a_certain_soft_label_is_the_label(make_subject):
     subject = make_subject(FedZSL, alpha=0.5)
-    victim = _Victim(subject, subject.method.phases()[0], list(subject.params), 1, 0)
+    victim = Victim(subject, subject.method.phases()[0], list(subject.params), 1, 0)
     certain = 200.0 * F.one_hot(torch.tensor([3]), 6).float()  # sample 17 is of class 3
     for name, value in victim.gradient({"inputs": victim.inputs, "label": certain}).items():
         torch.testing.assert_close(value, victim.target[name])
@@ -338,3 +341,86 @@ def test_images_that_are_too_small_are_refused():
         "the images have 4 x 9 pixels, too few for the classifier that is attacked, whose first layer looks at 5 x 5: "
         "use a benchmark with larger images, or one of features"
     )
+
+
+# Sums of several parties
+
+
+@pytest.fixture
+def updates(rng):
+    """What four parties send."""
+    return [{"a": floats(rng, 30, 40) - 0.5, "b": floats(rng, 7)} for _ in range(4)]
+
+
+MASKS = Masks(0.6, None, 64.0, 4, 6)
+
+
+@pytest.mark.parametrize("masks", [None, MASKS])
+def test_the_sum_of_parties_is_the_mean_of_what_they_send(updates, masks):
+    seen = {(one.seen, one.parties): one for one in sights(updates, [1, 2, 3, 4], masks)}
+    for parties in (1, 2, 3, 4):
+        one = seen["update" if parties == 1 else "sum", parties]
+        assert one.searched == parties
+        for name, value in one.target.items():
+            torch.testing.assert_close(value, sum(own[name] for own in updates[:parties]) / parties)
+    assert [key for key in seen if key[0] == "masked words"] == ([] if masks is None else [("masked words", 3)])
+
+
+def test_masked_words_have_nothing_to_do_with_the_update(updates):
+    words = sights(updates, [3], MASKS)[-1].target
+    assert {name: value.shape for name, value in words.items()} == {"a": (30, 40), "b": (7,)}
+    said, own = (torch.cat([one["a"].flatten(), one["b"]]) for one in (words, updates[0]))
+    assert abs(float(torch.corrcoef(torch.stack([said, own]))[0, 1])) < 5 / math.sqrt(len(said))
+    assert float(said.std()) == pytest.approx(2 / math.sqrt(3), rel=0.1)  # even in [-2, 2)
+
+
+def test_the_row_of_one_party_is_that_of_its_update(make_subject, rng):
+    images, labels = rng.uniform(0, 1, (8, 1, 5, 6)).astype(np.float32), np.repeat(np.arange(4), 2)
+    attack = {"cosine": Cosine(steps=6)}  # whose label follows from the gradient
+    facts, _ = measure_classifier(images, labels, 4, np.arange(8), np.array([3]), attack, 5)
+    network = Network.drawn(images, labels, 4, np.arange(8), 5)
+    rows = measure_classifier_sums(network, images, labels, np.array([3, 6]), [1, 2], attack)["cosine"]
+    assert [(row["parties"], row["seen"]) for row in rows] == [(1, "update"), (2, "sum")]
+    told = {name: value for name, value in facts["attacks"]["cosine"]["images"][0].items() if name in rows[0]["inputs"]}
+    assert {"mse", "psnr", "relative", "cosine"} <= set(told)
+    assert {name: rows[0]["inputs"][name] for name in told} == told
+
+    subject = make_subject(CLSWGAN, "generator", hidden=16, output="linear")
+    attacks = {"cosine": Cosine(steps=2)}
+    alone = measure_method(subject, attacks, 5)[0]["phases"]["generator"]["attacks"]
+    summed = measure_method_sums(subject, [1], attacks, 5)["generator"]
+    assert set(summed) == set(alone) == {"analytic", "cosine"}
+    for name, (row,) in summed.items():
+        kinds = {"inputs", "attributes"} & set(alone[name])
+        assert kinds == {"inputs", "attributes"} & set(row)
+        for kind in kinds:
+            assert row[kind]["samples"] == alone[name][kind]["samples"][:1]
+
+
+def test_the_closed_form_fails_on_a_sum_where_a_search_does_not(make_subject):
+    rows = measure_method_sums(make_subject(FedZSL, alpha=0.5), [1, 2], {"dlg": DLG(steps=40)}, 0)["local"]
+    one, two = (row["inputs"] for row in rows["analytic"])
+    assert one["recovered"] == 1
+    assert one["mse"] < 1e-10
+    assert two["recovered"] == 0
+    assert min(sample["relative"] for sample in two["samples"]) > RECOVERED
+    assert [row["inputs"]["recovered"] for row in rows["dlg"]] == [1, 2]
+
+
+def test_samples_are_compared_with_what_matches_them_best(make_subject, monkeypatch):
+    subject = make_subject(FedZSL, alpha=0.5)
+    swapped = [subject.sample(int(victim)) for victim in subject.victims[::-1]]
+    monkeypatch.setattr(Victim, "read", lambda self, dummy: {"inputs": swapped[self.i]})
+    _, row = measure_method_sums(subject, [1, 2], {"dlg": DLG(steps=1, inner=1, restarts=1)}, 0)["local"]["dlg"]
+    assert row["inputs"]["recovered"] == 2
+    assert row["inputs"]["mse"] == 0
+
+
+def test_what_a_party_sends_under_masks_gives_nothing_away(make_subject):
+    subject = make_subject(FedZSL, alpha=0.5)
+    whole = replace(subject, victims=np.array([2, 17, 25]), held=[np.arange(6)] * 3)
+    rows = measure_method_sums(whole, [3], {"dlg": DLG(steps=5, restarts=1)}, 0, MASKS)["local"]
+    for told in rows.values():
+        assert [row["seen"] for row in told] == ["sum", "masked words"]
+        assert told[1]["inputs"]["recovered"] == 0
+        assert len(told[1]["inputs"]["samples"]) == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +24,9 @@ __all__ = ["attack_app", "examine"]
 attack_app = typer.Typer(help="What the curious can find out, and what the malicious can do.", no_args_is_help=True)
 
 METHODS = ("dlg", "cosine", "both")
+SUMS = (1, 2, 3, 10)
 UNMASKED = (
-    "under masks the coordinator sees no single gradient: these are what it would see without them; docs/privacy.md "
-    "has what a sum gives away"
+    "under masks the coordinator sees no single gradient, but sums: single ones are what it would see without masks"
 )
 
 
@@ -37,6 +38,13 @@ def leakage(
     method: Annotated[str, typer.Option(help="Which search: dlg, cosine or both.")] = "both",
     steps: Annotated[
         int | None, typer.Option(help="Steps of each search: calls of L-BFGS (default 300) or of Adam (4800).")
+    ] = None,
+    sums: Annotated[
+        str | None,
+        typer.Option(
+            help="Of how many parties the sums are that are attacked beside single updates: none, or numbers with "
+            "commas (default: 1,2,3,10, as far as there are so many parties)."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The directory of the results (default: runs/leakage-NAME-seedN, or a new one).")
@@ -50,7 +58,7 @@ def leakage(
     from fedunseen.strategies import Strategy
 
     chosen = Experiment.load(experiment, overrides_of(overrides))
-    attacks = _attacks(method, steps)
+    attacks, added = _attacks(method, steps), _sums(sums)
     if images < 1:
         raise ExperimentError(f"--images {images}: attack at least one sample")
     out = out if out is not None else free_directory(chosen, "leakage-")
@@ -62,7 +70,7 @@ def leakage(
     masked = chosen.privacy.aggregation == "masked"
     if masked:
         say(f"note: {UNMASKED}")
-    facts, tensors = examine(chosen, images, attacks, say)
+    facts, tensors = examine(chosen, images, attacks, say, added)
     if masked:
         facts["note"] = UNMASKED
     _write(out, facts, tensors)
@@ -180,7 +188,11 @@ def _rounds(source: str, plain: Experiment) -> str:
 
 
 def examine(
-    experiment: Experiment, images: int, attacks: Mapping[str, Inversion], log: Callable[[str], None]
+    experiment: Experiment,
+    images: int,
+    attacks: Mapping[str, Inversion],
+    log: Callable[[str], None],
+    sums: Sequence[int] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
 
@@ -189,6 +201,7 @@ def examine(
         images: how many training samples, drawn from those that clients hold.
         attacks: name -> attack.
         log: called with a line for each attack on each sample.
+        sums: of how many parties the sums are that are attacked too; None: of 1, 2, 3 and 10, or of all there are.
 
     Returns:
         What ``leakage.json`` holds, and the tensors of ``leakage.safetensors``.
@@ -200,9 +213,11 @@ def examine(
 
     from fedunseen.core.parameters import to_device
     from fedunseen.core.random import stream
-    from fedunseen.experiment.assemble import assemble, load_data, partition_of
+    from fedunseen.experiment.assemble import assemble, load_data, masks_of, partition_of
     from fedunseen.experiment.registry import find, task_of
     from fedunseen.threats import Subject, measure_classifier, measure_method
+    from fedunseen.threats.leakage import Network
+    from fedunseen.threats.leakage_sums import measure_classifier_sums, measure_method_sums
 
     kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
     if not task_of(experiment).attackable:
@@ -226,6 +241,11 @@ def examine(
     held = np.unique(np.concatenate(partition.clients))
     if images > len(held):
         raise ExperimentError(f"--images {images}: the clients hold only {len(held)} training samples")
+    parties = [own for own in partition.clients if len(own)]
+    if sums is None:
+        sums = sorted({min(count, len(parties)) for count in SUMS})
+    elif max(sums, default=0) > len(parties):
+        raise ExperimentError(f"--sums {max(sums)}: only {len(parties)} clients hold training samples, name fewer")
     federation = assemble(experiment, benchmark, partition)
     victims = np.sort(stream(seed, "leakage samples").choice(held, images, replace=False))
     holders = [next(own for own in partition.clients if victim in own) for victim in victims]
@@ -265,7 +285,23 @@ def examine(
     told, found = measure_method(subject, attacks, seed, log)
     facts["method"] = told
     tensors |= {f"method.{name}": value for name, value in found.items()}
-    return facts, tensors
+    if not sums:
+        return facts, tensors
+    # one sample of each party, the first being the first that was attacked by itself
+    first = next(k for k, own in enumerate(parties) if victims[0] in own)
+    order = [first, *(k for k in range(len(parties)) if k != first)][: max(sums)]
+    ids = [victims[0], *(stream(seed, "leakage sums", k).choice(parties[k]) for k in order[1:])]
+    classes = [np.unique(benchmark.labels[parties[k]]) for k in order]
+    subject = replace(subject, victims=np.array(ids), held=classes)
+    summed: dict[str, Any] = {"samples": [{"id": int(i), "class": names[benchmark.labels[i]]} for i in ids]}
+    masks = masks_of(experiment, benchmark, partition)
+    if pictures is not None:
+        network = Network.drawn(pictures, benchmark.labels, len(names), benchmark.train, seed, federation.device)
+        summed["classifier"] = measure_classifier_sums(
+            network, pictures, benchmark.labels, subject.victims, sums, attacks, masks, log
+        )
+    summed["phases"] = measure_method_sums(subject, sums, attacks, seed, masks, log)
+    return facts | {"sums": summed}, tensors
 
 
 def _attacks(method: str, steps: int | None) -> dict[str, Inversion]:
@@ -287,6 +323,20 @@ def _attacks(method: str, steps: int | None) -> dict[str, Inversion]:
     return searches if method == "both" else {method: searches[method]}
 
 
+def _sums(text: str | None) -> list[int] | None:
+    """Return the numbers of parties of the command line, in ascending order; None if it leaves them open.
+
+    Raises:
+        ExperimentError: they are no such numbers.
+    """
+    if text is None or text.strip() == "none":
+        return None if text is None else []
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ExperimentError(f"--sums {text}: give numbers of parties with commas, for example 1,2,3,10, or none")
+    return sorted({int(word) for word in words})
+
+
 def _write(out: Path, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     from fedunseen.core.files import write_json, write_tensors
     from fedunseen.report.leakage_page import write_leakage_report
@@ -303,7 +353,7 @@ def _summary(facts: dict[str, Any], out: Path) -> dict[str, Any]:
         return {
             key: {k: v for k, v in value.items() if k != "samples"} if isinstance(value, dict) else value
             for key, value in attack.items()
-            if key not in ("settings", "iterations", "images", "searches")
+            if key not in ("settings", "iterations", "images", "searches", "search")
         }
 
     classifier = facts["classifier"]
@@ -320,4 +370,16 @@ def _summary(facts: dict[str, Any], out: Path) -> dict[str, Any]:
             name: {"depends": phase.get("depends"), **{key: means(value) for key, value in phase["attacks"].items()}}
             for name, phase in facts["method"]["phases"].items()
         },
+        **({"sums": _sums_summary(facts["sums"], means)} if "sums" in facts else {}),
     }
+
+
+def _sums_summary(sums: dict[str, Any], means: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``--json`` prints of attacks on sums."""
+
+    def rows(told: dict[str, Any]) -> dict[str, Any]:
+        return {name: [means(row) for row in found] for name, found in told.items()}
+
+    classifier = {"classifier": rows(sums["classifier"])} if "classifier" in sums else {}
+    phases = {name: rows(told) for name, told in sums["phases"].items()}
+    return {"samples": sums["samples"], **classifier, "phases": phases}

@@ -45,6 +45,7 @@ __all__ = [
     "find_device",
     "in_process",
     "load_data",
+    "masks_of",
     "partition_of",
     "party_sections",
     "prepared",
@@ -194,7 +195,7 @@ def assemble(
     if experiment.compression.name != "none":
         strategy = Compressed(strategy, experiment.compression, seed)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
-    masks = _masks(experiment, benchmark, partition)
+    masks = masks_of(experiment, benchmark, partition)
     forgiving = experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
     engine: InProcess | Distributed
     if isinstance(experiment.engine, DistributedSettings):
@@ -348,7 +349,7 @@ def _private(experiment: Experiment, strategy: Strategy, benchmark: Benchmark, p
     return Private(strategy, experiment.privacy, own.fraction, own.rounds, weights, experiment.run.seed)
 
 
-def _masks(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:
+def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:
     """Return how parties mask what they send, if they do.
 
     Raises:

@@ -24,6 +24,7 @@ Facts = Mapping[str, Any]
 
 TITLES = {"analytic": "closed form", "dlg": "DLG", "cosine": "cosine"}
 SAID = {"analytic": "the closed form", "dlg": "DLG", "cosine": "the cosine attack"}
+SEEN = {"update": "one update", "sum": "the sum of {}", "masked words": "one party's masked words"}
 GUESSES = {"average": "no gradient: the average", "random class": "no gradient: a class's mean, drawn at random"}
 
 
@@ -44,6 +45,7 @@ def write_leakage_report(facts: Facts, tensors: Mapping[str, Tensor], path: Path
         "classifier_rows": [] if "left_out" in classifier else _classifier_rows(classifier),
         "phases": [_phase(facts, name, phase, tensors) for name, phase in method["phases"].items()],
         "noun": _noun(facts),
+        "sums": _sums(facts),
         "command": _command(facts),
     }
     write_text(path, render("leakage.html", context))
@@ -80,7 +82,61 @@ def conclusions(facts: Facts) -> list[str]:
             )
     if method["generates"]:
         said.append(_claim(facts))
+    for title, attacks in _attacked_sums(facts):
+        said += _of_sums(title, attacks, _noun(facts) if title else "image")
     return said
+
+
+def _attacked_sums(facts: Facts) -> list[tuple[str, Facts]]:
+    """Return whose sums were attacked, and the rows of each attack: a phase's, or "" for the classifier's."""
+    sums = facts.get("sums", {})
+    classifier = [("", sums["classifier"])] if "classifier" in sums else []
+    return [*classifier, *sums.get("phases", {}).items()]
+
+
+def _of_sums(phase: str, told: Facts, noun: str) -> list[str]:
+    """Say how many samples the best attack on each sum recovers."""
+    best: dict[tuple[str, int], tuple[int, int]] = {}
+    for row in (row for rows in told.values() for row in rows if "inputs" in row):
+        found = row["inputs"]["recovered"], len(row["inputs"]["samples"])
+        at = row["seen"], row["parties"]
+        best[at] = max(best.get(at, found), found)
+    if not best:
+        return []
+    order = sorted(best, key=lambda at: (list(SEEN).index(at[0]), at[1]))
+    of = (f"{best[at][0]} of {best[at][1]} from {SEEN[at[0]].format(at[1])}" for at in order)
+    words = f"Where the coordinator sees sums, the best attack on {f'phase {phase}' if phase else 'the classifier'} "
+    words += f"recovers these {noun}s: {', '.join(of)}."
+    if any(got for (seen, _), (got, _) in best.items() if seen == "sum"):
+        words += " A sum hides whose they are, and not what they are."
+    return [words]
+
+
+def _sums(facts: Facts) -> list[dict[str, Any]]:
+    """Return what the page shows of sums: a table for each thing of the classifier and of each phase."""
+    shown = []
+    method = facts["method"]
+    for phase, told in _attacked_sums(facts):
+        for kind in ("inputs", "attributes"):
+            rows = [
+                {
+                    "seen": SEEN[row["seen"]].format(row["parties"]),
+                    "order": (list(SEEN).index(row["seen"]), row["parties"]),
+                    "count": len(row[kind]["samples"]),
+                    "name": TITLES[name],
+                    **_numbers(row[kind]),
+                }
+                for name, found in told.items()
+                for row in found
+                if kind in row
+            ]
+            noun = _noun(facts) if phase else "image"
+            what = f"The {noun}s" if kind == "inputs" else "The attributes of their classes"
+            title = what + (f": phase {phase}" if phase else ": a classifier that sees them")
+            if rows:
+                rows.sort(key=lambda row: row["order"])
+                shown.append({"title": title, "rows": rows, "unit": method["unit"][kind] if phase else True})
+    return shown
 
 
 def _of_sample(facts: Facts, phase: str, found: Facts, count: int) -> str:
@@ -268,5 +324,7 @@ def _command(facts: Facts) -> str:
     options = [f"--images {len(facts['samples'])}"]
     options += [f"--method {next(iter(kinds))}"] if len(kinds) == 1 else []
     options += [f"--steps {steps}"] if steps is not None else []
+    sums = sorted({row["parties"] for _, told in _attacked_sums(facts) for rows in told.values() for row in rows})
+    options += [f"--sums {','.join(map(str, sums)) or 'none'}"]
     note = "" if whole else f"\n\n{shlex.quote(facts['experiment']['name'])}.toml:\n\n" + toml_text(facts["experiment"])
     return f"{words} \\\n    {' '.join(options)}{note}"

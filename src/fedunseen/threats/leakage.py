@@ -7,6 +7,8 @@ batch of one, and knows every parameter, private ones too. That is the worst cas
 - :func:`measure_classifier`: *high-level knowledge*: a classifier that sees the benchmark's images.
 - :func:`measure_method`: *mid-level knowledge*: the experiment's own method, phase by phase.
 
+:mod:`fedunseen.threats.leakage_sums` attacks sums of several parties with the same means.
+
 What is recovered is judged against the source: mean squared error, PSNR = 10 log10(1 / MSE) for values in [0, 1],
 cosine, whether the class whose mean (description) is nearest is the right one, and the error relative to that of a
 guess that needs no gradient, the average of all. There is no agreed threshold; here a sample counts as ``recovered``
@@ -15,6 +17,8 @@ if that ratio is at most :data:`RECOVERED`.
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -144,6 +148,76 @@ def class_means(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDA
     return torch.stack(means)
 
 
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`), as the attacker meets it.
+
+    Attributes:
+        params: all of them, all of which travel.
+        shape: (channels, height, width) of an image.
+        classes: how many it tells apart.
+        judge: of what is recovered.
+        seed: of where attacks start.
+    """
+
+    params: Params
+    shape: tuple[int, int, int]
+    classes: int
+    judge: Judge
+    seed: int
+
+    @classmethod
+    def drawn(
+        cls,
+        images: NDArray[Any],
+        labels: NDArray[np.int64],
+        classes: int,
+        train: NDArray[np.int64],
+        seed: int,
+        device: torch.device | None = None,
+    ) -> Network:
+        """Draw the network; see :func:`measure_classifier`.
+
+        Raises:
+            DataError: the images are too small for it.
+        """
+        shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+        if min(shape[1:]) < KERNEL:
+            raise DataError(
+                f"the images have {shape[1]} x {shape[2]} pixels, too few for the classifier that is attacked, whose "
+                f"first layer looks at {KERNEL} x {KERNEL}: use a benchmark with larger images, or one of features"
+            )
+        drawn = lenet_init(shape, classes, stream(seed, "leakage classifier"))
+        params = {name: v.requires_grad_() for name, v in to_device(drawn, device or torch.device("cpu")).items()}
+        means = class_means(images, train, labels)
+        counts = torch.from_numpy(np.bincount(labels[train], minlength=classes)[np.unique(labels[train])]).double()
+        judge = Judge((means * counts[:, None]).sum(0) / counts.sum(), means, np.unique(labels[train]), unit=True)
+        return cls(params, shape, classes, judge, seed)
+
+    @property
+    def device(self) -> torch.device:
+        """Return where it computes."""
+        return next(iter(self.params.values())).device
+
+    def sample(self, images: NDArray[Any], ids: NDArray[np.int64]) -> Tensor:
+        """Return (n, channels, height, width) some of the images, as floats."""
+        return _floats(torch.from_numpy(np.ascontiguousarray(images[ids]))).to(self.device)
+
+    def gradient(self, images: Tensor, soft: Tensor) -> Params:
+        """Return the gradient of images (n, ...) and soft labels (n, K): the mean of those of the single images."""
+        loss = -(soft * torch.log_softmax(lenet(self.params, images), -1)).sum() / len(images)
+        grads = torch.autograd.grad(loss, list(self.params.values()), create_graph=True)
+        return dict(zip(self.params, grads, strict=True))
+
+    def start(self, i: int, restart: int) -> Params:
+        """Return the dummy image (1, ...) and soft label (1, K) from which a search begins for the i-th sample."""
+        rng = stream(self.seed, "leakage start", i, restart)
+        return {
+            "image": _normal(rng, (1, *self.shape), self.device),
+            "label": _normal(rng, (1, self.classes), self.device),
+        }
+
+
 def measure_classifier(
     images: NDArray[Any],
     labels: NDArray[np.int64],
@@ -177,24 +251,9 @@ def measure_classifier(
     Raises:
         DataError: the images are too small for the network.
     """
-    shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-    if min(shape[1:]) < KERNEL:
-        raise DataError(
-            f"the images have {shape[1]} x {shape[2]} pixels, too few for the classifier that is attacked, whose first "
-            f"layer looks at {KERNEL} x {KERNEL}: use a benchmark with larger images, or one of features"
-        )
-    params = to_device(lenet_init(shape, classes, stream(seed, "leakage classifier")), device or torch.device("cpu"))
-    params = {name: value.requires_grad_() for name, value in params.items()}
-    means = class_means(images, train, labels)
-    counts = torch.from_numpy(np.bincount(labels[train], minlength=classes)[np.unique(labels[train])]).double()
-    judge = Judge((means * counts[:, None]).sum(0) / counts.sum(), means, np.unique(labels[train]), unit=True)
-
-    def gradient(image: Tensor, soft: Tensor) -> Params:
-        loss = -(soft * torch.log_softmax(lenet(params, image), -1)).sum()
-        grads = torch.autograd.grad(loss, list(params.values()), create_graph=True)
-        return dict(zip(params, grads, strict=True))
-
-    source = _floats(torch.from_numpy(np.ascontiguousarray(images[victims]))).to(device)
+    network = Network.drawn(images, labels, classes, train, seed, device)
+    shape, judge, gradient = network.shape, network.judge, network.gradient
+    source = network.sample(images, victims)
     tensors, told = {"source": source}, {}
     true = [int(label) for label in labels[victims]]
     for name, attack in attacks.items():
@@ -208,8 +267,7 @@ def measure_classifier(
             sharp = isinstance(attack, Cosine)
 
             def start(restart: int, i: int = i, sharp: bool = sharp) -> Params:
-                rng = stream(seed, "leakage start", i, restart)
-                dummy = {"image": _normal(rng, (1, *shape), device), "label": _normal(rng, (1, classes), device)}
+                dummy = network.start(i, restart)
                 return {"image": dummy["image"]} if sharp else dummy
 
             def of_dummy(dummy: Params, known: Tensor = known) -> Params:
@@ -239,6 +297,22 @@ def measure_classifier(
     return facts, tensors
 
 
+def judges_of(subject: Subject) -> dict[str, Judge]:
+    """Return what recovered ``inputs`` and ``attributes`` of a method are compared with."""
+    seen = np.unique(subject.labels[subject.train])
+    train = torch.from_numpy(subject.train).to(subject.inputs.device)
+    means = class_means(subject.inputs, subject.train, subject.labels)
+    counts = torch.from_numpy(np.bincount(subject.labels[subject.train])[seen]).double()
+    unit = subject.pixels is not None or (
+        subject.inputs.ndim == 2 and bool(subject.inputs[train].min() >= 0) and bool(subject.inputs[train].max() <= 1)
+    )
+    semantics = subject.method.semantics.double().cpu()[torch.from_numpy(seen)]
+    return {
+        "inputs": Judge((means * counts[:, None]).sum(0) / counts.sum(), means, seen, unit),
+        "attributes": Judge(semantics.mean(0), semantics, seen, _within_unit(semantics)),
+    }
+
+
 def measure_method(
     subject: Subject, attacks: Mapping[str, Inversion], seed: int, log: Log = lambda words: None
 ) -> tuple[Facts, dict[str, Tensor]]:
@@ -253,19 +327,7 @@ def measure_method(
         ``<phase>.<attack>.inputs`` and ``.attributes``, those that the attack gives.
     """
     method = subject.method
-    seen = np.unique(subject.labels[subject.train])
-    train = torch.from_numpy(subject.train).to(subject.inputs.device)
-    means = class_means(subject.inputs, subject.train, subject.labels)
-    counts = torch.from_numpy(np.bincount(subject.labels[subject.train])[seen]).double()
-    flat = subject.inputs.ndim == 2
-    unit = subject.pixels is not None or (
-        flat and bool(subject.inputs[train].min() >= 0) and bool(subject.inputs[train].max() <= 1)
-    )
-    semantics = method.semantics.double().cpu()[torch.from_numpy(seen)]
-    judges = {
-        "inputs": Judge((means * counts[:, None]).sum(0) / counts.sum(), means, seen, unit),
-        "attributes": Judge(semantics.mean(0), semantics, seen, _within_unit(semantics)),
-    }
+    seen, judges = np.unique(subject.labels[subject.train]), judges_of(subject)
     true = [int(label) for label in subject.labels[subject.victims]]
     source = torch.cat([subject.sample(int(victim)) for victim in subject.victims])
     tensors = {"inputs": source, "attributes": method.semantics[torch.tensor(true)]}
@@ -277,7 +339,7 @@ def measure_method(
         if not names:
             phases[phase.name] = {"travels": [], "attacks": {}}
             continue
-        victims = [_Victim(subject, phase, names, i, seed) for i in range(len(true))]
+        victims = [Victim(subject, phase, names, i, seed) for i in range(len(true))]
         depends = victims[0].sensitivity()
         optimiser = type(phase.optimiser).__name__
         told: dict[str, Facts] = {}
@@ -319,7 +381,7 @@ class _Found:
     search: Recovery | None
 
 
-class _Victim:
+class Victim:
     """One sample in one phase: the gradient that is seen of it, and the attacks on that."""
 
     def __init__(self, subject: Subject, phase: Phase, names: Sequence[str], i: int, seed: int) -> None:
@@ -401,40 +463,56 @@ class _Victim:
         found = {name: grad is not None and bool(grad.any()) for name, grad in zip(known, grads, strict=True)}
         return _plain(found)
 
+    @functools.cached_property
+    def scales(self) -> dict[str, tuple[float, float]]:
+        """Return where the unknowns lie on the scale of public data: name -> mean, standard deviation."""
+        subject = self.subject
+        inputs = (0.0, 1.0)
+        if not subject.pixels:
+            inputs = _scale(_floats(subject.inputs[torch.from_numpy(subject.train[:2000])]))
+        return {"inputs": inputs} | {key: _scale(self.context[key]) for key in self._descriptions()}
+
+    def decoded(self, dummy: Params) -> Params:
+        """Return what dummy data of :meth:`start` stand for, as :meth:`gradient` takes it."""
+        values = {
+            name: value * self.scales[name][1] + self.scales[name][0] if name in self.scales else value
+            for name, value in dummy.items()
+        }
+        return values | ({"inputs": dummy["inputs"].reshape(self.inputs.shape)} if self.subject.pixels else {})
+
+    def start(self, restart: int) -> Params:
+        """Return the dummy data from which a search begins: random values for all that the attacker does not know."""
+        method, pixels = self.subject.method, self.subject.pixels
+        rng = stream(self.seed, "leakage start", self.i, restart)
+        shape = (1, *pixels) if pixels else tuple(self.inputs.shape)
+        dummy = {"inputs": _normal(rng, shape, self.device), **self._draw(rng)}
+        if method.generates:
+            for key in self._descriptions():
+                dummy[key] = _normal(rng, (1, self.context[key].shape[1]), self.device)
+        elif method.batched:
+            dummy["label"] = _normal(rng, (1, len(self.candidates)), self.device)
+        return dummy
+
     def search(self, attack: Inversion) -> _Found:
         """Search sample, draws and class together, from random values on the scale of public data."""
-        method, pixels = self.subject.method, self.subject.pixels
-        scales = {
-            "inputs": (0.0, 1.0)
-            if pixels
-            else _scale(_floats(self.subject.inputs[torch.from_numpy(self.subject.train[:2000])]))
-        }
-        scales |= {key: _scale(self.context[key]) for key in self._descriptions()}
-
-        def decoded(dummy: Params) -> Params:
-            return {
-                name: value * scales[name][1] + scales[name][0] if name in scales else value
-                for name, value in dummy.items()
-            } | ({"inputs": dummy["inputs"].reshape(self.inputs.shape)} if pixels else {})
-
-        def start(restart: int) -> Params:
-            rng = stream(self.seed, "leakage start", self.i, restart)
-            shape = (1, *pixels) if pixels else tuple(self.inputs.shape)
-            dummy = {"inputs": _normal(rng, shape, self.device), **self._draw(rng)}
-            if method.generates:
-                for key in self._descriptions():
-                    dummy[key] = _normal(rng, (1, self.context[key].shape[1]), self.device)
-            elif method.batched:
-                dummy["label"] = _normal(rng, (1, len(self.candidates)), self.device)
-            return dummy
-
-        images = ("inputs",) if pixels else ()
-        found = invert(attack, lambda dummy: self.gradient(decoded(dummy)), self.target, start, images, images)
-        values = decoded(found.values)
-        if pixels:
-            values["inputs"] = values["inputs"].clamp(0, 1)
+        images = ("inputs",) if self.subject.pixels else ()
+        found = invert(
+            attack, lambda dummy: self.gradient(self.decoded(dummy)), self.target, self.start, images, images
+        )
+        values = self.read(found.values)
         label = int(self.candidates[int(values["label"].argmax())]) if "label" in values else None
-        return _Found(_plain(values), label, found)
+        return _Found(values, label, found)
+
+    def read(self, dummy: Params) -> Params:
+        """Return what found dummy data say, by the report's names; pixels are kept where pixels can be."""
+        values = _plain(self.decoded(dummy))
+        return values | ({"inputs": values["inputs"].clamp(0, 1)} if self.subject.pixels else {})
+
+    def seeing(self, target: Params) -> Victim:
+        """Return the same victim with another gradient in the attacker's hands."""
+        other = copy.copy(self)
+        other.target = target
+        return other
 
     def closed_form(self) -> _Found:
         """Read what went into linear layers off their gradients: columns that stand for the sample or its description.

@@ -49,6 +49,11 @@ __all__ = ["SHARES", "PrivateSums", "Release", "release_of"]
 SHARES = (0.05, 0.75, 0.2)
 """Of the budget (1 / z^2), for counts, sums and second moments: chosen on validation classes of AWA1_LAMPERT."""
 
+FLOOR = 1.0
+"""The least eigenvalue that is left outside the noise, as a share of the value that those inside it are given, or of
+the noise's edge where that is less: chosen on validation classes of AWA1_LAMPERT and CIFAR100_MBV2
+(``benchmarks/closed_form.py floor``)."""
+
 
 @dataclass(frozen=True)
 class Release:
@@ -121,7 +126,7 @@ class Release:
         kept = values.median() + apart.sign() * (apart.square() - edge**2).clamp(min=0.0).sqrt()
         kept = torch.where(clear, kept.clamp(min=0.0), 0.0)
         level = max(trace - float(kept.sum()), 1e-3 * trace) / max(width - int(clear.sum()), 1)
-        values = torch.where(clear, kept.clamp(min=min(level, edge)), level)  # less cannot be told from noise
+        values = torch.where(clear, kept.clamp(min=FLOOR * min(level, edge)), level)
         freedom = max(float(count.sum()) - len(count), 1.0)
         variance = float(values.sum()) / freedom / width
         told = count / (1 + for_total**2 / (count * variance))  # samples whose mean would be as uncertain
