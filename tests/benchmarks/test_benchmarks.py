@@ -16,7 +16,9 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 WITH_DATA = {"real_data"}  # tried apart
 # of scripts with several tables
-PARTS = ("closed_form same", "closed_form private", "closed_form attacked", "secure_sums malicious")
+PARTS = (
+    "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "secure_sums malicious",
+)  # fmt: skip
 
 
 @pytest.fixture
