@@ -1,4 +1,5 @@
-# From a bare checkout: `make demo` trains and shows the model, `make test` checks everything, `make docs` builds the site.
+# From a bare checkout: `make demo` trains and shows the model, `make test` checks what takes minutes, `make test-all` everything
+# (deployments of real processes, notebooks, benchmarks), `make docs` builds the site.
 # All set themselves up.
 PYTHON ?= python3
 VENV   ?= .venv
@@ -6,7 +7,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 SLIM   := $(VENV)/demo
 
-.PHONY: demo test lint types docs notebooks benchmark clean
+.PHONY: demo test test-all lint types docs notebooks benchmark clean
 
 demo: $(SLIM)
 	rm -rf runs/demo
@@ -17,8 +18,13 @@ demo: $(SLIM)
 	@echo "Open runs/demo/closed-form/report.html and runs/demo/trained/report.html in a browser."
 	@echo "Draw digits yourself, and add a class: $(BIN)/fedunseen serve runs/demo/closed-form"
 
+TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP) lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(TESTS) -m "not slow"
+
+test-all: $(STAMP) lint types
+	$(TESTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,10 +1,14 @@
 """What makes a federation learn faster, stop in time, fit each client, and forget a party: tables over three data sets.
 
     python benchmarks/living.py servers [digit-pairs AWA1_LAMPERT CIFAR100_MBV2] --root FOLDER_WITH_XLSA17
+    python benchmarks/living.py growing [digit-pairs AWA1_LAMPERT CIFAR100_MBV2] --root FOLDER_WITH_XLSA17
     python benchmarks/living.py forgetting [digit-pairs AWA1_LAMPERT] --root FOLDER_WITH_XLSA17
 
 ``servers``: server optimisers at their defaults, early stopping on validation classes, and a model for each client,
 beside FedAvg and the closed form. Nothing is chosen on test samples.
+
+``growing``: three of ten clients come in the middle and bring classes that nobody knew. Beside it the run that knew all
+from the start, trained as long, and one that goes on for as many rounds as the newcomers have missed.
 
 ``forgetting``: a client that came in the middle is forgotten, by ``fedunseen forget`` from the last state in which it
 had no share. Beside it the run before, a run anew without the client, and one of another seed, which says how far apart
@@ -37,7 +41,7 @@ from fedunseen.data import Benchmark, Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.forget import forget
 from fedunseen.federation import Federation
-from fedunseen.metrics import accuracies
+from fedunseen.metrics import accuracies, group_accuracies
 
 ROUNDS = {"digit-pairs": 8, "AWA1_LAMPERT": 8, "CIFAR100_MBV2": 3}
 OPTIMISERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
@@ -83,6 +87,46 @@ def servers(name: str, root: Path, seeds: int, rounds: int) -> None:
     results = measured({**base, "strategy": stopping, "evaluation": evaluation}, seeds)
     row(f"FedAvg, stopped after {PATIENCE} of {2 * rounds} rounds without gain", results)
     row("closed form (`gaussian`)", measured({**CLOSED, "data": data_of(name, root)}, seeds))
+
+
+def growing(name: str, root: Path, seeds: int, rounds: int, few: bool = False) -> None:
+    """Print the table of one data set."""
+    late, half = range(7, 10), rounds // 2
+    print(f"\n| {name}, clients 7 to 9 of 10 come in round {half + 1} | rounds | classes of the first | of the late "
+          "| held by nobody | ZSL | fall of the first |")  # fmt: skip
+    print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
+    data = data_of(name, root) | ({"train_per_class": 10, "test_per_class": 3} if few else {})
+    partition = {**TRAINED["partition"], "join": {"7-9": half}}
+    cases: dict[str, tuple[Mapping[str, Any], dict[str, Any], int]] = {}
+    for words, kind in (("`fedzsl`", TRAINED), ("`gaussian`", CLOSED)):
+        arriving = {"partition": partition, "growth": {"name": "unknown"}}
+        cases[f"{words}, the classes arrive"] = (kind, arriving, rounds)
+        if kind is TRAINED:
+            cases[f"{words}, they arrive, {half} rounds more"] = (kind, arriving, rounds + half)
+        cases[f"{words}, known from the start"] = (kind, {}, rounds if kind is TRAINED else 1)
+    for words, (kind, more, lasts) in cases.items():
+        lines: list[tuple[float, ...]] = []
+        for seed in range(seeds):
+            tree = {**kind, "data": data, "strategy": {**kind["strategy"], "rounds": lasts}, **more}
+            experiment = Experiment.from_dict(tree, {"run.seed": seed})
+            benchmark = load_data(experiment, seed)
+            dealt = partition_of(experiment, benchmark, seed)
+            came = np.unique(np.concatenate([benchmark.labels[dealt.clients[k]] for k in late]))
+            groups = {"first": np.setdiff1d(benchmark.space.seen, came), "late": came, "nobody": benchmark.space.unseen}
+            with tempfile.TemporaryDirectory() as folder:
+                done = run(experiment, Path(folder) / "run")
+                params = dict(done.params)
+            if more:  # the run has measured what it knew then
+                found = done.result["stages"]
+                stages = (found["from round 1"], found[f"from round {half + 1}"], found["unseen"])
+                fall = done.result["forgetting"]["from round 1"]
+            else:
+                answers = assemble(experiment, benchmark, dealt).answers(params)
+                stages, fall = tuple(group_accuracies(answers, groups)[one] for one in groups), float("nan")
+            lines.append((float(lasts), *stages, done.result["zsl"], fall))
+        cells = ["" if np.isnan(column).any() else said(list(column), digits)
+                 for column, digits in zip(zip(*lines, strict=True), (0, 1, 1, 1, 1, 1), strict=True)]  # fmt: skip
+        print(f"| {words} | {' | '.join(cells)} |", flush=True)
 
 
 def trained(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> tuple[Params, float]:
@@ -168,7 +212,7 @@ def forgetting(name: str, root: Path, seeds: int, rounds: int, few: bool = False
 def main() -> None:
     """Print a table for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["servers", "forgetting"], nargs="?", default="servers")
+    parser.add_argument("what", choices=["servers", "growing", "forgetting"], nargs="?", default="servers")
     parser.add_argument("datasets", nargs="*", default=["digit-pairs"], help="[digit-pairs]")
     parser.add_argument("--root", default=Path(os.environ.get("FEDUNSEEN_DATA", ".")) / "xlsa17", type=Path)
     parser.add_argument("--seeds", default=3, type=int)
@@ -177,12 +221,12 @@ def main() -> None:
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     if asked.smallest:
-        forgetting("digit-pairs", asked.root, 1, 2, few=True)
+        small = growing if asked.what == "growing" else forgetting
+        small("digit-pairs", asked.root, 1, 2, few=True)
         return
+    table = {"servers": servers, "growing": growing, "forgetting": forgetting}[asked.what]
     for name in asked.datasets:
-        {"servers": servers, "forgetting": forgetting}[asked.what](
-            name, asked.root, asked.seeds, asked.rounds or ROUNDS.get(name, 8)
-        )
+        table(name, asked.root, asked.seeds, asked.rounds or ROUNDS.get(name, 8))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The parts of a round, in processor seconds: local training, merging, measuring, observing, checkpoints, the report.
 
-    python benchmarks/round.py [cub-size digit-pairs digit-pairs-clswgan] [--rounds 5]
+    python benchmarks/round.py [cub-size digit-pairs digit-pairs-clswgan] [--rounds 20]
 
 Each case is a process of its own. ``cub-size`` is ``cub-fedzsl`` on made-up features of CUB's shape (``cub_size.py``).
 The share that is not local training is that of a round; what a run costs once (start, summary, report) stands beside.
@@ -114,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=f"[{' '.join(CASES)}]")
-    parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument("--rounds", default=20, type=int)
     parser.add_argument("--smallest", action="store_true", help="one case on next to nothing: to see that it runs")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(words)

@@ -23,19 +23,26 @@ FLAGS = [
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-LONG = [
+SLOW = [
     "cli/test_deployment.py", "test_tutorials.py", "cli/test_masked_deployment.py", "benchmarks/test_benchmarks.py",
     "cli/test_weather.py", "cli/test_living_deployment.py", "engines/test_nvflare.py", "engines/test_flower.py",
     "test_site.py", "experiment/test_sweep_runs.py", "experiment/test_kill.py", "experiment/test_party.py",
-    "test_estimator.py", "engines/test_distributed.py", "engines/test_few_shot_rounds.py",
+    "test_estimator.py", "engines/test_distributed.py", "engines/test_few_shot_rounds.py", "cli/test_sweep_command.py",
+    "cli/test_backdoor_command.py", "cli/test_new_command.py", "serve/test_process.py",
 ]  # fmt: skip
-"""Files that take longest; they begin first, so that none of several processes is alone with one at the end."""
+"""Files of real processes, notebooks and benchmarks: `make test` leaves them to `make test-all`.
+
+They begin first, so that none of several test processes is alone with one at the end.
+"""
 
 
 def pytest_collection_modifyitems(items):
-    """Put the tests that take longest first; a file's stay together, since they share what it makes once."""
-    place = {Path(__file__).parent / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+    """Put the slow files first and mark their tests; a file's stay together, since they share what it makes once."""
+    place = {Path(__file__).parent / name: number for number, name in enumerate(SLOW)}
+    for item in items:
+        if item.path in place:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: place.get(item.path, len(SLOW)))
 
 
 @pytest.fixture(scope="session")

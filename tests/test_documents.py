@@ -156,6 +156,7 @@ def their_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(site)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
 def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_classes(tmp_path):
     settings = {"method.name": "devise", "strategy.rounds": 10, "evaluation.selection": "last"}
@@ -198,6 +199,7 @@ def test_what_other_packages_add_is_listed_with_its_settings():
     assert "By how much the right class has to lead." in reference()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the graphical lasso")
 def test_every_block_of_the_library_page_does_what_it_shows():
     found = doctest.testfile(str(ROOT / "docs" / "library.md"), module_relative=False)

@@ -15,6 +15,7 @@ for setting in ("data.train_per_class=2", "data.test_per_class=1", "method.kl=0"
     TINY += ["--set", setting]
 
 
+@pytest.mark.slow
 def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     out = tmp_path / "deep" / "out"
     small = ["--images", 2, "--method", "dlg", "--steps", 1, "--sums", "3", "--out", out, "--json"]

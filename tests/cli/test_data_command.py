@@ -302,6 +302,7 @@ def test_too_little_for_a_run_is_enough_for_a_party(check, command, tmp_path):
 # What is printed runs as it is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["images", "features", "maps", "few-shot", "texts"])
 def test_the_printed_experiment_runs(command, make_folder, tmp_path, kind):
     root = tmp_path / 'my "data"'

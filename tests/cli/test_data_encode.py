@@ -34,6 +34,7 @@ def test_what_is_written_is_what_the_benchmark_holds(tmp_path):
     assert 'name = "xlsa17"' in render(told)
 
 
+@pytest.mark.slow
 def test_a_run_on_the_files_ends_as_one_on_the_benchmark(tmp_path):
     experiment = Experiment.load("digit-pairs-gaussian", SMALL)
     data = encode(experiment, tmp_path / "pairs")["data"]

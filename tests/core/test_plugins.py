@@ -64,6 +64,7 @@ def test_a_term_of_one_s_own_is_trained_on(tmp_path, monkeypatch):
     assert torch.linalg.norm(small.params["g.weight"]) < 0.8 * torch.linalg.norm(plain.params["g.weight"])
 
 
+@pytest.mark.slow
 def test_the_command_reads_a_plugin(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     settings = [part for key, value in QUICK.items() for part in ("--set", f"{key}={json.dumps(value)}")]

@@ -39,6 +39,7 @@ def test_tensors_come_back_and_a_change_of_what_was_read_changes_nothing():
         first["another"]
 
 
+@pytest.mark.slow
 def test_room_is_used_again_once_nobody_reads_it():
     shelf = Shelf()
     kept = shelf.put({"w": torch.ones(3)})

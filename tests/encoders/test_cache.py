@@ -151,6 +151,7 @@ def test_a_killed_process_leaves_nothing_half_and_its_work_is_gone_on_with(own_c
     assert len(files(own_cache)) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_begin_together_end_with_one_file(own_cache):
     processes = [start(wait_after=-1) for _ in range(2)]
     outputs = [process.communicate()[0].split("sum") for process in processes]

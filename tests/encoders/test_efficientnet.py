@@ -63,6 +63,7 @@ def photo(real_data, name):
         return np.asarray(file.convert("RGB")).transpose(2, 0, 1)
 
 
+@pytest.mark.slow
 def test_photos_are_named_rightly_and_surest_as_the_weights_were_trained(real_data, monkeypatch):
     names = (real_data / "mobilenet_v2" / "imagenet_labels.txt").read_text().splitlines()[1:]
 

@@ -91,6 +91,7 @@ def test_a_masked_run_ends_with_the_weights_of_the_unmasked_one(settings, tmp_pa
     assert distance(again.path, masked.path) == 0  # masks are drawn anew, and leave nothing behind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gaussian", "ridge", "eszsl"])
 def test_sums_of_a_method_in_closed_form_add_up_to_the_same_model(method, tmp_path):
     few = {"data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 4, "evaluation.selection": "last"}

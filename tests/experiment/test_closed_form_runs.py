@@ -27,6 +27,7 @@ def relative(one, other):
     return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in ("weight", "bias", "effect"))
 
 
+@pytest.mark.slow
 def test_pairs_of_digits_are_read_from_raw_pixels_in_one_round(tmp_path):
     done = run(Experiment.load("digit-pairs-gaussian", QUICK), tmp_path / "run")
     result = json.loads((done.path / "result.json").read_text())
@@ -37,6 +38,7 @@ def test_pairs_of_digits_are_read_from_raw_pixels_in_one_round(tmp_path):
     assert best.name in done.space.names
 
 
+@pytest.mark.slow
 def test_the_partition_is_no_matter(tmp_path):
     """Neither who holds what, nor that somebody comes late, nor whether all is in one place."""
     chosen = {**LAST, "method.shrinkage": 0.1}

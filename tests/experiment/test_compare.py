@@ -37,6 +37,7 @@ def made(tmp_path_factory):
     return make
 
 
+@pytest.mark.slow
 def test_few_shot_runs_are_compared_episode_by_episode(made):
     ours, theirs = made(DIGITS_MAML, strategy__rounds=3), made(DIGITS_MAML)
     found = compare(ours, theirs)
@@ -46,6 +47,7 @@ def test_few_shot_runs_are_compared_episode_by_episode(made):
     assert 0 < half < ours.result["few_shot_ci95"] + theirs.result["few_shot_ci95"]
 
 
+@pytest.mark.slow
 def test_clients_that_keep_their_own_models_are_compared_by_their_mean(made):
     alone, merged = made(DIGITS_MAML, strategy__name="local"), made(DIGITS_MAML)
     mean, _ = compare(alone, merged).differences["few_shot"]
@@ -66,6 +68,7 @@ def test_a_run_does_not_differ_from_itself(made):
     assert set(compare(made("digit-pairs"), made("digit-pairs")).differences.values()) == {(0.0, 0.0)}
 
 
+@pytest.mark.slow
 def test_several_seeds_are_compared_seed_by_seed(made):
     ours, theirs = made("digit-pairs", run__seeds=2, strategy__rounds=3), made("digit-pairs", run__seeds=2)
     found = compare(ours, theirs)

@@ -74,6 +74,7 @@ def kill_at(monkeypatch, moment):
     monkeypatch.setattr(Path, "unlink", unlink)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"strategy.name": "local", "evaluation.selection": "last"}])
 def test_a_kill_within_any_write_changes_nothing(make, tmp_path, settings):
     experiment = make({"strategy.rounds": 2, "evaluation.clients": False, **settings})

@@ -72,3 +72,21 @@ def test_by_default_only_generative_methods_skip_rounds_and_none_that_could_be_c
     assert Task.every(judge, choice) == every
     judge.evaluation = EvaluationSettings(every=3)
     assert Task.every(judge, choice) == 3
+
+
+def test_clients_own_models_are_measured_in_some_rounds_and_in_each_where_asked(runs, tmp_path):
+    seldom = runs[1]
+    assert [line["round"] for line in seldom.metrics if "clients" in line] == [1, 2, 4, 6, 7]
+    asked = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.clients": True}), tmp_path / "asked")
+    assert all("clients" in line for line in asked.metrics)
+    for one, line in zip(asked.metrics, seldom.metrics, strict=True):
+        assert line.get("clients", one["clients"]) == one["clients"]
+        assert line["zsl"] == one["zsl"]
+
+
+def test_clients_own_models_of_the_round_that_is_reported_are_measured(tmp_path):
+    settings = {**SMALL, "evaluation.selection": "validation", "strategy.rounds": 7}
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "chosen")
+    assert "clients" in done.metrics[done.result["selected_round"] - 1]
+    done = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.selection": "best-on-test"}), tmp_path / "any")
+    assert all("clients" in line for line in done.metrics)

@@ -67,6 +67,7 @@ def test_the_share_of_mutual_information_is_told(tmp_path):
     assert done.result["mi_share"] == pytest.approx(100 * expected)
 
 
+@pytest.mark.slow
 def test_the_newcomers_preset_learns_more_than_raw_pixels_know(tmp_path):
     """In three rounds of its fifteen; the pixels have 83 %."""
     quick = {"strategy.rounds": 3, "evaluation.selection": "last", "evaluation.episodes": 60, "run.device": "cpu"}

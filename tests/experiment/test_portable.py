@@ -33,6 +33,7 @@ def same(found, expected):
         assert {c["name"]: c["score"] for c in one} == pytest.approx({p.name: p.score for p in ranking}, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path):
     scaled = {"data.features": ["standard", "l2"], "data.semantics": ["centre", "l2"]}
     done = run(make(scaled), tmp_path / "run")
@@ -50,6 +51,7 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
     assert str(error.value) == f"{folder} holds something already: name another folder with --out"
 
 
+@pytest.mark.slow
 def test_prototypes_are_made_in_the_graph(make, tmp_path):
     """Gaussian classes: the model's own with learnt examples, in any order, and a new one by description."""
     told = {"method.name": "gaussian", "method.shrinkage": 0.3, "data.semantics": ["centre", "l2"]}

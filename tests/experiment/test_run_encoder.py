@@ -19,6 +19,7 @@ def trained(tmp_path_factory):
     return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("trained") / "run")
 
 
+@pytest.mark.slow
 def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
     on_top = {**FEW, "encoder.name": "run", "encoder.model": str(trained.path)}
     experiment = Experiment.load("digit-pairs-gaussian", on_top)

@@ -94,6 +94,7 @@ def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch):
         assert torch.equal(value, again.params[name])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="no flwr")
 def test_parties_elsewhere_send_their_sums_too(tree, tmp_path):
     here = run(Experiment.from_dict(tree, {"engine.mode": "one-at-a-time"}), tmp_path / "here")

@@ -69,6 +69,7 @@ def test_tables_of_several_seeds_name_the_seed(tmp_path):
         assert [tables["classes"]["gzsl"][i] for i in rows] == one.tables()["classes"]["gzsl"]
 
 
+@pytest.mark.slow
 def test_a_few_shot_run_has_its_episodes_classes(tmp_path):
     settings = {"strategy.rounds": 1, "method.episodes": 2, "evaluation.episodes": 30, "evaluation.selection": "last"}
     done = run(Experiment.load(DIGITS_MAML, settings), tmp_path / "run")

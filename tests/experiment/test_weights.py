@@ -80,6 +80,7 @@ def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_c
         assert ranking(tmp_path / "elsewhere", picture) == expected
 
 
+@pytest.mark.slow
 def test_large_weights_are_found_where_they_were_used_or_asked_for(images, weights, picture, tmp_path, own_cache):
     done = finished(images, tmp_path / "run", weights=str(weights), carry=0)
     assert not (tmp_path / "run" / "encoder").exists()

@@ -89,6 +89,7 @@ def test_mutated_experiment_files(tmp_path):
     assert seen == {True, False}  # some mutations do no harm
 
 
+@pytest.mark.slow
 def test_wild_settings(tmp_path, one_thread):
     """Accepted ones are run for a round."""
     base = Experiment.load("digit-pairs", FEW)

@@ -293,6 +293,7 @@ def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
     check_batched(SVIP, problem(), width=8, heads=2, lr=0.01)
 
 
+@pytest.mark.slow
 def test_it_recognises_classes_that_it_never_saw():
     p = problem()
     method = make(SVIP, p, width=16, lr=0.01)

@@ -295,6 +295,7 @@ def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
     assert phases[-1] == "complete"
 
 
+@pytest.mark.slow
 def test_the_command_shows_a_run_live_and_refuses_what_serve_refuses(tmp_path):
     settings = [f"--set={key}={json.dumps(value)}" for key, value in {**SMALL, "strategy.rounds": 400}.items()]
     command = [sys.executable, "-m", "fedunseen", "run", "digit-pairs", *settings, "--out", str(tmp_path / "run")]

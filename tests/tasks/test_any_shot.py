@@ -140,6 +140,7 @@ def test_what_cannot_be_learnt_is_one_sentence(done, tmp_path, classes, examples
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_forgotten_party_was_never_there(done, benchmark, tmp_path):
     left = forget(done, "3", tmp_path / "left")
     whole = make_partition(done.experiment.partition, benchmark, 0)

@@ -247,6 +247,7 @@ def test_a_delta_that_means_nothing_is_refused():
     assert str(error.value) == "privacy.delta = 0.1 allows to give one of the 10 clients away: set it far below 1/10"
 
 
+@pytest.mark.slow
 def test_without_the_library_the_extra_is_named(monkeypatch):
     for name in ("dp_accounting", "dp_accounting.pld.privacy_loss_distribution"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -14,6 +14,7 @@ __all__ = [
     "attribute_cover",
     "attribute_order",
     "band",
+    "bridged",
     "clients_band",
     "curve",
     "holding_order",
@@ -82,11 +83,22 @@ def band(rows: Sequence[Sequence[float]]) -> Band:
 def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
     """Return the spread over each round's participants of ``name``, measured before merging.
 
+    Rounds between two measured ones lie on a straight line; there is nothing (NaN) after the last.
+
     Example:
-        >>> clients_band([{"clients": {"zsl": [10.0, 20.0]}}, {}], "zsl").high
-        array([20., nan])
+        >>> clients_band([{"clients": {"zsl": [10.0, 20.0]}}, {}, {"clients": {"zsl": [30.0]}}, {}], "zsl").high
+        array([20., 25., 30., nan])
     """
-    return band([line.get("clients", {}).get(name, []) for line in lines])
+    return Band(*map(bridged, band([line.get("clients", {}).get(name, []) for line in lines])))
+
+
+def bridged(values: Floats) -> Floats:
+    """Fill gaps (NaN) of a curve (T,) between known values by straight lines."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return values
+    at = np.arange(len(values))
+    return np.interp(at, known, values[known], left=np.nan, right=np.nan)
 
 
 def leaf_order(similarity: Floats) -> Ids:

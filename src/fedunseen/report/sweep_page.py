@@ -538,7 +538,8 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
 def _clients(lines: Sequence[Mapping[str, Any]], metric: str) -> tuple[Floats, Floats]:
     """Return (T,) mean and standard deviation over each round's participants of their own models' accuracy."""
     own = [line.get("clients", {}).get(metric) or [np.nan] for line in lines]
-    return np.array([np.mean(values) for values in own]), np.array([np.std(values) for values in own])
+    mean, deviation = (np.array([f(values) for values in own]) for f in (np.mean, np.std))
+    return statistics.bridged(mean), statistics.bridged(deviation)
 
 
 def _stacked(curves: Sequence[Floats]) -> Floats:

@@ -44,9 +44,10 @@ class EvaluationSettings(Settings):
     factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
     clients: bool | None = None
-    """Measure clients' own models before merging, each round, at most 50 of them; by default for all methods but
-    generative ones, which would have to train classifiers for each, and those in closed form, which would have to be
-    solved for each."""
+    """Measure clients' own models before merging, at most 50 of them: in each round (true) or never (false). By default
+    in the first, the reported, the last and some five other rounds, since ten models take ten times as long as the
+    merged one; never for generative methods, which would have to train classifiers for each, and those in closed form,
+    which would have to be solved for each."""
     every: int | None = Field(None, ge=1)
     """Measure every so many rounds; the first, the reported and the last round always, and a round can only be chosen
     where it is measured. By default every round, and every 5th of a generative method where no round is left to choose:

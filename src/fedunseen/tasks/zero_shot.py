@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -38,6 +39,7 @@ from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tenso
 
 __all__ = ["ZeroShot", "added_classes", "candidates", "grown", "ranked"]
 
+_OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
@@ -93,9 +95,7 @@ class ZeroShot(Task):
             line["stages"] = group_accuracies(many[0], self.groups, factor)
         line |= self.shared_lines(round, result)
         line |= threat_line(federation, round, result, models, factor)
-        own_too = self.evaluation.clients
-        cheap = federation.method.trained and not federation.method.generates
-        if own_too or (own_too is None and cheap and result.masked is None):
+        if result.masked is None and self._own_too(round + 1, choice):
             chosen = some(range(len(replies)))
             if federation.strategy.merges:
                 own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
@@ -107,6 +107,17 @@ class ZeroShot(Task):
             measured = [accuracies(one, factor) for one in own]
             line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
+
+    def _own_too(self, round: int, choice: Choice) -> bool:
+        """Say whether clients' own models are measured in ``round``, counted from 1."""
+        asked, method = self.evaluation.clients, self.federation.method
+        if asked is not None:
+            return asked
+        if not method.trained or method.generates:
+            return False
+        if choice.round is None or not self.federation.strategy.merges:  # any round may be the reported one
+            return True
+        return round in (1, choice.round, self.rounds) or round % math.ceil(self.rounds / _OWN_CURVE) == 0
 
     def unmeasured(self, round: int, result: RoundResult) -> dict[str, Any]:
         """Return the line of a round whose models are not measured; ``[screening]`` is told of all the same."""
