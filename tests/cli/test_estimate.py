@@ -16,7 +16,8 @@ def test_what_travels_and_how_many_trainings_are_those_of_the_run(tmp_path):
     told = estimate(Experiment.load("digit-pairs", settings))
     assert told["stages"] == 2 * (3 + 1)  # each seed: three to choose from, and the run itself
     per_round = told["seconds_round"] + told["seconds_evaluation"]
-    assert told["seconds_run"] == pytest.approx(8 * 2 * per_round)
+    clients = 2 * 2 * 10 * told["seconds_evaluation"]  # two seeds, two rounds, ten clients' own models
+    assert told["seconds_run"] == pytest.approx(8 * 2 * per_round + clients)
     done = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.selection": "last"}), tmp_path / "run")
     assert told["parameters"] == sum(done.result["parameters"].values())
     line = json.loads((done.path / "metrics.jsonl").read_text().splitlines()[0])
@@ -44,6 +45,7 @@ def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
     lines = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
     measured = sum("zsl" in line for line in lines)
     assert measured == 4  # rounds 1, 3, 6 and 7
+    measured += sum(len(line["clients"]["zsl"]) for line in lines if "clients" in line)
     assert told["seconds_run"] == pytest.approx(7 * told["seconds_round"] + measured * told["seconds_evaluation"])
 
 

@@ -19,6 +19,7 @@ from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.rounds import is_measured
+from fedunseen.tasks.zero_shot_summary import some
 
 __all__ = ["estimate", "render"]
 
@@ -38,7 +39,7 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
         experiment: a zero-shot one whose method is trained in rounds.
 
     Returns:
-        JSON values. ``seconds_round``, ``seconds_evaluation`` (of each round that is measured), ``seconds_run`` (all
+        JSON values. ``seconds_round``, ``seconds_evaluation`` (of one model), ``seconds_run`` (all
         rounds, seeds, settings to choose from and the choice on validation classes), ``peak_bytes`` of this process'
         memory, ``device_bytes`` of a GPU's (None without one), ``device``, ``parameters``, ``bytes_round`` that a
         client sends and receives, and ``stages``, how many trainings the run is.
@@ -70,14 +71,14 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     _, result = made.round(replace(state, round=0))
     trained = _now(on_gpu) - began
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    some, began = rows[np.linspace(0, len(rows) - 1, min(_TESTS, len(rows))).astype(int)], _now(on_gpu)
+    tested, began = rows[np.linspace(0, len(rows) - 1, min(_TESTS, len(rows))).astype(int)], _now(on_gpu)
     params = made.complete(state.params)
     with torch.no_grad():
-        for inputs in made.batches(some):
+        for inputs in made.batches(tested):
             method.scores(params, inputs, made.semantics)
     scored = _now(on_gpu) - began
     per_round = trained * samples / sum(map(len, few))
-    per_evaluation = scored * len(rows) / max(1, len(some))
+    per_evaluation = scored * len(rows) / max(1, len(tested))
     candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
     rounds, choosing = experiment.strategy.rounds, experiment.evaluation.selection == "validation"
     judge = task(whole, benchmark, experiment.evaluation, rounds)
@@ -88,9 +89,14 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     if choosing:
         choices += [task.choice(experiment.evaluation, type(method), rounds, selecting=True)] * candidates
     stages = len(choices)
-    evaluations = sum(
-        is_measured(round, rounds, choice, judge.every(choice)) for choice in choices for round in range(1, rounds + 1)
-    )
+    measured = [
+        [round for round in range(1, rounds + 1) if is_measured(round, rounds, choice, judge.every(choice))]
+        for choice in choices
+    ]
+    evaluations = sum(map(len, measured))
+    if whole.strategy.merges:  # clients' own models too, but not where settings are chosen
+        own = sum(judge.measures_clients(round, choices[0]) for round in measured[0])
+        evaluations += own * len(some(range(taking)))
     total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
     unit = 1 if sys.platform == "darwin" else 1024
     return {

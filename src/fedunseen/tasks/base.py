@@ -289,6 +289,10 @@ class Task(ABC):
         free = choice.round is not None and self.federation.attack is None and not self.groups
         return _SELDOM if free and self.federation.method.generates else 1
 
+    def measures_clients(self, round: int, choice: Choice) -> bool:
+        """Say whether clients' own models are measured in ``round``, counted from 1."""
+        return False
+
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
         """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
         return None

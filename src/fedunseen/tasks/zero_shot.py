@@ -95,7 +95,7 @@ class ZeroShot(Task):
             line["stages"] = group_accuracies(many[0], self.groups, factor)
         line |= self.shared_lines(round, result)
         line |= threat_line(federation, round, result, models, factor)
-        if result.masked is None and self._own_too(round + 1, choice):
+        if result.masked is None and self.measures_clients(round + 1, choice):
             chosen = some(range(len(replies)))
             if federation.strategy.merges:
                 own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
@@ -108,8 +108,8 @@ class ZeroShot(Task):
             line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
 
-    def _own_too(self, round: int, choice: Choice) -> bool:
-        """Say whether clients' own models are measured in ``round``, counted from 1."""
+    def measures_clients(self, round: int, choice: Choice) -> bool:
+        """Say whether clients' own models are measured in ``round``, counted from 1: ``evaluation.clients``."""
         asked, method = self.evaluation.clients, self.federation.method
         if asked is not None:
             return asked
