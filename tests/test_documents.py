@@ -93,6 +93,7 @@ def first_run(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_the_predictions_of_the_guide_are_right(first_run):
     done = load_run(first_run)
     for name in ("03", "47", "85"):
@@ -171,6 +172,7 @@ def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_clas
     assert run(Experiment.load("digit-pairs", settings | conv), tmp_path / "conv").result["rounds"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
 def test_the_closed_form_of_the_docs_is_that_of_one_place_and_recognises_unseen_classes(tmp_path):
     settings = {"method.name": "exemplars", "evaluation.selection": "last"}

@@ -47,6 +47,7 @@ def test_a_run_on_the_files_ends_as_one_on_the_benchmark(tmp_path):
     assert second["gzsl_harmonic"] == pytest.approx(first["gzsl_harmonic"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_pictures_become_an_encoders_features(tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch")
     for c, name in enumerate(["cat", "dog", "owl"]):

@@ -65,6 +65,7 @@ def test_images_stay_where_they_are_and_vectors_go_to_the_device(images):
     assert inputs.device == META
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     experiment, benchmark, partition = images

@@ -277,6 +277,7 @@ images.decode(Path(sys.argv[1]), [f"sub/{i}.png" for i in range(10)], 64, 64)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_decoding_leaves_nothing_that_is_taken_for_whole(folder, own_cache):
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(folder)], env={**os.environ, "PYTHONUNBUFFERED": "1"})
     place = own_cache / "images"

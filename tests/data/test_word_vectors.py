@@ -163,6 +163,7 @@ def test_minilm_gives_its_own_word_pieces():
     np.testing.assert_array_equal(look_up(["i'm lovin the sunshineee!"], "minilm", words=3).ids, found.ids[:1, :3])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("minilm")
 def test_minilm_needs_neither_transformers_nor_torchvision():
     code = (

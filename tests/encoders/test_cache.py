@@ -137,6 +137,7 @@ def start(wait_after):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_half_and_its_work_is_gone_on_with(own_cache):
     process = start(wait_after=5)
     assert process.stdout.readline() == "waiting\n"

@@ -147,6 +147,7 @@ def test_multiply_adds_are_counted_by_hand():
     assert backbone(widths=(32, 64)).multiply_adds() == 8 * 16 * 9 * 32 + 4 * 8 * 9 * 32 * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pool", "least"), [("flatten", 0.9), ("average", 0.3)])
 def test_it_recognises_pairs_that_it_never_saw(pool, least):
     """A linear map from the features to the 20 attributes; chance is 1 in 20."""

@@ -116,6 +116,7 @@ def test_floats_and_grey_images_are_taken(photographs):
     np.testing.assert_allclose(encoder((1, 20, 24)).encode(grey), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     network = encoder(trained=True, frozen_layers=("_conv_stem.*", "_bn0.*", "_blocks.[0-9].*")).backbone()
     params = network.init(np.random.default_rng(0))

@@ -141,6 +141,7 @@ def assert_same_bits(params, others):
     assert all(torch.equal(params[name], others[name]) for name in params)
 
 
+@pytest.mark.slow
 # 1 byte: a client a chunk; 30,000 bytes: a few clients; else all at once.
 @pytest.mark.parametrize("memory", [1, 30_000, 2**30])
 @pytest.mark.parametrize(("method", "settings"), VARIANTS)

@@ -9,6 +9,7 @@ from fedunseen.evaluation.diagnosis import Finding, outdone
 FEW = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False, "evaluation.theory": False}
 
 
+@pytest.mark.slow
 def test_auto_is_the_closed_form_and_tries_a_rival_on_validation_classes(tmp_path):
     settings = {**FEW, "method.name": "auto", "method.rival_rounds": 2}
     done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "auto")

@@ -60,6 +60,7 @@ def command(monkeypatch, capsys, *words):
     return ended.value.code, capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_a_party_s_sums_teach_what_its_samples_would(done, party, tmp_path, monkeypatch, capsys):
     folder, samples, described = party
     file = tmp_path / "okapi.safetensors"

@@ -77,6 +77,7 @@ def test_several_seeds_are_compared_seed_by_seed(made):
     assert found.differences["zsl"] == pytest.approx((np.mean(apart), 12.706 * np.std(apart, ddof=1) / 2**0.5), 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [

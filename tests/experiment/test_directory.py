@@ -95,6 +95,7 @@ def test_a_kill_within_any_write_changes_nothing(make, tmp_path, settings):
     assert moment > (16 if not settings else 10)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_still_arrives(make, tmp_path):
     experiment = make({"strategy.rounds": 3, "run.seeds": 2, "evaluation.clients": False})
     expected = content(run(experiment, tmp_path / "whole").path)

@@ -87,6 +87,7 @@ def test_the_same_seed_gives_the_same_bits(done, tmp_path):
     assert again.result["few_shot"] == done.result["few_shot"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
 def test_a_run_cut_short_goes_on_to_the_same_bits(method, tmp_path):
     """What a client remembers (its share in the last model) and what it draws anew (a classifier) survive."""

@@ -75,6 +75,7 @@ def test_pictures_are_changed_in_training_only(photos, tmp_path):
     assert moved.predict(inputs) == moved.predict(inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "fedgloss", "moon"])
 def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(photos, tmp_path, strategy):
     chosen = experiment(photos, encoder__norm="batch", strategy__name=strategy, strategy__weights="uniform")

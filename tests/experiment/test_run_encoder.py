@@ -57,6 +57,7 @@ def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path, monkeypa
     np.testing.assert_array_equal(again.encoded(picture), there.encoded(picture))
 
 
+@pytest.mark.slow
 def test_what_is_no_encoder_is_refused(trained, tmp_path):
     closed = run(Experiment.load("digit-pairs-gaussian", FEW), tmp_path / "closed")
     for settings, sentence, error in (

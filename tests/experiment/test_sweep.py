@@ -297,6 +297,7 @@ def test_wrong_arguments_are_one_sentence(write, refused, tmp_path):
     assert str(error.value).endswith("; a sweep file ends in .toml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sweep_names())
 def test_every_cell_of_every_shipped_sweep_is_read(name):
     for data in [(), *((one,) for one in read_file(name)[1])]:
@@ -465,6 +466,7 @@ def test_what_travels_is_read_from_runs_that_say_it(write, tmp_path):
     assert [line["bytes_down"] for line in lines] == ["1.5", "10.5", "", ""]
 
 
+@pytest.mark.slow
 def test_few_shot_results_have_their_interval(write, tmp_path):
     text = """
     title = "few"

@@ -51,6 +51,7 @@ def test_tensorboard_shows_what_metrics_say(tmp_path):
         assert shown == said
 
 
+@pytest.mark.slow
 def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     tracking = pytest.importorskip("mlflow.tracking")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

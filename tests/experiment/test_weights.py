@@ -65,6 +65,7 @@ def ranking(path, picture, **places):
     return load_run(path, **places).predict(picture)[0]
 
 
+@pytest.mark.slow
 def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(
     images, weights, picture, tmp_path, own_cache
 ):

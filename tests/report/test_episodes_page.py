@@ -88,6 +88,7 @@ def episode(rng, ways=5, shots=2, queries=4, side=7):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_kind_of_run_has_a_whole_page_that_needs_nothing_else(kind, few, tmp_path):
     page, text = page_of(few(kind), tmp_path)

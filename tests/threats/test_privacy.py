@@ -82,6 +82,7 @@ def test_everybody_in_every_round_is_one_gaussian_mechanism(noise, rounds):
     assert epsilon(noise, 1.0, rounds, delta, "rdp") > exact
 
 
+@pytest.mark.slow
 @accounted
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_cost_grows_with_rounds_and_rate_and_falls_with_noise(accountant):
@@ -100,6 +101,7 @@ def test_cost_grows_with_rounds_and_rate_and_falls_with_noise(accountant):
     assert affordable_rounds(1000.0, 1.5, 0.3, 20, 1e-5, accountant) == 20
 
 
+@pytest.mark.slow
 @accounted
 def test_a_small_budget_is_kept_by_the_better_of_two_bounds():
     q, rounds, delta = 0.1, 500, 1e-5
