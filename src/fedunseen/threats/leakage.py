@@ -1,8 +1,8 @@
 """How much of a sample its gradient gives away (FZSL, section 4.2 and Fig. 4), to a server that keeps to the protocol.
 
 The attacker sees the gradient of one sample by the parameters that travel, as after the first step of plain SGD on a
-batch of one, and knows every parameter, private ones too. That is the worst case: batches, many local steps, Adam
-(whose first step keeps the signs alone) and averaging hide more.
+batch of one, and knows every parameter, private ones too. That is the worst case: batches, many local steps and Adam
+(whose first step keeps the signs alone) hide more.
 
 - :func:`measure_classifier`: *high-level knowledge*: a classifier that sees the benchmark's images.
 - :func:`measure_method`: *mid-level knowledge*: the experiment's own method, phase by phase.
