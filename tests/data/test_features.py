@@ -101,7 +101,7 @@ def save(path, content):
             "{path} is damaged: an array of shape (-1, 3) and type float32 takes -12 bytes, more than the file holds",
         ),
         ("a.csv", "1,2,x\n", "{path}, line 1: 'x' is not a number"),
-        ("a.csv", '1,2,"0,5"\n', "{path}, line 1: '0,5' is not a number: write a point for its comma"),
+        ("a.csv", '1,2,"0,5"\n', "{path}, line 1: '0,5' has a comma where a number has a point: write 0.5"),
         (
             "a.csv",
             "1;2;0,5\n",
@@ -114,6 +114,11 @@ def save(path, content):
         ),
         ("a.csv", "1,2,3\n1,inf,2\n", "{path}, line 2: 'inf' is not a finite number"),
         ("a.csv", "1,2,3\n1,2\n", "{path}, line 2: 2 cells, but the first line has 3"),
+        (
+            "a.csv",
+            "1,2\n0,5,7\n",
+            "{path}, line 2: 3 cells, but the first line has 2: if 0,5 is one number, write it with a point",
+        ),
         ("a.csv", "x,y,z\n", "{path} has a header, but no vector"),
     ],
 )

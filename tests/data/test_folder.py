@@ -109,7 +109,7 @@ def replaced(values, i, value):
         ),
         (
             {"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"},
-            "{csv}, line 6: 5 cells, but the first line has 4",
+            "{csv}, line 6: 5 cells, but the first line has 4: if 0,1 is one number, write it with a point",
         ),
     ],
 )

@@ -7,8 +7,9 @@ from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
+from fedunseen.experiment.reading import SECTIONS, parse_override
 from fedunseen.experiment.registry import find
-from fedunseen.experiment.schema import SECTIONS, parse_override, preset_names, preset_text
+from fedunseen.experiment.schema import preset_names, preset_text
 from fedunseen.methods import METHODS
 from fedunseen.report.reproduce import command
 from fedunseen.strategies import STRATEGIES

@@ -1,16 +1,19 @@
 """What a first run does not wait for: libraries that take long to import. No clock: a busy machine does not matter."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import fedunseen
 from fedunseen import Experiment, run
 
 SLOW = ("sklearn", "scipy", "pandas", "matplotlib", "jinja2", "cryptography")
 SOURCE = Path(fedunseen.__file__).parent
-# scikit-learn's interface is its own, and so are .mat files SciPy's.
-EXCEPTIONS = {"estimator.py", "data/xlsa17.py", "cli/encode.py"}
+# scikit-learn's interface is its own, and .mat files are written by SciPy.
+EXCEPTIONS = {"estimator.py", "cli/encode.py"}
 
 
 def test_no_module_imports_them_for_whoever_imports_it():
@@ -28,3 +31,39 @@ def test_a_run_trains_measures_and_draws_its_plane_without_them(monkeypatch, tmp
              "strategy.rounds": 1, "method.kl": 0}  # fmt: skip
     done = run(Experiment.load("digit-pairs", small), tmp_path / "run")
     assert "embedding_model" in done.evaluation
+
+
+MISTAKES = {
+    "init two": "the folders 'Polar_bear' and 'polar bear' collide",
+    "init commas --out other.toml": "'0,5' has a comma where a number has a point: write 0.5",
+    "init nowhere": "the folder nowhere is missing",
+    "data check commas": "'0,5' has a comma where a number has a point: write 0.5",
+    "data check nowhere": "the folder nowhere is missing",
+    "run commas.toml": "'0,5' has a comma where a number has a point: write 0.5",
+    "run commas.toml --set data.roof=3": "unknown key 'roof'",
+    "run commas.toml --set data.root=nowhere": "the folder nowhere is missing",
+    "run commas.toml --set data.root=strange": "the folder strange/zbera is of no class",
+    "run digit-pairs --set method.name=fedzls": "unknown method 'fedzls'",
+    "run digit-pairs --set metod.name=fedzls": "unknown section 'metod'",
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_simple_mistake_is_refused_before_pytorch_is_loaded(typed, tmp_path):
+    """PyTorch alone takes two seconds and more; which modules are loaded does not depend on how busy a machine is."""
+    for folder in ("two/Polar_bear", "two/polar bear", "two/lion", "commas/zebra", "commas/lion", "strange/zbera"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "1.png").write_bytes(b"")
+    (tmp_path / "commas" / "classes.csv").write_text('name,split,size\nzebra,seen,"0,5"\nlion,unseen,1\n')
+    (tmp_path / "strange" / "classes.csv").write_text("name,split,size\nzebra,seen,0.5\nlion,unseen,1\n")
+    (tmp_path / "commas.toml").write_text('[data]\nname = "images"\nroot = "commas"\n[method]\nname = "gaussian"\n')
+    script = (
+        "import sys\nfrom fedunseen.cli.main import main\n"
+        f"sys.argv = ['fedunseen', *{typed.split()!r}]\n"
+        "code = 0\ntry:\n    main()\nexcept SystemExit as end:\n    code = end.code\n"
+        f"print(sorted({{'torch', 'transformers', 'scipy', 'sklearn', 'matplotlib'}} & set(sys.modules)))\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "[]")
+    assert MISTAKES[typed] in done.stdout + done.stderr

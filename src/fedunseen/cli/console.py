@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from fedunseen.cli.completion import presets, settings
 from fedunseen.cli.logs import emit
 from fedunseen.core.plugins import announce
 from fedunseen.core.presets import experiment_text
+
+if TYPE_CHECKING:
+    from fedunseen.experiment import Experiment
 
 __all__ = [
     "ExperimentName",
@@ -22,6 +25,7 @@ __all__ = [
     "Resume",
     "RunPath",
     "Track",
+    "chosen",
     "overrides_of",
     "say",
     "warning_lines",
@@ -77,9 +81,24 @@ def overrides_of(texts: list[str] | None) -> dict[str, Any]:
     Raises:
         ExperimentError: one is not written as section.key=value.
     """
-    from fedunseen.experiment.schema import parse_override
+    from fedunseen.experiment.reading import parse_override
 
     return dict(parse_override(text) for text in texts or [])
+
+
+def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
+    """Read an experiment; what a glance shows to be wrong is refused before PyTorch is loaded, which takes seconds.
+
+    Raises:
+        FedUnseenError: as :meth:`Experiment.load`, or the data's folder or class table is wrong.
+    """
+    from fedunseen.experiment.reading import glance
+
+    replaced = overrides_of(overrides)
+    glance(experiment, replaced)
+    from fedunseen.experiment import Experiment
+
+    return Experiment.load(experiment, replaced)
 
 
 def warning_lines(result: Mapping[str, Any]) -> list[str]:

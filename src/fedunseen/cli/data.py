@@ -15,8 +15,8 @@ from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.experiment.doubts import doubts
+from fedunseen.experiment.reading import validated
 from fedunseen.experiment.registry import find, names
-from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.suggest import class_folders, start
 
 __all__ = ["check", "data_folder", "examine", "render_check", "render_list"]
@@ -163,9 +163,8 @@ def _recognise(folder: Path) -> tuple[str, type[BenchmarkLoader], Path]:
 
 def _inspected(kind: type[BenchmarkLoader], data: Mapping[str, Any], images: bool) -> dict[str, Any]:
     """Count what ``[data]`` gives, or say what is wrong with it."""
-    others = {"method": {"name": "fedzsl"}, "strategy": {"name": "fedavg"}}  # any that are valid
     try:
-        return {"problems": [], **kind.inspect(Experiment.from_dict({"data": data, **others}).data, images)}
+        return {"problems": [], **kind.inspect(validated(kind.Settings, "data", data), images)}
     except FedUnseenError as error:
         return {"problems": [str(error)]}
 
@@ -183,7 +182,7 @@ def _experiment(data: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, A
     """Return an experiment that runs on what was found: a first try, not a tuned one."""
     kind, training = told["kind"], told["seen"] - told["validation"]
     if told["attributes"] and kind != "sequences":
-        begun = start(kind, told["seen"], told["centred"])
+        begun = start(kind, told["seen"], told["centred"], told["spare"])
         apart = {} if told["validation"] else {"evaluation": {"selection": "last"}}  # there is nothing to choose on
         return {
             **begun,

@@ -117,8 +117,8 @@ def host(
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.reading import parse_override
     from fedunseen.experiment.registry import carrier
-    from fedunseen.experiment.schema import parse_override
     from fedunseen.experiment.tracking import tracked
 
     speak(log_format)
@@ -190,8 +190,8 @@ def join(
     from fedunseen.experiment.learn import free_folder
     from fedunseen.experiment.orchestrator import unused
     from fedunseen.experiment.party import PartyData
+    from fedunseen.experiment.reading import parse_override
     from fedunseen.experiment.registry import carrier
-    from fedunseen.experiment.schema import parse_override
 
     speak(log_format)
     at, port = _address(address)

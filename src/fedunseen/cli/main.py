@@ -24,6 +24,7 @@ from fedunseen.cli.console import (
     Resume,
     RunPath,
     Track,
+    chosen,
     overrides_of,
     say,
     warning_lines,
@@ -111,23 +112,22 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment."""
+    speak(log_format)
+    door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
+    plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
-    from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.tracking import tracked
 
-    speak(log_format)
-    door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
-    chosen = Experiment.load(experiment, overrides_of(overrides))
     if out is None and not resume:
-        out = free_directory(chosen)
+        out = free_directory(plan)
     if resume and out is not None and not (out / "manifest.json").exists():
         say(f"note: {out} holds no run yet: starting a new one")
     try:
-        with watched(door, chosen, out or Path()) as watch:
-            with live_progress() as progress, tracked(progress, track or [], out or Path(), chosen) as on_round:
-                done = run_experiment(chosen, out, resume, both(watch, on_round), present=watch.meet if watch else None)
+        with watched(door, plan, out or Path()) as watch:
+            with live_progress() as progress, tracked(progress, track or [], out or Path(), plan) as on_round:
+                done = run_experiment(plan, out, resume, both(watch, on_round), present=watch.meet if watch else None)
             # Figures take a second to import: not before they are needed.
             from fedunseen.report import write_card, write_report
 
@@ -270,12 +270,11 @@ def data_deal(
     as_json: Json = False,
 ) -> None:
     """Write an experiment's samples in folders: each client's training samples, the coordinator's test samples."""
+    plan = chosen(experiment, overrides)
     from fedunseen.cli.deal import deal, render
-    from fedunseen.experiment import Experiment
 
-    chosen = Experiment.load(experiment, overrides_of(overrides))
     named = [name.strip() for name in parties.split(",")] if parties is not None else None
-    told = deal(chosen, out, named)
+    told = deal(plan, out, named)
     print(json.dumps(told) if as_json else render(told), flush=True)
 
 
@@ -289,20 +288,20 @@ def data_encode(
     as_json: Json = False,
 ) -> None:
     """Write what an experiment's frozen encoder makes of its images, in the xlsa17 layout (.mat files)."""
+    plan = chosen(experiment, overrides)
     from fedunseen.cli.encode import encode, render
-    from fedunseen.experiment import Experiment
 
-    told = encode(Experiment.load(experiment, overrides_of(overrides)), out)
+    told = encode(plan, out)
     print(json.dumps(told) if as_json else render(told), flush=True)
 
 
 @app.command("estimate")
 def estimate_command(experiment: ExperimentName, overrides: Overrides = None, as_json: Json = False) -> None:
     """Say what a run will take in time, memory and traffic, from a few of its batches."""
+    plan = chosen(experiment, overrides)
     from fedunseen.cli.estimate import estimate, render
-    from fedunseen.experiment import Experiment
 
-    told = estimate(Experiment.load(experiment, overrides_of(overrides)))
+    told = estimate(plan)
     print(json.dumps(told) if as_json else render(told), flush=True)
 
 

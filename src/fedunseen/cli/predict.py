@@ -113,6 +113,8 @@ def _check(
     for path in (*inputs, *((classes,) if classes is not None else ())):
         if not path.exists():
             raise DataError(f"{path} is missing")
+    if classes is not None and (run / "classes.csv").is_file():
+        _check_table(classes, run)
     if support is not None and not support.is_dir():
         raise DataError(f"--support {support}: there is no such folder")
     if manifest.get("task") == "few-shot" and support is None:
@@ -123,6 +125,15 @@ def _check(
         )
     if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
         raise DataError(f"--csv {table}: name a file in a folder that is there")
+
+
+def _check_table(classes: Path, run: Path) -> None:
+    """Refuse a table of classes that does not fit the run's attributes."""
+    from fedunseen.data.class_space import ClassSpace, read_classes
+    from fedunseen.experiment.naming import names_in
+
+    if names_in(classes) is None:
+        read_classes(classes, ClassSpace.load(run / "classes.csv"))
 
 
 def _ranked(

@@ -11,8 +11,9 @@ from pydantic.fields import FieldInfo
 
 from fedunseen.core.settings import Settings
 from fedunseen.data import GrowthSettings, PartitionSettings
+from fedunseen.experiment.reading import NAMED, SECTIONS
 from fedunseen.experiment.registry import find, names
-from fedunseen.experiment.schema import NAMED, SECTIONS, EvaluationSettings, RunSettings
+from fedunseen.experiment.schema import EvaluationSettings, RunSettings
 from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.threats.privacy import PrivacySettings
 

@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["cache_folder", "replacing", "write_json", "write_tensors", "write_text"]
 
@@ -57,10 +56,14 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors."""
+    import torch  # here, because who writes a text does not wait for it
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     # Copies, because safetensors refuses two names for one tensor (a server state that keeps the parameters, say).
     copies = {
         name: value.detach().to("cpu", copy=True).contiguous()
-        if isinstance(value, Tensor)
+        if isinstance(value, torch.Tensor)
         else torch.from_numpy(np.array(value, order="C"))
         for name, value in tensors.items()
     }

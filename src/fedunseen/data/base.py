@@ -19,7 +19,7 @@ from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.features import read_features
 from fedunseen.data.scaling import fit_semantics
 
-__all__ = ["BenchmarkLoader", "can_be_centred", "count", "part_of_layout"]
+__all__ = ["BenchmarkLoader", "can_be_centred", "count", "part_of_layout", "to_spare"]
 
 
 class BenchmarkLoader:
@@ -83,6 +83,17 @@ class BenchmarkLoader:
     def holds(cls, folder: Path) -> bool:
         """Say whether a folder is the root of this benchmark."""
         return bool(cls.needs) and part_of_layout(folder, cls.needs[0]) is not None
+
+    @classmethod
+    def glance(cls, settings: Any) -> None:
+        """Refuse what is seen at once to be wrong with the files: :meth:`load` would refuse it too, seconds later.
+
+        Args:
+            settings: an instance of ``Settings``.
+
+        Raises:
+            DataError: as :meth:`load`.
+        """
 
     @classmethod
     def find(cls, folder: Path) -> list[Path]:
@@ -150,11 +161,22 @@ def can_be_centred(space: ClassSpace) -> bool:
     return space.attributes > 0
 
 
+def to_spare(space: ClassSpace, labels: NDArray[Any]) -> bool:
+    """Say whether half of the seen classes have two training samples and more, so that some can be held out.
+
+    Args:
+        space: the classes.
+        labels: (n,) class ids of the training samples.
+    """
+    samples = np.bincount(labels[labels >= 0], minlength=len(space.names))[space.seen]
+    return bool(len(samples) and 2 * np.count_nonzero(samples >= 2) >= len(samples))
+
+
 def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str) -> dict[str, Any]:
     """Return the numbers of samples, classes and attributes as JSON values.
 
-    Among them are ``centred``, whether descriptions can be; ``smallest``, how many samples the class with the fewest
-    has; and ``untrained``, the names of the seen classes without a training sample.
+    Among them are ``centred``, whether descriptions can be; ``spare``, as :func:`to_spare` says; ``smallest``, how many
+    samples the class with the fewest has; and ``untrained``, the names of the seen classes without a training sample.
 
     Args:
         space: the classes.
@@ -176,6 +198,7 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
         "validation": len(space.validation),
         "unseen": len(space.unseen),
         "centred": can_be_centred(space),
+        "spare": to_spare(space, labels[splits["train"]]),
         "smallest": int(min(each[each > 0], default=0)),
         "untrained": [space.names[c] for c in space.seen.tolist() if c not in trained],
     }

@@ -12,7 +12,7 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.class_space import SPLITS, ClassSpace
 from fedunseen.data.tables import plain, read_csv
 
-__all__ = ["PROMPT", "check_collisions", "describe", "read_class_table"]
+__all__ = ["PROMPT", "check_collisions", "class_names", "describe", "read_class_table"]
 
 PROMPT = "a photo of a {}."
 
@@ -43,6 +43,39 @@ def describe(
     return semantics, tuple(f"text {i}" for i in range(semantics.shape[1]))
 
 
+def class_names(path: Path, text_encoder: str | None) -> tuple[str, ...]:
+    """Check a class table as far as that needs no text encoder, which takes seconds to import, and return its names.
+
+    Args:
+        path: as :func:`read_class_table` takes it.
+        text_encoder: likewise.
+
+    Raises:
+        DataError: as :func:`read_class_table`.
+    """
+    (_, header), *rows = read_csv(path)
+    for column in ("name", "split"):
+        if header.count(column) != 1:
+            times = "no column" if column not in header else "more than one column"
+            raise DataError(f"{path} has {times} {column!r} in its first line")
+    names = tuple(row[header.index("name")] for _, row in rows)
+    check_collisions(names, f"{path}: the classes")
+    if len(header) > 2:
+        return ClassSpace.load(path).names
+    if text_encoder is None:
+        raise DataError(
+            f"{path} has no attributes: add a column for each, or describe the classes by their names with "
+            'data.text_encoder = "minilm"'
+        )
+    for (line, row), name in zip(rows, names, strict=True):
+        word = row[header.index("split")]
+        if word not in SPLITS:
+            raise DataError(f"{path}, line {line}: {unknown('split', word, SPLITS[:3])}")
+        if not name:
+            raise DataError(f"{path}, line {line}: the class has no name")
+    return names
+
+
 def read_class_table(
     path: Path, text_encoder: str | None, prompt: str = PROMPT, glosses: str | Path | None = None
 ) -> ClassSpace:
@@ -57,33 +90,18 @@ def read_class_table(
     Raises:
         DataError: if the file is missing or damaged, names collide, or there are neither attributes nor an encoder.
     """
+    names = class_names(path, text_encoder)
     (_, header), *rows = read_csv(path)
-    for column in ("name", "split"):
-        if header.count(column) != 1:
-            times = "no column" if column not in header else "more than one column"
-            raise DataError(f"{path} has {times} {column!r} in its first line")
-    names = [row[header.index("name")] for _, row in rows]
-    check_collisions(names, f"{path}: the classes")
-    if len(header) > 2:
+    if text_encoder is None or len(header) > 2:
         return ClassSpace.load(path)
-    if text_encoder is None:
-        raise DataError(
-            f"{path} has no attributes: add a column for each, or describe the classes by their names with "
-            'data.text_encoder = "minilm"'
-        )
     ids: dict[str, list[int]] = {word: [] for word in SPLITS}
-    for i, (line, row) in enumerate(rows):
-        word = row[header.index("split")]
-        if word not in SPLITS:
-            raise DataError(f"{path}, line {line}: {unknown('split', word, SPLITS[:3])}")
-        if not names[i]:
-            raise DataError(f"{path}, line {line}: the class has no name")
-        ids[word].append(i)
+    for i, (_, row) in enumerate(rows):
+        ids[row[header.index("split")]].append(i)
     semantics, attributes = describe(names, text_encoder, prompt, glosses)
     seen, validation = ids["seen"] + ids["validation"], ids["validation"]
     try:
         return ClassSpace(
-            names=tuple(names),
+            names=names,
             semantics=semantics,
             attribute_names=attributes,
             seen=np.array(seen, dtype=np.int64),

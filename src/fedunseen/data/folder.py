@@ -39,7 +39,7 @@ from fedunseen.core.files import replacing
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.class_table import PROMPT, read_class_table
+from fedunseen.data.class_table import PROMPT, class_names, read_class_table
 from fedunseen.data.features import array_names, load_arrays
 from fedunseen.data.scaling import blocks
 from fedunseen.data.tables import composed, did_you_mean
@@ -129,6 +129,17 @@ class Folder(BenchmarkLoader):
             answers=_counted(path, "answers", arrays.get("answers"), len(space.names), "class"),
             part=settings.part,
         )
+
+    @classmethod
+    def glance(cls, settings: Settings) -> None:
+        """Read the class table's names; see :meth:`BenchmarkLoader.glance`."""
+        root = settings.root.expanduser()
+        if not root.is_dir():
+            raise DataError(f"the folder {root} is missing: mend data.root")
+        if settings.text_encoder is None:
+            ClassSpace.load(root / "classes.csv")
+        else:
+            class_names(root / "classes.csv", settings.text_encoder)
 
     @classmethod
     def holds(cls, folder: Path) -> bool:

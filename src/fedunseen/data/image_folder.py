@@ -18,19 +18,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.class_space import draw_validation
-from fedunseen.data.class_table import PROMPT, check_collisions, read_class_table
+from fedunseen.data.class_table import PROMPT, check_collisions, class_names, read_class_table
 from fedunseen.data.images import list_images
 from fedunseen.data.layouts import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.tables import did_you_mean, plain
 
 __all__ = ["ImageFolder"]
+
+
+class _Look(NamedTuple):
+    """What the class table's names and the folders say: ``folders`` with the class id and the half of each."""
+
+    root: Path
+    table: Path
+    halves: list[str]
+    folders: list[tuple[Path, int, str]]
 
 
 class ImageFolder(ImageBenchmark):
@@ -64,31 +73,19 @@ class ImageFolder(ImageBenchmark):
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
         """List the images; see :meth:`ImageBenchmark.listing`."""
-        root = settings.root.expanduser()
-        if not root.is_dir():
-            raise DataError(f"the folder {root} is missing: mend data.root")
-        table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
-        if not table.is_file():
-            raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")
-        space = read_class_table(table, settings.text_encoder, settings.prompt, settings.glosses)
-        if not len(space.validation) and not settings.part:
-            space = replace(space, validation=draw_validation(space.seen, None, seed))
-        ids = {plain(name): i for i, name in enumerate(space.names)}
-        halves = [half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids]
-        if len(halves) == 1 and not settings.part:
-            other = "test" if halves == ["train"] else "train"
-            raise DataError(
-                f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' folders in {root}"
-            )
+        look = cls._look(settings)
+        root, table, halves = look.root, look.table, look.halves
         files: list[str] = []
         labels: list[int] = []
         in_test: list[bool] = []
-        for half in halves or [""]:
-            for folder, c in _class_folders(root / half, ids, space.names, table):
-                for file in list_images(folder):
-                    files.append((folder.relative_to(root) / file).as_posix())
-                    labels.append(c)
-                    in_test.append(half == "test")
+        for folder, c, half in look.folders:
+            for file in list_images(folder):
+                files.append((folder.relative_to(root) / file).as_posix())
+                labels.append(c)
+                in_test.append(half == "test")
+        space = read_class_table(table, settings.text_encoder, settings.prompt, settings.glosses)
+        if not len(space.validation) and not settings.part:
+            space = replace(space, validation=draw_validation(space.seen, None, seed))
         classes = np.array(labels, dtype=np.int64)
         test = np.array(in_test, dtype=bool)
         trained = classes[~test]
@@ -105,6 +102,33 @@ class ImageFolder(ImageBenchmark):
             unseen = ~np.isin(classes, space.seen)
             test = unseen if settings.part else draw_test(classes, space.seen, settings.test_share, seed)
         return Listing(f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part)
+
+    @classmethod
+    def glance(cls, settings: Settings) -> None:
+        """Compare the folders with the class table; see :meth:`BenchmarkLoader.glance`."""
+        cls._look(settings)
+
+    @classmethod
+    def _look(cls, settings: Settings) -> _Look:
+        """Read the class table's names and find the classes' folders."""
+        root = settings.root.expanduser()
+        if not root.is_dir():
+            raise DataError(f"the folder {root} is missing: mend data.root")
+        table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
+        if not table.is_file():
+            raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")
+        names = class_names(table, settings.text_encoder)
+        ids = {plain(name): i for i, name in enumerate(names)}
+        halves = [half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids]
+        if len(halves) == 1 and not settings.part:
+            other = "test" if halves == ["train"] else "train"
+            raise DataError(
+                f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' folders in {root}"
+            )
+        folders = [
+            (folder, c, half) for half in halves or [""] for folder, c in _class_folders(root / half, ids, names, table)
+        ]
+        return _Look(root, table, halves, folders)
 
     @classmethod
     def holds(cls, folder: Path) -> bool:

@@ -7,13 +7,24 @@ import difflib
 import io
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import write_text
 
-__all__ = ["composed", "did_you_mean", "is_number", "number", "plain", "read_csv", "read_lines", "write_csv"]
+__all__ = [
+    "check_widths",
+    "composed",
+    "did_you_mean",
+    "is_number",
+    "number",
+    "plain",
+    "read_csv",
+    "read_lines",
+    "write_csv",
+]
 
 
 def composed(name: str) -> str:
@@ -58,8 +69,10 @@ def number(text: str, where: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        comma = ": write a point for its comma" if is_number(text.replace(",", ".", 1)) else ""
-        raise DataError(f"{where}: {text!r} is not a number{comma}") from None
+        point = text.replace(",", ".", 1)
+        if is_number(point):
+            raise DataError(f"{where}: {text!r} has a comma where a number has a point: write {point}") from None
+        raise DataError(f"{where}: {text!r} is not a number") from None
     if not math.isfinite(value):
         raise DataError(f"{where}: {text!r} is not a finite number")
     return value
@@ -102,10 +115,22 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
             raise DataError(
                 f"{path} separates its cells by {called}: save it with commas between them, points in numbers"
             )
-    for line, row in rows:
-        if len(row) != len(rows[0][1]):
-            raise DataError(f"{path}, line {line}: {len(row)} cells, but the first line has {len(rows[0][1])}")
+    check_widths(path, rows)
     return rows
+
+
+def check_widths(path: Path, rows: Sequence[tuple[int, list[str]]]) -> None:
+    """Refuse lines (line number, cells) that have more or fewer cells than the first.
+
+    Raises:
+        DataError: naming the first of them, and what it may come from.
+    """
+    wanted = len(rows[0][1])
+    for line, row in rows:
+        if len(row) != wanted:
+            numbers = [f"{one},{two}" for one, two in pairwise(row) if one.lstrip("-").isdecimal() and two.isdecimal()]
+            comma = f": if {numbers[0]} is one number, write it with a point" if len(row) > wanted and numbers else ""
+            raise DataError(f"{path}, line {line}: {len(row)} cells, but the first line has {wanted}{comma}")
 
 
 def read_lines(path: Path) -> list[str]:

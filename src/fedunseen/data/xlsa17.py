@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import scipy.io
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -227,6 +226,8 @@ def read_mat(
         DataError: if the file is damaged, lacks a variable, or one that is not text does not hold real numbers.
         MissingDependencyError: if the file is MATLAB v7.3 and h5py is not installed.
     """
+    import scipy.io  # here, because whoever has no such file does not wait for it
+
     names = [*required, *optional]
     try:
         with path.open("rb") as file:

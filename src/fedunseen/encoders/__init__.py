@@ -1,6 +1,13 @@
 """Encoders: images and text to vectors, maps or tokens; frozen (features are computed once) or trained in the model."""
 
-from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedunseen.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings
 
 __all__ = ["ENCODERS", "Backbone", "Encoder", "EncoderSettings"]
 
@@ -17,3 +24,8 @@ ENCODERS = {
     "tflite": "fedunseen.encoders.tflite:TFLite",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""
+
+_BASE = "fedunseen.encoders.backbone"
+__getattr__, __dir__ = lazily(
+    __name__, {name: f"{_BASE}:{name}" for name in ("Backbone", "Encoder", "EncoderSettings")}
+)

@@ -166,7 +166,7 @@ class EfficientNetLite(Encoder):
             maps: Tensor = network(self.prepare(part).contiguous(memory_format=torch.channels_last)).last_hidden_state
             return maps if output == "maps" else maps.mean((2, 3))
 
-        return in_portions(images, _ENCODED_AT_ONCE[device().type], encode)
+        return in_portions(images, _ENCODED_AT_ONCE[device().type], encode, apart=True)
 
     def _fused(self) -> nn.Module:
         """Return the frozen network as it is fastest: normalisations inside convolutions, channels last."""

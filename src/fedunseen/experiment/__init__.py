@@ -1,7 +1,27 @@
 """The experiment file, the orchestrator and the run directory."""
 
-from fedunseen.experiment.orchestrator import Progress, run
-from fedunseen.experiment.run import Prediction, Run, load_run
-from fedunseen.experiment.schema import Experiment, preset_names
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedunseen.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.finished import Prediction, Run, load_run
+    from fedunseen.experiment.orchestrator import Progress, run
+    from fedunseen.experiment.schema import Experiment, preset_names
 
 __all__ = ["Experiment", "Prediction", "Progress", "Run", "load_run", "preset_names", "run"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Experiment": "fedunseen.experiment.schema:Experiment",
+        "Prediction": "fedunseen.experiment.finished:Prediction",
+        "Progress": "fedunseen.experiment.orchestrator:Progress",
+        "Run": "fedunseen.experiment.finished:Run",
+        "load_run": "fedunseen.experiment.finished:load_run",
+        "preset_names": "fedunseen.core.presets:preset_names",
+        "run": "fedunseen.experiment.orchestrator:run",
+    },
+)

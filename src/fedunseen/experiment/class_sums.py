@@ -21,8 +21,8 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.data.class_space import check_semantics
 from fedunseen.data.tables import composed
+from fedunseen.experiment.finished import Run
 from fedunseen.experiment.party import PartyData
-from fedunseen.experiment.run import Run
 from fedunseen.methods.gaussian import Gaussian
 from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.base import ClassSum

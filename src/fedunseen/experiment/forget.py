@@ -17,11 +17,11 @@ from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.partition import elsewhere
 from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.learn import free_folder
 from fedunseen.experiment.orchestrator import run as train_run
 from fedunseen.experiment.registry import find, task_of
-from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import Checkpoint, RunDirectory, parts_of

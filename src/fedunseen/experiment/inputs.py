@@ -23,7 +23,7 @@ from fedunseen.experiment.encoding import as_images
 from fedunseen.experiment.registry import find
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["batches"]
 

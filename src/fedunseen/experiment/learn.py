@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
+from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.registry import task_of
-from fedunseen.experiment.run import Run, load_run
 from fedunseen.federation.directory import RunDirectory
 from fedunseen.tasks.base import Classes, Learnt, Shown
 

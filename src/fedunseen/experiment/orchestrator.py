@@ -31,12 +31,12 @@ from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
 from fedunseen.experiment.encoding import encode
+from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.growth import Deployed, growth_of, known_first
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.record import encoder_of, manifest, write_inputs
 from fedunseen.experiment.registry import carrier, find, task_of
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
-from fedunseen.experiment.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.turns import turns
 from fedunseen.experiment.weights import carry, carry_text

@@ -21,7 +21,7 @@ from fedunseen.core.files import replacing, write_json, write_text
 from fedunseen.data import Scaler, fit_semantics
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["export_model"]
 

@@ -20,12 +20,13 @@ from fedunseen.encoders import ENCODERS
 from fedunseen.engines import ENGINES
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
-from fedunseen.tasks import TASKS, Task
+from fedunseen.tasks import TASKS
 from fedunseen.threats import ATTACKS, SCREENINGS
 from fedunseen.threats.defences import DEFENCES
 
 if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
+    from fedunseen.tasks import Task
 
 __all__ = ["carrier", "find", "is_own", "names", "task_of", "traits"]
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
 
-from fedunseen.core.errors import ExperimentError, unknown
-from fedunseen.core.presets import experiment_text, preset_names, preset_text
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings, GrowthSettings, PartitionSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
+from fedunseen.experiment.reading import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.rules import READING, Chosen, obey
 from fedunseen.strategies import StrategySettings
@@ -26,26 +24,7 @@ from fedunseen.tasks import EvaluationSettings
 from fedunseen.threats.defences import DefenceSettings
 from fedunseen.threats.privacy import PrivacySettings
 
-__all__ = ["EvaluationSettings", "Experiment", "RunSettings", "parse_override", "preset_names", "preset_text"]
-
-SECTIONS = (
-    "data",
-    "encoder",
-    "partition",
-    "growth",
-    "method",
-    "strategy",
-    "attack",
-    "screening",
-    "defence",
-    "privacy",
-    "compression",
-    "engine",
-    "evaluation",
-    "run",
-)
-NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
-OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression")  # not written where they are "none"
+__all__ = ["EvaluationSettings", "Experiment", "RunSettings", "preset_names", "preset_text"]
 
 
 class RunSettings(Settings):
@@ -101,13 +80,7 @@ class Experiment(BaseModel):
         Raises:
             ExperimentError: the file is missing or not TOML; a section, key, name, type or combination is wrong.
         """
-        text, folder = experiment_text(source)
-        try:
-            tree = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ExperimentError(f"{source}: this is not a TOML file: {error}") from None
-        _resolve_paths(tree, folder)
-        return cls.from_dict(tree, overrides, Path(source).stem, in_order)
+        return cls.from_dict(read_tree(source), overrides, Path(source).stem, in_order)
 
     @classmethod
     def from_dict(
@@ -130,19 +103,11 @@ class Experiment(BaseModel):
         Raises:
             ExperimentError: a section, key, name, type or combination is wrong.
         """
-        sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
-        title: Any = sections.pop("name", name)
+        rest = dict(tree)
+        title: Any = rest.pop("name", name)
         if not isinstance(title, str):
             raise ExperimentError(f"name: input should be a text, not {title!r}")
-        for section, content in sections.items():
-            if section not in SECTIONS:
-                raise ExperimentError(unknown("section", section, SECTIONS))
-            if not isinstance(content, dict):
-                raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
-        for key, value in sorted(
-            (overrides or {}).items(), key=lambda told: not (in_order or told[0].endswith(".name"))
-        ):
-            _override(sections, key, value)
+        sections = sections_of(rest, overrides, in_order)
         for section in ("encoder", *OPTIONAL):
             sections[section] = {"name": "none", **sections.get(section, {})}
         sections["engine"] = {"name": "in-process", **sections.get("engine", {})}
@@ -162,7 +127,7 @@ class Experiment(BaseModel):
             "run": RunSettings,
         }
         made: dict[str, Any] = {
-            section: _validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
+            section: validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
         }
         experiment = cls.model_construct(name=title or "experiment", **made)
         experiment._check_combination()
@@ -192,134 +157,3 @@ class Experiment(BaseModel):
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
                 raise ExperimentError(f"evaluation.choose: {error}") from None
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
-
-    TOML has no word for a setting that is not set: ``null`` unsets what a preset or a file has set.
-
-    Raises:
-        ExperimentError: there is no ``=`` or no section.
-
-    Example:
-        >>> parse_override("method.lr=0.1"), parse_override("strategy.name=fedprox")
-        (('method.lr', 0.1), ('strategy.name', 'fedprox'))
-    """
-    key, equals, value = text.partition("=")
-    if not equals or "." not in key:
-        raise ExperimentError(f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10")
-    if value.strip() == "null" and not key.strip().endswith(".name"):
-        return key.strip(), None
-    try:
-        read = tomllib.loads(f"value = {value}")["value"]
-        named = key.strip().endswith(".name") and not isinstance(read, str)  # a name may look like a number: nan
-        return key.strip(), value.strip() if named else read
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
-
-
-_PATHS = (
-    ("data", "root"),
-    ("data", "splits"),
-    ("data", "classes"),
-    ("encoder", "model"),
-    ("partition", "file"),
-    ("attack", "folder"),
-)
-
-
-def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
-    for section, key in _PATHS:
-        content = tree.get(section)
-        if isinstance(content, dict) and isinstance(content.get(key), str):
-            content[key] = str(folder / Path(content[key]).expanduser())
-    growth = tree.get("growth")
-    corrected = growth.get("corrected") if isinstance(growth, dict) else None
-    if isinstance(growth, dict) and isinstance(corrected, dict):
-        growth["corrected"] = {
-            key: str(folder / Path(value).expanduser()) if isinstance(value, str) else value
-            for key, value in corrected.items()
-        }
-    encoder = tree.get("encoder")
-    if isinstance(encoder, dict) and isinstance(weights := encoder.get("weights"), str) and (folder / weights).is_dir():
-        encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub
-
-
-def _override(sections: dict[str, Any], key: str, value: Any) -> None:
-    section, _, setting = key.partition(".")
-    if not setting:
-        raise ExperimentError(f"{key}: name a setting as section.key, for example strategy.rounds")
-    if section not in SECTIONS:
-        raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
-    content = dict(sections.get(section, {}))
-    # A new choice keeps the settings that the old one has in common with it, none if they are of different families.
-    if setting == "name" and section in NAMED and content.get("name") != value:
-        old, new = (find(section, str(name)).Settings for name in (content.get("name", value), value))
-        alike = _family(old) is _family(new)  # a learning rate, say, means something else in another family
-        content = {k: v for k, v in content.items() if alike and k in new.model_fields}
-        if section == "method" and not find("method", str(value)).trained:  # which has no use for another's rounds
-            strategy = dict(sections.get("strategy", {}))
-            sections["strategy"] = {k: v for k, v in strategy.items() if k != "rounds"}
-    first, dot, rest = setting.partition(".")
-    if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
-        table = content.get(first, {})
-        content[first] = {**(table if isinstance(table, Mapping) else {}), rest.strip('"'): value}
-    else:
-        content[setting] = value
-    sections[section] = content
-
-
-def _family(settings: type[BaseModel]) -> type[BaseModel]:
-    """Return the base that settings of one kind have in common: the last one before :class:`NamedSettings`."""
-    bases = settings.__mro__
-    return bases[max(0, bases.index(NamedSettings) - 1)] if NamedSettings in bases else settings
-
-
-def _validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:
-    """Validate one section; the first thing wrong becomes one sentence."""
-    for key, value in content.items():  # pydantic takes true for 1, and infinity for a number
-        wanted = kind.model_fields[key].annotation if key in kind.model_fields else None
-        wanted_types = {wanted, *get_args(wanted)}
-        if isinstance(value, bool) and wanted_types & {int, float} and bool not in wanted_types:
-            raise ExperimentError(f"{section}.{key}: input should be a number, not {str(value).lower()}")
-        _check_numbers(f"{section}.{key}", value)
-    try:
-        return kind.model_validate(dict(content))
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-    place = ".".join([section, *(str(part) for part in problem["loc"])])
-    if problem["type"] == "extra_forbidden":
-        raise ExperimentError(f"{section}: " + unknown("key", str(problem["loc"][-1]), _keys(kind, problem["loc"])))
-    if problem["type"] == "missing":
-        raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
-    if problem["type"] == "value_error":
-        raise ExperimentError(f"{section}: {problem['ctx']['error']}")
-    if problem["type"] == "literal_error" and isinstance(problem["input"], str):
-        known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
-        raise ExperimentError(f"{place}: " + unknown("value", problem["input"], known))
-    if problem["type"] == "too_short":
-        raise ExperimentError(f"{place}: there is nothing in it: give at least one, or leave it out")
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    message = message.replace("a valid tuple", "a list in square brackets").replace("a valid dictionary", "a table")
-    raise ExperimentError(f"{place}: {message}, not {problem['input']!r}")
-
-
-_LARGEST = 3.4e38  # in float32, which models are trained in
-_LONGEST = 2**63
-
-
-def _check_numbers(place: str, value: object) -> None:
-    """Refuse numbers that no arithmetic here can hold, also within lists and tables."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ExperimentError(f"{place}: input should be a finite number, not {value}")
-    if isinstance(value, float) and abs(value) > _LARGEST:
-        raise ExperimentError(f"{place}: input should be a number that float32 holds, at most 3.4e38, not {value:g}")
-    if isinstance(value, int) and abs(value) >= _LONGEST:
-        raise ExperimentError(f"{place}: input should be a whole number of 64 bits, below 2^63")
-    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        _check_numbers(place, one)
-
-
-def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:
-    return list(kind.model_fields)

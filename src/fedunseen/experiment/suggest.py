@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -24,15 +24,14 @@ from PIL import Image
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import replacing
 from fedunseen.data import ClassSpace
-from fedunseen.data.base import can_be_centred
-from fedunseen.data.class_table import check_collisions
+from fedunseen.data.base import can_be_centred, to_spare
+from fedunseen.data.class_table import check_collisions, class_names
 from fedunseen.data.features import load_arrays
 from fedunseen.data.folder import Folder
 from fedunseen.data.image_folder import ImageFolder
 from fedunseen.data.images import UNREADABLE, list_images
-from fedunseen.data.tables import number, read_csv, write_csv
+from fedunseen.data.tables import check_widths, number, read_csv, write_csv
 from fedunseen.experiment.doubts import doubts, foreign_names
-from fedunseen.experiment.schema import Experiment
 
 __all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
 
@@ -77,10 +76,11 @@ class _Found:
     title: str
     data: list[tuple[str, Any, str]]
     kind: str
+    spare: bool
     choices: list[Choice] = field(default_factory=list)
 
 
-def start(kind: str, seen: int, centred: bool) -> dict[str, dict[str, Any]]:
+def start(kind: str, seen: int, centred: bool, spare: bool) -> dict[str, dict[str, Any]]:
     """Return what a first experiment begins with where classes are described: scalings of data and all other sections.
 
     ``fedunseen init`` and ``fedunseen data check`` both ask here.
@@ -89,6 +89,7 @@ def start(kind: str, seen: int, centred: bool) -> dict[str, dict[str, Any]]:
         kind: of the samples: ``vectors``, ``maps`` or ``images``.
         seen: how many classes have training samples.
         centred: the descriptions may be centred: no class is exactly the mean of the others.
+        spare: classes have training samples to spare, which something can be chosen on.
     """
     scaled = ["centre", "l2"]
     return {
@@ -99,7 +100,7 @@ def start(kind: str, seen: int, centred: bool) -> dict[str, dict[str, Any]]:
         **({"encoder": {"name": "efficientnet-lite"}} if kind == "images" else {}),
         "partition": {"kind": "pccd", "clients": 3 if seen >= 6 else 2},
         "method": {"name": "gaussian"},
-        **({"evaluation": {"selection": "last"}} if seen < _FEW else {}),
+        **({"evaluation": {"selection": "last"}} if seen < _FEW or not spare else {}),
         "run": {"seed": 0},
     }
 
@@ -160,7 +161,8 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
         _write_table(folder, ordered, unseen, written)
         rule = "every fifth by the alphabet, kept out of training to test with"
         choices.append(_told(unseen, rule, written[-1]))
-    side, unreadable = _sides(files)
+    class_names(folder / "classes.csv", "minilm")  # wrong ones are refused before a picture is opened
+    side, unreadable, animated = _sides(files)
     lines: list[tuple[str, Any, str]] = []
     if side < _SIDE:
         lines += [("size", side, "the pictures are small: they are taken as they are"), ("resize", side, "")]
@@ -168,14 +170,20 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     if unreadable:
         lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {unreadable[0].name}"))
         choices.append(
-            Choice(f"{len(unreadable)} files left out", f"they are not readable pictures, such as {unreadable[0]}")
+            Choice("1 file left out", f"it is not a readable picture: {unreadable[0]}")
+            if len(unreadable) == 1
+            else Choice(f"{len(unreadable)} files left out", f"they are not readable pictures, such as {unreadable[0]}")
         )
+    if animated:
+        what = "1 animated picture" if len(animated) == 1 else f"{len(animated)} animated pictures"
+        choices.append(Choice(what, f"the first frame counts, the others are left out, as of {animated[0]}"))
     described, encoder = _descriptions(folder, choices)
     lines += described
     listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
     choices += [Choice(*doubt) for doubt in doubts(classes)]
     title = f"{len(listing.files)} pictures"
-    return _Found(listing.space, title, [("name", "images", ""), *lines], "images", choices)
+    spare = to_spare(listing.space, listing.labels[~listing.test])
+    return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
 
 
 def _features(folder: Path, written: list[Path]) -> _Found:
@@ -199,7 +207,8 @@ def _features(folder: Path, written: list[Path]) -> _Found:
                 "samples for 'test' alone): write classes.csv with the columns name, split and the attributes"
             )
         _write_table(folder, ordered, unseen, written)
-        choices.append(_told(unseen, "features.npz has none of their samples to train on", written[-1]))
+        rule = "all their samples in features.npz are marked 'test', so nobody trains on them"
+        choices.append(_told(unseen, rule, written[-1]))
     lines, encoder = _descriptions(folder, choices)
     benchmark = Folder.load(Folder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
     if benchmark.kind == "sequences":
@@ -208,7 +217,8 @@ def _features(folder: Path, written: list[Path]) -> _Found:
             "encoder.name = 'gru'"
         )
     title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
-    return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, choices)
+    spare = to_spare(benchmark.space, benchmark.labels[benchmark.train])
+    return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, spare, choices)
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
@@ -226,12 +236,14 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
 def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the classes by the alphabet, and every fifth of them, which is kept out of training (two at least)."""
     _text_encoder(folder)
-    words = {re.sub(r"[\W\d_]+", "", name).lower() for name in names}
-    if len(words) < len(names) or min(map(len, words)) < 2:
-        raise ExperimentError(
-            f"{folder} has no classes.csv, and its classes' names (such as {names[0]!r}) do not say what they look "
-            "like: write classes.csv with the columns name, split and the attributes"
-        )
+    words = {name: re.sub(r"[\W\d_]+", "", name).lower() for name in names}
+    often = Counter(words.values())
+    for name, word in words.items():
+        if not word or often[word] > 1 or (len(word) == 1 and word.isascii()):  # one Chinese character is a word
+            raise ExperimentError(
+                f"{folder} has no classes.csv, and the name of the class {name!r} does not say what it looks like: "
+                "write classes.csv with the columns name, split and the attributes, or rename the folder"
+            )
     ordered = sorted(names, key=str.lower)
     if len(ordered) < 4:
         few = "1 class" if len(ordered) == 1 else f"{len(ordered)} classes"
@@ -257,15 +269,22 @@ def _descriptions(folder: Path, choices: list[Choice]) -> tuple[list[tuple[str, 
         return [], None
     _text_encoder(folder)
     if strange := foreign_names([row[header.index("name") if "name" in header else 0] for _, row in rows]):
-        why = "MiniLM was trained on English: classes.csv may have English names, or attributes"
-        choices.append(Choice(f"{len(strange)} names that say little, such as {strange[0]}", why))
+        why = (
+            "the text encoder was trained on English: give the folders and classes.csv English names, or describe the "
+            "classes by attributes in classes.csv, and call init again with --force"
+        )
+        some = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
+        choices.append(Choice(f"warning: {some} little to the text encoder, such as {strange[0]}", why))
     choices.append(Choice("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
     return [("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")], "minilm"
 
 
 def _told(unseen: Sequence[str], rule: str, table: Path) -> Choice:
     named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-    return Choice(f"{len(unseen)} unseen classes ({named})", f"{rule}; mark others in {table} if you like")
+    what = "1 unseen class" if len(unseen) == 1 else f"{len(unseen)} unseen classes"
+    if len(unseen) == 1:
+        rule = rule.replace("all their samples", "all its samples").replace("on them", "on it")
+    return Choice(f"{what} ({named})", f"{rule}; mark others in {table} if you like")
 
 
 def _text_encoder(folder: Path) -> None:
@@ -276,18 +295,20 @@ def _text_encoder(folder: Path) -> None:
         )
 
 
-def _sides(files: Iterable[Path]) -> tuple[int, list[Path]]:
-    """Return the median of the shorter sides in pixels, and the files that are no pictures."""
-    sides, unreadable = [], []
+def _sides(files: Iterable[Path]) -> tuple[int, list[Path], list[Path]]:
+    """Return the median of the shorter sides in pixels, the files that are no pictures, and those of several frames."""
+    sides, unreadable, animated = [], [], []
     for path in files:
         try:
             with Image.open(path) as image:
                 sides.append(min(image.size))
+                if getattr(image, "is_animated", False):
+                    animated.append(path)
         except UNREADABLE:
             unreadable.append(path)
     if not sides:
         raise DataError(f"{unreadable[0]} is not a readable image, and neither is any other file: mend that")
-    return max(8, int(np.median(sides))), unreadable
+    return max(8, int(np.median(sides))), unreadable, animated
 
 
 def _table(folder: Path) -> Path | None:
@@ -358,9 +379,7 @@ def _read_table(table: Path) -> list[tuple[int, list[str]]]:
         raise DataError(f"{table} is not a CSV file: {error}") from None
     if len(rows) < 2:
         raise DataError(f"{table} has no sample: give a line for each, below a line with the columns' names")
-    for line, row in rows:
-        if len(row) != len(rows[0][1]):
-            raise DataError(f"{table}, line {line}: {len(row)} cells, but the first line has {len(rows[0][1])}")
+    check_widths(table, rows)
     if semicolons:
         decimal = re.compile(r"-?\d+,\d+")
         rows = [(n, [c.replace(",", ".") if decimal.fullmatch(c) else c for c in row]) for n, row in rows]
@@ -380,8 +399,9 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
     (_, name, _), *lines = found.data
     data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *lines]
-    begun = start(found.kind, seen, can_be_centred(space))
-    told = {**_WHY, "selection": f"{seen} seen classes are too few to set some aside for validation"}
+    begun = start(found.kind, seen, can_be_centred(space), found.spare)
+    short = f"{seen} seen classes are too few" if seen < _FEW else "most seen classes have too few samples"
+    told = {**_WHY, "selection": f"{short} to set some aside for validation"}
     sections = [
         (name, [(key, value, told.get(str(value), told.get(key, ""))) for key, value in content.items()])
         for name, content in begun.items()
@@ -398,6 +418,8 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
         "# Every key: fedunseen settings",
     ]
     text = "\n".join([*lead, *(_section(name, content) for name, content in sections)]) + "\n"
+    from fedunseen.experiment.schema import Experiment  # here, because PyTorch comes with it
+
     Experiment.from_dict(tomllib.loads(text))  # refuses what does not go together
     return text, [first, *choices]
 

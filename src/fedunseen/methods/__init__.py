@@ -5,8 +5,12 @@ Every class of the table below can be imported from here; :meth:`Method.on` make
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedunseen.core.lazy import lazily
-from fedunseen.methods.base import LEFT_TO_DATA, Candidates, Method, MethodSettings
+
+if TYPE_CHECKING:
+    from fedunseen.methods.base import LEFT_TO_DATA, Candidates, Method, MethodSettings
 
 __all__ = ["LEFT_TO_DATA", "METHODS", "Candidates", "Method", "MethodSettings"]
 
@@ -32,4 +36,5 @@ METHODS = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 
-__getattr__, __dir__ = lazily(__name__, METHODS)
+_BASE = ("LEFT_TO_DATA", "Candidates", "Method", "MethodSettings")
+__getattr__, __dir__ = lazily(__name__, {**METHODS, **{name: f"fedunseen.methods.base:{name}" for name in _BASE}})

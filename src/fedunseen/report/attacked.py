@@ -13,7 +13,7 @@ from fedunseen.report.figures import Curve
 from fedunseen.report.parts import Facts, Section
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["ATTACKED"]
 

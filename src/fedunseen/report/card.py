@@ -14,7 +14,7 @@ from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.report.reproduce import command
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["model_card", "write_card"]
 

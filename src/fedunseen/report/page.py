@@ -11,7 +11,7 @@ from fedunseen.core.files import write_text
 from fedunseen.report.parts import Facts, render_sections
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["write_report"]
 

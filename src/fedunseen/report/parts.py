@@ -22,7 +22,7 @@ from fedunseen.report.figures import Curve
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = [
     "BLIND",

@@ -32,9 +32,13 @@ Example:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedunseen.core.lazy import lazily
-from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
-from fedunseen.strategies.wrappers import Wrapper
+
+if TYPE_CHECKING:
+    from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+    from fedunseen.strategies.wrappers import Wrapper
 
 __all__ = ["STRATEGIES", "Instruction", "Reply", "Strategy", "StrategySettings", "Wrapper"]
 
@@ -55,4 +59,5 @@ STRATEGIES = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""
 
-__getattr__, __dir__ = lazily(__name__, STRATEGIES)
+_BASE = {name: f"fedunseen.strategies.base:{name}" for name in ("Instruction", "Reply", "Strategy", "StrategySettings")}
+__getattr__, __dir__ = lazily(__name__, {**STRATEGIES, **_BASE, "Wrapper": "fedunseen.strategies.wrappers:Wrapper"})

@@ -1,6 +1,13 @@
 """Tasks: which samples clients hold, what a round is judged by, what a run reports, and how it predicts."""
 
-from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained, shares
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedunseen.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained, shares
 
 __all__ = ["TASKS", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "shares"]
 
@@ -9,3 +16,6 @@ TASKS = {
     "few-shot": "fedunseen.tasks.few_shot:FewShot",
     "any-shot": "fedunseen.tasks.any_shot:AnyShot",
 }
+
+_BASE = ("EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "shares")
+__getattr__, __dir__ = lazily(__name__, {name: f"fedunseen.tasks.base:{name}" for name in _BASE})

@@ -31,7 +31,7 @@ from fedunseen.report.sharing import TRAVEL
 from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.run import Run
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["SECTIONS", "half_width", "verdict"]
 

@@ -1,6 +1,13 @@
 """Defences of the server: rules that say what of a round's replies is merged, one room for all of them."""
 
-from fedunseen.threats.defences.base import Defence, DefenceSettings, Robust, Scores, Sifted
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedunseen.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedunseen.threats.defences.base import Defence, DefenceSettings, Robust, Scores, Sifted
 
 __all__ = ["DEFENCES", "Defence", "DefenceSettings", "Robust", "Scores", "Sifted"]
 
@@ -18,3 +25,6 @@ DEFENCES = {
     "class-probes": "fedunseen.threats.defences.class_probes:ClassProbes",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.defences``."""
+
+_BASE = ("Defence", "DefenceSettings", "Robust", "Scores", "Sifted")
+__getattr__, __dir__ = lazily(__name__, {name: f"fedunseen.threats.defences.base:{name}" for name in _BASE})

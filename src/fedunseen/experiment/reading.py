@@ -1,0 +1,241 @@
+"""An experiment file as text: sections, overrides, and what can be refused before PyTorch is loaded.
+
+:class:`fedunseen.experiment.schema.Experiment` checks an experiment whole, and needs the classes of all its choices for
+it. Loading them takes seconds, which whoever has misspelt a name or a class of his table shall not wait for.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.presets import experiment_text
+from fedunseen.core.settings import NamedSettings
+from fedunseen.experiment.registry import find, names
+
+__all__ = ["NAMED", "OPTIONAL", "SECTIONS", "glance", "parse_override", "read_tree", "sections_of", "validated"]
+
+SECTIONS = (
+    "data",
+    "encoder",
+    "partition",
+    "growth",
+    "method",
+    "strategy",
+    "attack",
+    "screening",
+    "defence",
+    "privacy",
+    "compression",
+    "engine",
+    "evaluation",
+    "run",
+)
+NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
+OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression")  # not written where they are "none"
+
+
+def read_tree(source: str | Path) -> dict[str, Any]:
+    """Read a preset by name or a TOML file by path, as nested dictionaries; paths within become relative to here.
+
+    Raises:
+        ExperimentError: the file is missing or not TOML.
+    """
+    text, folder = experiment_text(source)
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{source}: this is not a TOML file: {error}") from None
+    _resolve_paths(tree, folder)
+    return tree
+
+
+def sections_of(
+    tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, in_order: bool = False
+) -> dict[str, Any]:
+    """Return the sections of a tree with overrides in place: see :meth:`Experiment.from_dict`.
+
+    Raises:
+        ExperimentError: a section is unknown or none, an override names none.
+    """
+    sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
+    for section, content in sections.items():
+        if section not in SECTIONS:
+            raise ExperimentError(unknown("section", section, SECTIONS))
+        if not isinstance(content, dict):
+            raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
+    for key, value in sorted((overrides or {}).items(), key=lambda told: not (in_order or told[0].endswith(".name"))):
+        _override(sections, key, value)
+    return sections
+
+
+def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
+    """Refuse what names and tables show at once: unknown choices, settings of the data, their folder and classes.
+
+    Args:
+        source: as for :meth:`Experiment.load`, which checks all of it, this once more.
+        overrides: likewise.
+
+    Raises:
+        ExperimentError: a section, a choice or a setting of the data is wrong.
+        DataError: the data's folder or class table is.
+    """
+    tree = read_tree(source)
+    for key, value in (overrides or {}).items():
+        section, _, setting = key.partition(".")
+        if setting == "name":
+            _check_choice(section, value)
+    sections = sections_of({key: value for key, value in tree.items() if key != "name"}, overrides)
+    for section, content in sections.items():
+        _check_choice(section, content.get("name"))
+    if isinstance(name := sections.get("data", {}).get("name"), str):
+        benchmark = find("data", name)
+        benchmark.glance(validated(benchmark.Settings, "data", sections["data"]))
+
+
+def _check_choice(section: str, name: object) -> None:
+    """Refuse a choice that no package has, without loading it."""
+    if section in NAMED and isinstance(name, str) and name not in names(section):
+        find(section, name)  # which says so
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
+
+    TOML has no word for a setting that is not set: ``null`` unsets what a preset or a file has set.
+
+    Raises:
+        ExperimentError: there is no ``=`` or no section.
+
+    Example:
+        >>> parse_override("method.lr=0.1"), parse_override("strategy.name=fedprox")
+        (('method.lr', 0.1), ('strategy.name', 'fedprox'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or "." not in key:
+        raise ExperimentError(f"--set {text}: write it as section.key=value, for example --set strategy.rounds=10")
+    if value.strip() == "null" and not key.strip().endswith(".name"):
+        return key.strip(), None
+    try:
+        read = tomllib.loads(f"value = {value}")["value"]
+        named = key.strip().endswith(".name") and not isinstance(read, str)  # a name may look like a number: nan
+        return key.strip(), value.strip() if named else read
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+_PATHS = (
+    ("data", "root"),
+    ("data", "splits"),
+    ("data", "classes"),
+    ("encoder", "model"),
+    ("partition", "file"),
+    ("attack", "folder"),
+)
+
+
+def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+    for section, key in _PATHS:
+        content = tree.get(section)
+        if isinstance(content, dict) and isinstance(content.get(key), str):
+            content[key] = str(folder / Path(content[key]).expanduser())
+    growth = tree.get("growth")
+    corrected = growth.get("corrected") if isinstance(growth, dict) else None
+    if isinstance(growth, dict) and isinstance(corrected, dict):
+        growth["corrected"] = {
+            key: str(folder / Path(value).expanduser()) if isinstance(value, str) else value
+            for key, value in corrected.items()
+        }
+    encoder = tree.get("encoder")
+    if isinstance(encoder, dict) and isinstance(weights := encoder.get("weights"), str) and (folder / weights).is_dir():
+        encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub
+
+
+def _override(sections: dict[str, Any], key: str, value: Any) -> None:
+    section, _, setting = key.partition(".")
+    if not setting:
+        raise ExperimentError(f"{key}: name a setting as section.key, for example strategy.rounds")
+    if section not in SECTIONS:
+        raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
+    content = dict(sections.get(section, {}))
+    # A new choice keeps the settings that the old one has in common with it, none if they are of different families.
+    if setting == "name" and section in NAMED and content.get("name") != value:
+        new, old = (find(section, str(name)).Settings for name in (value, content.get("name", value)))
+        alike = _family(old) is _family(new)  # a learning rate, say, means something else in another family
+        content = {k: v for k, v in content.items() if alike and k in new.model_fields}
+        if section == "method" and not find("method", str(value)).trained:  # which has no use for another's rounds
+            strategy = dict(sections.get("strategy", {}))
+            sections["strategy"] = {k: v for k, v in strategy.items() if k != "rounds"}
+    first, dot, rest = setting.partition(".")
+    if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
+        table = content.get(first, {})
+        content[first] = {**(table if isinstance(table, Mapping) else {}), rest.strip('"'): value}
+    else:
+        content[setting] = value
+    sections[section] = content
+
+
+def _family(settings: type[BaseModel]) -> type[BaseModel]:
+    """Return the base that settings of one kind have in common: the last one before :class:`NamedSettings`."""
+    bases = settings.__mro__
+    return bases[max(0, bases.index(NamedSettings) - 1)] if NamedSettings in bases else settings
+
+
+def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:
+    """Validate one section by its settings.
+
+    Raises:
+        ExperimentError: the first thing wrong, as one sentence.
+    """
+    for key, value in content.items():  # pydantic takes true for 1, and infinity for a number
+        wanted = kind.model_fields[key].annotation if key in kind.model_fields else None
+        wanted_types = {wanted, *get_args(wanted)}
+        if isinstance(value, bool) and wanted_types & {int, float} and bool not in wanted_types:
+            raise ExperimentError(f"{section}.{key}: input should be a number, not {str(value).lower()}")
+        _check_numbers(f"{section}.{key}", value)
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+    place = ".".join([section, *(str(part) for part in problem["loc"])])
+    if problem["type"] == "extra_forbidden":
+        raise ExperimentError(f"{section}: " + unknown("key", str(problem["loc"][-1]), _keys(kind, problem["loc"])))
+    if problem["type"] == "missing":
+        raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
+    if problem["type"] == "value_error":
+        raise ExperimentError(f"{section}: {problem['ctx']['error']}")
+    if problem["type"] == "literal_error" and isinstance(problem["input"], str):
+        known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
+        raise ExperimentError(f"{place}: " + unknown("value", problem["input"], known))
+    if problem["type"] == "too_short":
+        raise ExperimentError(f"{place}: there is nothing in it: give at least one, or leave it out")
+    message = problem["msg"][0].lower() + problem["msg"][1:]
+    message = message.replace("a valid tuple", "a list in square brackets").replace("a valid dictionary", "a table")
+    raise ExperimentError(f"{place}: {message}, not {problem['input']!r}")
+
+
+_LARGEST = 3.4e38  # in float32, which models are trained in
+_LONGEST = 2**63
+
+
+def _check_numbers(place: str, value: object) -> None:
+    """Refuse numbers that no arithmetic here can hold, also within lists and tables."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ExperimentError(f"{place}: input should be a finite number, not {value}")
+    if isinstance(value, float) and abs(value) > _LARGEST:
+        raise ExperimentError(f"{place}: input should be a number that float32 holds, at most 3.4e38, not {value:g}")
+    if isinstance(value, int) and abs(value) >= _LONGEST:
+        raise ExperimentError(f"{place}: input should be a whole number of 64 bits, below 2^63")
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_numbers(place, one)
+
+
+def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:
+    return list(kind.model_fields)
