@@ -52,6 +52,9 @@ def test_guessing_is_said():
         "(strategy.rounds).",
     )
     assert at_chance(labels, labels, 3) is None
+    solved = at_chance(labels, answers, 3, trained=False)  # no rate, no rounds: other advice
+    assert "method.lr" not in solved.remedy
+    assert "more seen classes" in solved.remedy
 
 
 def test_few_samples_prove_little():

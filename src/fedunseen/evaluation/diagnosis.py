@@ -67,7 +67,11 @@ def diagnose(
         if labels is not None:
             own = np.isin(labels, unseen)
             asked, answered = labels[own], answers["zsl_answers"][own]
-            found += [at_chance(asked, answered, len(unseen)), never_answered(asked, answered, names, "unseen")]
+            trained = any(line.get("losses") for line in lines)
+            found += [
+                at_chance(asked, answered, len(unseen), trained),
+                never_answered(asked, answered, names, "unseen"),
+            ]
         found += [emptied(result), outdone(result)]
         if "silhouettes" in answers:
             found.append(worse_features(*map(float, answers["silhouettes"])))
@@ -99,13 +103,14 @@ def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
     return 100 * float(np.mean(shares)), 100 * Z * variance**0.5 / len(shares)
 
 
-def at_chance(labels: Ids, answers: Ids, classes: int) -> Finding | None:
+def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True) -> Finding | None:
     """Warn of a model that names unseen classes no better than somebody who guesses.
 
     Args:
         labels: (n,) true classes of test samples of unseen classes.
         answers: (n,) the answers among the unseen classes.
         classes: how many unseen classes there are to choose from.
+        trained: in rounds with a learning rate, not solved in closed form.
     """
     value, half = accuracy(labels, answers)
     chance = 100 / classes
@@ -116,7 +121,10 @@ def at_chance(labels: Ids, answers: Ids, classes: int) -> Finding | None:
         f"guessing {chance:.1f} %.",
         "Nothing that it learnt from the seen classes helps with the unseen ones.",
         "Scale the features (data.features = ['centre', 'l2']), lower method.lr, or train for more rounds "
-        "(strategy.rounds).",
+        "(strategy.rounds)."
+        if trained
+        else "Scale the features (data.features = ['centre', 'l2']) if they are not; collect more seen classes, or "
+        "more samples of each; describe the classes by what is to be seen in a picture.",
     )
 
 
