@@ -140,7 +140,7 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
         "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312,
         "groups": 28, "grouped": 312,
         "seen": 4, "validation": 1, "unseen": 2, "bytes": 30 * 3 * 224 * 224, "cache": str(own_cache),
-        "doubts": [], "centred": True, "smallest": 5, "untrained": [],
+        "doubts": [], "centred": True, "spare": True, "smallest": 5, "untrained": [],
     }  # fmt: skip
     done = command("data", "check", cub, "--set", f"data.splits={splits}")
     assert done.out.splitlines()[:6] == [
