@@ -70,6 +70,7 @@ def lines():
             yield "shown", shlex.split(found)
 
 
+@pytest.mark.slow
 def test_every_command_and_option_of_the_files_exists():
     checked = 0
     for where, words in lines():

@@ -72,6 +72,7 @@ def test_the_experiment_of_the_docs_is_a_valid_one(tmp_path):
     assert experiment.partition.join == {"5-9": 10}
 
 
+@pytest.mark.slow
 def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("my-animals").mkdir()
@@ -104,6 +105,7 @@ def test_the_predictions_of_the_guide_are_right(first_run):
     assert [p.name for p in ranking] == ["forty-seven", "forty-something", "seventy-four"]
 
 
+@pytest.mark.slow
 def test_the_commands_and_blocks_of_the_any_shot_page_do_what_they_show(first_run, tmp_path, monkeypatch, capsys):
     """All but the runs, of which the first is at hand."""
     monkeypatch.chdir(tmp_path)
@@ -182,6 +184,7 @@ def test_the_closed_form_of_the_docs_is_that_of_one_place_and_recognises_unseen_
     torch.testing.assert_close(parties.params["to_mean"], whole.params["to_mean"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
 def test_the_task_of_the_docs_is_judged_and_predicts(tmp_path):
     few = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 8, "method.name": "half"}

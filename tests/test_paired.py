@@ -51,6 +51,7 @@ def test_the_difference_is_that_of_per_class_accuracies():
     assert class_difference(labels, ours, theirs)[0] == pytest.approx(slow(ours) - slow(theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harmonic", [False, True])
 def test_the_interval_covers_the_truth_as_often_as_it_says(harmonic):
     rng = np.random.default_rng(3)

@@ -13,6 +13,7 @@ def better(fast, tmp_path_factory):
     return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("better") / "run").path
 
 
+@pytest.mark.slow
 def test_it_prints_a_line_for_each_number(command, digits, better):
     done = command("compare", digits, better, digits)
     lines = done.out.splitlines()

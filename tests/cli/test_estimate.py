@@ -38,6 +38,7 @@ def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch)
     assert half["seconds_round"] == pytest.approx(one["seconds_round"] / 2)
 
 
+@pytest.mark.slow
 def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
     settings = {**SMALL, "strategy.rounds": 7, "evaluation.every": 3, "evaluation.selection": "last"}
     told = estimate(Experiment.load("digit-pairs", settings))

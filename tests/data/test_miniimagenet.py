@@ -101,6 +101,7 @@ def test_a_wrong_root_says_what_to_get(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_real_lists(real_data):
     rows = read_split(real_data / "miniimagenet_splits")
     assert {part: (len(own), len({label for _, label in own})) for part, own in rows.items()} == {

@@ -146,6 +146,7 @@ def minilm():
     pytest.importorskip("tokenizers")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("minilm")
 def test_minilm_gives_its_own_word_pieces():
     transformers = pytest.importorskip("transformers")

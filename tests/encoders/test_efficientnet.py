@@ -93,6 +93,7 @@ def test_images_are_prepared_as_the_weights_were_trained():
     assert difference(resize="bilinear") > 10 / 128
 
 
+@pytest.mark.slow
 def test_frozen_features_are_the_packages(package, photographs):
     """Although normalisations were folded into convolutions, and channels come last."""
     own = encoder(output="maps")
@@ -107,6 +108,7 @@ def test_frozen_features_are_the_packages(package, photographs):
     np.testing.assert_allclose(encoder().encode(photographs[3:4])[0], vectors[3], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_floats_and_grey_images_are_taken(photographs):
     vectors = encoder().encode(photographs[:2])
     floats = encoder().encode(photographs[:2].astype(np.float32) / 255)
@@ -132,6 +134,7 @@ def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     assert all(value.grad is not None and value.grad.abs().max() > 0 for value in learnt.values())
 
 
+@pytest.mark.slow
 def test_weights_come_from_files_too(weights, tmp_path, photographs):
     changed = {name: value.clone().contiguous() for name, value in weights.items()}
     changed["_bn1.weight"] *= 1.5

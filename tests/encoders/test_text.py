@@ -77,6 +77,7 @@ def test_like_is_near_like(minilm):
     assert np.linalg.norm(dolphin) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_the_semantics_that_others_computed(minilm, real_data):
     import scipy.io
 

@@ -67,6 +67,7 @@ def test_vectors_are_the_means_of_maps(mobilenet, apples):
     assert maps.max() == pytest.approx(6, abs=0.01)  # ReLU6
 
 
+@pytest.mark.slow
 def test_features_are_those_that_others_computed(real_data, mobilenet, apples):
     """Those of the benchmark CIFAR100_MBV2, made elsewhere with a bicubic resize, in bytes."""
     import scipy.io
@@ -83,6 +84,7 @@ def test_features_are_those_that_others_computed(real_data, mobilenet, apples):
     assert (bicubic > cosines("bilinear")).all()
 
 
+@pytest.mark.slow
 def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, monkeypatch):
     monkeypatch.setattr(cache, "CHUNK", 8)
     alone = np.concatenate([encoder(mobilenet, apples).encode(apples[i : i + 1]) for i in range(4)])

@@ -51,6 +51,7 @@ def test_resizing_is_that_of_pillow():
     assert resized(planes, (40, 60), "bicubic") is planes
 
 
+@pytest.mark.slow
 def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
     model = transformers.ResNetModel.from_pretrained(resnet_folder).eval()
     with torch.no_grad():
@@ -132,6 +133,7 @@ def test_the_normalisation_of_the_folder_is_taken(resnet_folder, photographs, tm
         np.testing.assert_allclose(resnet(folder).encode(photographs), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_features_are_kept_until_weights_or_preparation_change(resnet_folder, tmp_path, own_cache, monkeypatch):
     folder = shutil.copytree(resnet_folder, tmp_path / "copy")
     monkeypatch.setattr(cache, "CHUNK", 4)

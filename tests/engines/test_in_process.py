@@ -683,6 +683,7 @@ class SelectiveByHand:
         self.generator = generator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 def test_selective_sharing_is_by_hand_what_the_paper_says(mode):
     params, states, result = Federation("clswgan", SMALL, told=GENERATOR, mode=mode).run(3)
@@ -693,6 +694,7 @@ def test_selective_sharing_is_by_hand_what_the_paper_says(mode):
     assert result.bytes_up == result.bytes_down == 5 * 8 * sum(value.numel() for value in params.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "moon", "fedgloss"])
 def test_selective_sharing_combines_with_every_strategy(strategy):
     told = {"fedprox": {"mu": 0.5}, "fedgloss": {"rho": 0.3}}.get(strategy, {})
@@ -728,6 +730,7 @@ def test_a_client_that_joins_late_trains_its_softmax_then():
         assert found == ({0: True, 1: True} if round == 0 else {0: False, 1: False, 2: True})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "strategy", "told"),
     [("classifier", "fedavg", {}), ("fedzsl", "scaffold", {}), ("classifier", "fednova", {}),

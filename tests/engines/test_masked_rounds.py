@@ -381,6 +381,7 @@ LIES = [
 ]
 
 
+@pytest.mark.slow
 def test_who_lies_is_refused_and_the_round_goes_on(data, tmp_path):
     """A lie a round."""
 
@@ -476,6 +477,7 @@ def forged(how, header, kits, before):
         told["7"] = told[WEST]
 
 
+@pytest.mark.slow
 def test_keys_that_a_coordinator_forges_are_refused_where_they_arrive(kits, data, tmp_path):
     """A forgery a round, for east alone; the others go on."""
     before = {}

@@ -31,6 +31,7 @@ def backed_up(source, target):
                     continue
 
 
+@pytest.mark.slow
 def test_copies_made_while_the_run_goes_on_resume_to_the_same_bits(tmp_path):
     experiment, copiers = Experiment.load("digit-pairs", SMALL), []
 

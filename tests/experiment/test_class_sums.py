@@ -174,6 +174,7 @@ def test_a_trained_method_takes_no_sums(done, party, tmp_path):
             use()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "what"),
     [
@@ -236,6 +237,7 @@ def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_
     )
 
 
+@pytest.mark.slow
 def test_the_total_alone_gives_the_same_model_and_nobody_can_be_forgotten(done, tmp_path):
     told = {**FEW, "evaluation.selection": "last", "method.keep": "total"}
     total = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")

@@ -89,6 +89,7 @@ def judged(benchmark, method, model):
     return accuracies(answer([scores], benchmark.labels[rows], benchmark.space))
 
 
+@pytest.mark.slow
 def test_animals_that_nobody_has_are_recognised_from_raw_features(awa1):
     found = judged(*awa1)
     assert found.zsl >= 34.5
@@ -130,6 +131,7 @@ def test_what_a_run_keeps_of_each_party_adds_up_to_its_model(tmp_path):
     assert all(torch.equal(total[name], checkpoint.params[name]) for name in total)
 
 
+@pytest.mark.slow
 def test_a_run_on_clips_images_and_texts_begins_at_zero_shot_clip(tmp_path):
     """A small CLIP of random numbers, saved as the hub has it: its texts by the run, its images by the library."""
     transformers = pytest.importorskip("transformers")

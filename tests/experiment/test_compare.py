@@ -54,6 +54,7 @@ def test_clients_that_keep_their_own_models_are_compared_by_their_mean(made):
     assert mean == pytest.approx(alone.result["few_shot"] - merged.result["few_shot"])
 
 
+@pytest.mark.slow
 def test_zero_shot_runs_are_compared_sample_by_sample(made):
     ours, theirs = made("digit-pairs", strategy__rounds=6), made("digit-pairs")
     found = compare(ours, theirs)

@@ -102,6 +102,7 @@ def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(make, tmp_
     assert model(done) == model(three)
 
 
+@pytest.mark.slow
 @accounted
 def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(make, tmp_path, monkeypatch):
     experiment = make({**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0})
@@ -126,6 +127,7 @@ def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(m
     assert model(run(experiment, tmp_path / "stopped", resume=True)) == model(whole)
 
 
+@pytest.mark.slow
 @accounted
 def test_a_private_round_may_have_nobody_in_it(make, tmp_path):
     done = run(make({**PRIVATE, "strategy.fraction": 0.05, "strategy.rounds": 5}), tmp_path / "run")

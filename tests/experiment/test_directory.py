@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 from fedunseen import load_run, run
-from fedunseen.core import files
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.shelf import Shelf, read_records
 from fedunseen.federation import directory as directory_module
@@ -243,7 +243,7 @@ def test_an_empty_directory_and_missing_folders_above_are_fine(make, tmp_path):
 
 
 def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished, tmp_path, monkeypatch):
-    real = files.save_file
+    real = safetensors.torch.save_file
     calls = []
 
     def full(*arguments):
@@ -252,14 +252,14 @@ def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished,
             raise OSError(28, "No space left on device")
         real(*arguments)
 
-    monkeypatch.setattr(files, "save_file", full)
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
     with pytest.raises(RunDirectoryError) as error:
         run(make(), tmp_path / "run")
     assert str(error.value) == (
         f"{tmp_path / 'run'} cannot be written (No space left on device): "
         "choose another --out, or mend that and go on with --resume"
     )
-    monkeypatch.setattr(files, "save_file", real)
+    monkeypatch.setattr(safetensors.torch, "save_file", real)
     assert content(run(make(), tmp_path / "run", resume=True).path) == content(finished.path)
 
 

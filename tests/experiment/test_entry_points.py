@@ -71,6 +71,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_a_method_and_a_strategy_of_another_package_run_by_name(make, tmp_path):
     assert {"mine", "broken", "fedzsl"} <= set(names("method"))

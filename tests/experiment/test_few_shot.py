@@ -366,12 +366,14 @@ def test_a_damaged_result_is_one_sentence(done, tmp_path):
         load_run(tmp_path / "copy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
 def test_clients_alone_compare_themselves_with_where_they_start(method, tmp_path):
     result = run(small(strategy__name="local", method__name=method), tmp_path / "local").result
     assert 0 <= result["few_shot"] <= 100
 
 
+@pytest.mark.slow
 def test_scaffold_knows_nothing_of_the_second_classifier(tmp_path):
     told = {"strategy__name": "scaffold", "method__optimiser": "sgd", "method__name": "maml-mi-adv"}
     done = run(small(**told), tmp_path / "run")

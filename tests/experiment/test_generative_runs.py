@@ -23,6 +23,7 @@ def generative(make, tmp_path_factory):
     return run(make(SMALL), tmp_path_factory.mktemp("generative") / "run")
 
 
+@pytest.mark.slow
 def test_it_says_what_travels_and_what_the_classifiers_learnt_from(generative):
     told, width, classes = generative.result, 9, len(generative.space.names)
     attributes = generative.space.attributes

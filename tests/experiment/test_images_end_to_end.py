@@ -47,6 +47,7 @@ def experiment(photos, **settings):
     return Experiment.from_dict(base, SMALL | {key.replace("__", "."): value for key, value in settings.items()})
 
 
+@pytest.mark.slow
 def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, tmp_path):
     settings = {
         "strategy__rounds": 12,

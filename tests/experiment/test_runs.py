@@ -329,6 +329,7 @@ def test_the_classifier_knows_no_unseen_class(make, tmp_path):
     assert done.result["selected_round"] == best  # by seen accuracy: the criterion is chance
 
 
+@pytest.mark.slow
 def test_several_seeds_give_mean_and_deviation(make, tmp_path):
     done = run(make({"run.seeds": 3, "run.seed": 4, "strategy.rounds": 2}), tmp_path / "run")
     assert done.result["seeds"] == [4, 5, 6]

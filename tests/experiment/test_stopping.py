@@ -50,6 +50,7 @@ def both(make, tmp_path_factory):
     return stopped, run(make(LONG), folder / "long")
 
 
+@pytest.mark.slow
 def test_it_is_the_long_run_cut_short(both):
     early, long = both
     lines = [json.loads(line) for line in (early.path / "selection" / "metrics.jsonl").read_text().splitlines()]
@@ -111,6 +112,7 @@ def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
     assert all(torch.equal(one[name], other[name]) for name in other)
 
 
+@pytest.mark.slow
 def test_several_seeds_stop_each_at_its_own_round(make, tmp_path):
     done = run(make({**LONG, "strategy.stop_after": 2, "run.seeds": 2}), tmp_path / "run")
     each = [one.result for one in done.seeds]

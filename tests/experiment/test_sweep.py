@@ -379,6 +379,7 @@ def test_fzsl_s_cells_say_what_travels_and_what_the_generator_is_told():
             assert cell.experiment.encoder.name == "none"
 
 
+@pytest.mark.slow
 def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
     """A wrong digit would show: H is 2US / (U + S) of rounded U and S, but for what the papers themselves misprint."""
     wrong = set()
@@ -394,6 +395,7 @@ def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_spot_checks_of_the_papers_tables():
     table1 = {cell.key: cell.paper for cell in read_sweep("distzsl-table1").cells}
     assert list(table1["CUB / pccd / fedavg / apn"].values()) == [50.9, 41.9, 50.4, 45.8]

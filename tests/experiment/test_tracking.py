@@ -35,6 +35,7 @@ def interrupted_and_resumed(kind: str, out: Path):
         return run(experiment, out, resume=True, progress=hear)
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_what_metrics_say(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     done = interrupted_and_resumed("tensorboard", tmp_path / "run")

@@ -49,6 +49,7 @@ def test_enough_validation_classes_have_one_turn():
     assert turns(benchmark, 0) == [benchmark]
 
 
+@pytest.mark.slow
 def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     """Against a run of its own for each turn, which chooses nothing else."""
     done = run(Experiment.from_dict(tree), tmp_path / "run")
@@ -72,6 +73,7 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     assert chosen["factor"] != best_factor(answers[:1])
 
 
+@pytest.mark.slow
 def test_turns_have_the_units_of_the_final_model(tree, tmp_path):
     """Left to itself, each turn would find its own shrinkage, and scores of other lengths."""
     del tree["method"]["shrinkage"]

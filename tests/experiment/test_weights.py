@@ -122,6 +122,7 @@ def test_large_weights_are_found_where_they_were_used_or_asked_for(images, weigh
     assert ranking(tmp_path / "run", picture) == expected
 
 
+@pytest.mark.slow
 def test_what_every_installation_has_is_not_carried(images, picture, tmp_path):
     done = finished(images, tmp_path / "run")
     assert not (tmp_path / "run" / "encoder").exists()

@@ -151,6 +151,7 @@ def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
     check_batched(DistZSL, flat(), hidden=(8,), lr=0.1)
 
 
+@pytest.mark.slow
 def test_it_recognises_classes_that_it_never_saw():
     p = flat()
     method = DistZSL(DistZSLSettings(lr=0.1), p.space, p.semantics, p.backbone)

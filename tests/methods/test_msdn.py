@@ -126,6 +126,7 @@ def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
     check_batched(MSDN, problem())
 
 
+@pytest.mark.slow
 def test_it_recognises_classes_that_it_never_saw():
     p = problem()
     method = make(MSDN, p)

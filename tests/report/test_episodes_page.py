@@ -124,6 +124,7 @@ def test_headline_numbers_are_those_of_the_result(kind, few, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_lead_says_who_trained_and_on_how_many_examples(few, tmp_path):
     said = {kind: page_of(few(kind), tmp_path)[0].text for kind in VARIANTS}
     assert "5 clients, every class dealt evenly to all of them, trained for 2 rounds." in said["plain"]

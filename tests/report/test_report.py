@@ -79,6 +79,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_kind_of_run_has_a_whole_page_that_needs_nothing_else(kind, made, tmp_path):
     page, text = page_of(made(*VARIANTS[kind]), tmp_path)
@@ -114,6 +115,7 @@ def test_uncalibrated_numbers_stand_beside_calibrated_ones(made, tmp_path):
     assert all(len(page.numbers[name]) == 2 for name in NUMBERS[1:])
 
 
+@pytest.mark.slow
 def test_says_how_rounds_were_chosen(made, tmp_path):
     says = {kind: page_of(made(*VARIANTS[kind]), tmp_path) for kind in ("plain", "validation", "best-on-test")}
     assert "Not an honest choice: best on test" in says["best-on-test"][0].text
@@ -210,6 +212,7 @@ def test_confusion_is_drawn_only_among_unseen_classes_and_who_holds_what_adds_up
     assert "Every row holds 8 classes." in page.text
 
 
+@pytest.mark.slow
 def test_tried_settings_are_tabled_and_the_chosen_one_marked(made, tmp_path):
     run = made(("evaluation.selection", "validation"), ("evaluation.choose.method.lr", (0.0001, 0.05)))
     page, text = page_of(run, tmp_path)
@@ -342,6 +345,7 @@ def test_long_class_names_become_numbers_with_a_key(made, tmp_path):
     assert listed == [(names[c], str(i)) for i, c in enumerate(space.unseen, 1)]
 
 
+@pytest.mark.slow
 def test_theory_is_told_of_the_reported_round_and_class_accuracies_agree(made, tmp_path):
     run = made(("method.consistency", 0.1), ("evaluation.calibration", "none"))
     _, text = page_of(run, tmp_path)

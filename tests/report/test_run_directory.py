@@ -17,6 +17,7 @@ def test_its_examples_are_right(made):
     assert failures == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), (("evaluation.selection", "validation"),), (("run.seeds", 2),)])
 def test_every_file_of_a_run_is_listed(made, overrides):
     listed = set(re.findall(r"`([\w.-]+/?)`", "\n".join(line for line in TEXT.splitlines() if line.startswith("| `"))))

@@ -134,6 +134,7 @@ def test_a_run_of_an_older_version_gives_only_its_bytes(made, changed, tmp_path)
     assert "up per client and round" in words
 
 
+@pytest.mark.slow
 def test_nothing_travels_where_there_is_nobody_to_send_to(made, tmp_path):
     _, words = page(made(("strategy.name", "centralised")), tmp_path)
     assert "All training data lie in one place, so there is nobody to send parameters to." in words

@@ -35,6 +35,7 @@ FOUR = [[(0.24, 0.15), (0.13, 0.58), (0.36, 0.58)], [(0.3, 0.38), (0.28, 0.88)]]
 SEVEN = [[(0.64, 0.16), (0.85, 0.16), (0.72, 0.86)], [(0.68, 0.52), (0.83, 0.52)]]
 
 
+@pytest.mark.slow
 def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digits):
     page = opened(served(digits))
     page.select_option("#among", "unseen")
@@ -132,6 +133,7 @@ def test_nothing_is_wider_than_the_window(served, opened, digits, width):
         page.screenshot(path=f"{folder}/page-{width}.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_an_any_shot_run_takes_a_drawing_and_what_the_class_has(served, opened, any_shot):
     page = opened(served(any_shot), viewport={"width": 390, "height": 844})
     page.fill("#typed", "47")

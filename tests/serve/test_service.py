@@ -47,6 +47,7 @@ def npy(array):
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_answers_are_the_run_s_own_predictions(digits, client):
     asked = client(digits)
     reply = asked.post("/predict?among=unseen&top=3", files=upload("03.png", "47.png", "85.png"))
@@ -90,6 +91,7 @@ def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(
     assert {one.attribute for one in effects["47"][:2]} == {"left 4", "right 7"}
 
 
+@pytest.mark.slow
 def test_the_attributes_of_a_described_class_add_up_where_scores_are_not_linear_in_them(any_shot):
     model = Recogniser(load_run(any_shot))
     attributes = np.eye(20)[4] + np.eye(20)[17]

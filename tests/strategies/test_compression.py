@@ -119,6 +119,7 @@ def test_what_is_left_out_comes_later(name):
         assert torch.allclose(arrived[key] + left, value, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_mean_of_what_arrives_tends_to_the_update():
     """The same update every round: what is left stays bounded, so its share of the sum falls as one over the rounds."""
     update = {"f.weight": change()["f.weight"]}

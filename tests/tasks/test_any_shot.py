@@ -41,6 +41,7 @@ def samples(benchmark, c):
     return benchmark.features[benchmark.labels == c]
 
 
+@pytest.mark.slow
 def test_a_class_is_described_shown_or_both(done, benchmark):
     c = int(done.space.unseen[0])
     name, own = done.space.names[c], samples(benchmark, c)
@@ -183,6 +184,7 @@ def test_the_curve_by_examples(done, benchmark):
     assert np.isnan(found["curve_examples"][0]).all()
 
 
+@pytest.mark.slow
 def test_the_commands(done, tmp_path, monkeypatch, capsys):
     def command(*words):
         monkeypatch.setattr("sys.argv", ["fedunseen", *map(str, words)])

@@ -67,6 +67,7 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("package")
 def test_a_third_task_runs_reports_and_predicts(tmp_path, capsys, monkeypatch):
     few = {"data.train_per_class": 4, "data.test_per_class": 2, "strategy.rounds": 2, "method.name": "half"}

@@ -75,6 +75,7 @@ def test_dlg_recovers_an_image_and_its_class(lenet_victim, rng):
     torch.testing.assert_close(found.shown[0]["image"], start["image"])
 
 
+@pytest.mark.slow
 def test_the_cosine_attack_recovers_an_image_and_stays_among_pixels(lenet_victim, rng):
     params, image, label, target = lenet_victim
     start = {"image": torch.from_numpy(rng.normal(size=(1, 1, 8, 8)).astype(np.float32))}
@@ -312,6 +313,7 @@ def test_a_loss_that_ignores_everything_is_not_searched(make_subject):
     assert "dlg" not in facts["phases"]["idle"]["attacks"]
 
 
+@pytest.mark.slow
 def test_the_classifier_that_sees_images_gives_them_away(rng):
     images = (255 * rng.uniform(0, 1, (8, 1, 6, 8))).astype(np.uint8)
     labels = np.repeat(np.arange(4), 2)

@@ -162,6 +162,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @accounted
 def test_a_run_releases_noisy_sums_once(tmp_path):
     pytest.importorskip("Crypto")
