@@ -1,9 +1,10 @@
 """The parts of a round, in processor seconds: local training, merging, measuring, observing, checkpoints, the report.
 
-    python benchmarks/round.py [cub-size digit-pairs digit-pairs-clswgan] [--rounds 20]
+    python benchmarks/round.py [cub-size digit-pairs digit-pairs-clswgan] [--rounds 20] [--selection last]
 
 Each case is a process of its own. ``cub-size`` is ``cub-fedzsl`` on made-up features of CUB's shape (``cub_size.py``).
 The share that is not local training is that of a round; what a run costs once (start, summary, report) stands beside.
+Rounds and their choice are the preset's own unless given; with ``validation`` the rounds of both trainings count.
 """
 
 from __future__ import annotations
@@ -95,12 +96,14 @@ def tree_of(case: str, root: Path, smallest: bool) -> dict[str, Any]:
     return Experiment.load("cub-fedzsl", {"data.root": str(root)}).to_dict()
 
 
-def one(case: str, rounds: int, smallest: bool) -> dict[str, float]:
-    """Measure a case in this process."""
+def one(case: str, rounds: int | None, selection: str | None, smallest: bool) -> tuple[dict[str, float], int]:
+    """Measure a case in this process; return the seconds of its parts, and how many rounds were trained."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings = {"strategy.rounds": rounds, "evaluation.selection": "last"}
-        return measured(tree_of(case, folder / "data", smallest), folder / "run", settings)
+        tree = tree_of(case, folder / "data", smallest)
+        rounds, selection = rounds or tree["strategy"]["rounds"], selection or tree["evaluation"]["selection"]
+        spent = measured(tree, folder / "run", {"strategy.rounds": rounds, "evaluation.selection": selection})
+    return spent, rounds * (2 if selection == "validation" else 1)
 
 
 def line_of(case: str, spent: Mapping[str, float], rounds: int) -> str:
@@ -114,22 +117,25 @@ def main(words: Sequence[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES), help=f"[{' '.join(CASES)}]")
-    parser.add_argument("--rounds", default=20, type=int)
+    parser.add_argument("--rounds", type=int, help="by default the preset's own")
+    parser.add_argument("--selection", choices=["last", "validation"], help="by default the preset's own")
     parser.add_argument("--smallest", action="store_true", help="one case on next to nothing: to see that it runs")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args(words)
     if asked.one:
-        print(json.dumps(one(asked.cases[0], asked.rounds, asked.smallest)))
+        print(json.dumps(one(asked.cases[0], asked.rounds, asked.selection, asked.smallest)))
         return
     print(f"| CPU-seconds a round | {' | '.join(EACH_ROUND)} | not training | {' | '.join(ONCE)} |")
     print("|---" + "|--:" * (len(EACH_ROUND) + 1 + len(ONCE)) + "|", flush=True)
     if asked.smallest:
-        print(line_of("cub-size", one("cub-size", 1, True), 1))
+        print(line_of("cub-size", *one("cub-size", 1, "last", True)))
         return
     for case in asked.cases:
-        command = [sys.executable, __file__, case, "--one", "--rounds", str(asked.rounds)]
+        command = [sys.executable, __file__, case, "--one"]
+        command += ["--rounds", str(asked.rounds)] if asked.rounds else []
+        command += ["--selection", asked.selection] if asked.selection else []
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        print(line_of(case, json.loads(done.stdout.splitlines()[-1]), asked.rounds), flush=True)
+        print(line_of(case, *json.loads(done.stdout.splitlines()[-1])), flush=True)
 
 
 if __name__ == "__main__":

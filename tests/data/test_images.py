@@ -269,6 +269,7 @@ def test_what_a_killed_run_left_is_removed_after_a_while(own_cache):
 SLOW = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from fedunseen.data import images
 images.BLOCK = 2
 read = images._read
@@ -299,7 +300,7 @@ def test_progress_is_said_if_it_takes_long(folder, monkeypatch, capsys):
 
     def said(*ticks, terminal=False):
         clock = iter(ticks)  # at the start, and after each of the two blocks
-        monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
         monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
         os.utime(folder / FILES[0])  # so that all are decoded again
         decode(folder, FILES, 8, 9)

@@ -215,6 +215,7 @@ def test_of_two_parties_of_one_name_the_first_is_told(tmp_path, kits):
         until(lambda: link.parties())
         token = link.parties()["a"]
         _, done, _ = joined(tmp_path / "second", port, kits / "a", "a", answer=lambda message: done.set() or b"second")
+        until(lambda: first)
         thread.join(GUARD)
         assert "another party has joined as 'a' since" in str(first[0])
         until(lambda: link.parties().get("a") not in (None, token))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedunseen.cli.deal import deal
-from fedunseen.core import files
 from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote import coordinator
@@ -209,7 +209,7 @@ def test_parties_of_a_run_that_is_over_are_told_so(folders, tmp_path):
 
 def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch):
     """A party cannot keep its client's state for a while; then the coordinator cannot write a checkpoint."""
-    save, full = files.save_file, {"after-000001": 2, "checkpoints/.000002": 1}
+    save, full = safetensors.torch.save_file, {"after-000001": 2, "checkpoints/.000002": 1}
 
     def crowded(tensors, path, metadata):
         for part in full:
@@ -219,7 +219,7 @@ def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch
                 raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         save(tensors, path, metadata)
 
-    monkeypatch.setattr(files, "save_file", crowded)
+    monkeypatch.setattr(safetensors.torch, "save_file", crowded)
     chosen = experiment(strategy__name="scaffold", method__kl=0.0)
     link = Inline(members(folders, tmp_path))
     with pytest.raises(RunDirectoryError) as said:
