@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -300,7 +301,7 @@ def test_progress_is_said_if_it_takes_long(folder, monkeypatch, capsys):
 
     def said(*ticks, terminal=False):
         clock = iter(ticks)  # at the start, and after each of the two blocks
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # no other thread's
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))
         monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
         os.utime(folder / FILES[0])  # so that all are decoded again
         decode(folder, FILES, 8, 9)
