@@ -73,13 +73,24 @@ def own_cache(new_cache, monkeypatch):
     return folder
 
 
+def with_threads(count):
+    """Compute on so many threads, then on as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def one_thread():
     """Compute on one thread: on a busy machine, threads that wait for each other cost more than small sums."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    yield from with_threads(1)
+
+
+@pytest.fixture
+def two_threads():
+    """Compute on two threads, however many cores there are."""
+    yield from with_threads(2)
 
 
 @pytest.fixture(scope="session")

@@ -3,19 +3,9 @@
 import threading
 
 import numpy as np
-import pytest
 import torch
 
 from fedunseen.encoders.frozen import in_portions
-
-
-@pytest.fixture
-def two_threads():
-    """Give PyTorch two threads, and afterwards as many as it had."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, monkeypatch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -206,7 +206,7 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
         problem = error.errors(include_url=False)[0]
     place = ".".join([section, *(str(part) for part in problem["loc"])])
     if problem["type"] == "extra_forbidden":
-        raise ExperimentError(f"{section}: " + unknown("key", str(problem["loc"][-1]), _keys(kind, problem["loc"])))
+        raise ExperimentError(f"{section}: " + unknown("key", str(problem["loc"][-1]), kind.model_fields))
     if problem["type"] == "missing":
         raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
     if problem["type"] == "value_error":
@@ -235,7 +235,3 @@ def _check_numbers(place: str, value: object) -> None:
         raise ExperimentError(f"{place}: input should be a whole number of 64 bits, below 2^63")
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         _check_numbers(place, one)
-
-
-def _keys(kind: type[BaseModel], location: Iterable[int | str]) -> list[str]:
-    return list(kind.model_fields)
