@@ -124,8 +124,8 @@ def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, k
     port, names = free_port(), ("a", "b", "stranger")
     own = {"a": kits / "a", "b": changed / "b" / "b", "c": changed / "coordinator", "stranger": kits / "stranger"}
 
-    def party(name, kit=None, folder=None):
-        return program(PARTY, tmp_path / (folder or name), port, (kit or own[name]) if tls else "", name)
+    def party(name, kit=None, folder=None, **how):
+        return program(PARTY, tmp_path / (folder or name), port, (kit or own[name]) if tls else "", name, **how)
 
     parties = {name: party(name) for name in ("a", "b")}
     with (
@@ -135,10 +135,13 @@ def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, k
         until(lambda: len(link.parties()) == 2)
         if tls:
             before = dict(link.parties())
-            outside = [party("b", kits / "b", "thief"), party("stranger")]
+            told = tmp_path / "told"
+            with told.open("w") as stream:
+                outside = [party("b", kits / "b", "thief"), party("stranger", stderr=stream)]
             log, refused = tmp_path / "c" / "nvflare" / "log.txt", "no connection made: O=fedunseen,CN="
             with ended(outside):
                 until(lambda: all(f"{refused}{name}" in log.read_text() for name in ("b", "stranger")))
+                until(lambda: "has not let this party in yet" in told.read_text())
             said = log.read_text()
             assert "evicted" not in said  # or whoever had the stolen key would have taken the party's place
             assert "SSL stranger]" not in said

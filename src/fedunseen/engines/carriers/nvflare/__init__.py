@@ -46,6 +46,8 @@ from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 __all__ = ["certificates", "host", "join", "renewed", "simulate"]
 
 COMPONENTS = f"{__name__}.components"  # the module of ours that NVFlare's processes load
+SILENT = 20.0  # s after which a party is told that it is not let in yet
+NOT_IN = "the coordinator at %s has not let this party in yet: NVFlare is slow to start, or the certificate was revoked"
 START = 60.0  # s in which NVFlare's processes have to make progress while they start
 _log = logging.getLogger("fedunseen.federation")  # what the party's people read
 TELL = 5.0  # s between two lines that say what join waits for
@@ -325,6 +327,9 @@ def _serve(place: Join, inbox: _Inbox, child: Child, answer: Answer, done: threa
                     _probe(place)
                 except OSError:  # gone while NVFlare was starting
                     return False
+                if time.monotonic() - starting.began > SILENT:
+                    where = f"{place.address}:{place.port}"
+                    _log.warning(NOT_IN, where, extra=LOOKING)
             continue
         if what == "connected":
             connected, channel = True, source
