@@ -179,6 +179,53 @@ def test_late_answers_are_thrown_away(place):
         assert (state.message_ins_store, state.message_res_store, len(state.object_store)) == ({}, {}, 0)
 
 
+@pytest.mark.parametrize("place", [False], indirect=True)
+def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
+    """A call has done its work at the coordinator when its connection breaks, and so does the connection after it."""
+    import httpx
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    calls = ("PullMessages", "PullObject", "ConfirmMessageReceived", "PushMessages", "PushObject")
+    breaks = dict.fromkeys(calls, 0)
+
+    def breaking(name):
+        real = getattr(FleetHttpClient, name)
+
+        def call(self, request):
+            response = real(self, request)
+            if breaks[name] and (name != "PullMessages" or response.messages_list):
+                breaks[name] -= 1
+                raise httpx.ReadError("the connection broke")
+            return response
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(FleetHttpClient, name, breaking(name))
+    asked, done = [], threading.Event()
+
+    def answer(body):
+        asked.append(body)
+        return b"north:" + body
+
+    party = Join(place.folder / "north", "127.0.0.1", place.port, None, "north", GUARD)
+    thread = threading.Thread(target=flower.join, args=(party, answer, done), daemon=True)
+    with place.host() as link:
+        thread.start()
+        until(link.parties)
+        for name in calls:
+            for times in (1, 2):
+                body = f"{name} {times}".encode()
+                breaks[name] = times
+                # An hour: whoever waited for the time-out would not end before the test's own guard.
+                assert list(link.exchange({"north": body}, 3600)) == [("north", b"north:" + body)]
+                assert breaks[name] < times
+                breaks[name] = 0
+        assert len(asked) == len(set(asked)) == 2 * len(calls)  # no question was worked at twice
+        done.set()
+        thread.join()
+
+
 def test_a_killed_coordinator_is_found_again(place):
     first = place.coordinate()
     assert first.stdout.readline() == "listens\n"

@@ -26,6 +26,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, SubStatus
+from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.date import now
@@ -51,6 +52,7 @@ log = logging.getLogger("fedunseen.engines.carriers.flower")
 LARGEST = 16 * 2**20  # bytes of a request; Flower cuts what is larger into pieces of 5 MiB
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
 GRACE = 1.5  # seconds for a party to say something after its connection broke
+AGAIN = 20  # times that a party is asked what it has lost, in one exchange
 POLL = 0.02  # seconds between looks at what has come
 FETCHED = ("pull-messages", "pull-object", "confirm-message-received", "push-messages", "push-object")
 PATHS = frozenset(f"/v1/fleet/{name}" for name in ("activate-node", "deactivate-node", "send-node-heartbeat", *FETCHED))
@@ -62,11 +64,19 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass
 class Presence:
-    """A party's process, as last heard of."""
+    """A party's process, as last heard of.
+
+    Attributes:
+        token: of this process.
+        key: the party's public key.
+        heard: when it said something.
+        idle: when it asked for a message and there was none; it does so only when it has answered all that it has.
+    """
 
     token: str
     key: bytes
     heard: float
+    idle: float = 0.0
 
     @property
     def alive(self) -> bool:
@@ -114,16 +124,24 @@ class Gate:
             self._forget(name)
 
         held: list[MutableMapping[str, Any]] = []
+        pulled: list[MutableMapping[str, Any]] = []
 
         async def watched(event: MutableMapping[str, Any]) -> None:
             if event["type"] == "http.response.start" and event["status"] == 200:  # Flower has checked the signature
                 self._heard(action, name, token, key)
+            if action == "pull-messages":
+                pulled.append(event)
             if action == "send-node-heartbeat":
                 held.append(event)
             else:
                 await send(event)
 
+        begin = time.monotonic()
         await self.app(scope, receive, watched)
+        if pulled and pulled[0]["status"] == 200 and name in self.seen and self.seen[name].token == token:
+            body = b"".join(event.get("body", b"") for event in pulled)
+            if not PullMessagesResponse.FromString(body).messages_list:
+                self.seen[name].idle = begin
         if held and held[0]["status"] == 200:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(receive(), HOLD)  # there is no more to receive: the connection broke
@@ -186,18 +204,21 @@ class SuperLink:
         """Send each party its message and give the answers as they come, as a ``Link`` does."""
         end = time.monotonic() + timeout
         run, task = self._begin()
+        times: dict[str, int] = {}
         try:
             waiting, absent = self._send(run, messages, timeout)
+            sent = dict.fromkeys(messages, time.monotonic())
             for name in absent:
                 yield name, None
             arriving: dict[str, tuple[str, Message]] = {}
             while waiting or arriving:
+                # Looked at before the answers are: whoever has asked for more by then has sent all that it will.
+                idle = {name: presence.idle for name, presence in self.gate.present().items()}
                 for reply in self._replies(set(waiting), run):
-                    name, _ = waiting.pop(reply.metadata.reply_to_message_id)
-                    if reply.has_error():
-                        log.warning("party %s: %s", name, reply.error.reason)
-                        yield name, None
-                    else:
+                    # An error says that Flower takes the party for gone, as it does while one connects again: the gate
+                    # knows better who is there.
+                    if not reply.has_error():
+                        name, _ = waiting.pop(reply.metadata.reply_to_message_id)
                         arriving[reply.metadata.message_id] = (name, reply)
                 for number, (name, _) in list(arriving.items()):
                     try:
@@ -218,6 +239,21 @@ class SuperLink:
                 for number, (name, reply) in list(arriving.items()):
                     if tokens.get(name) != reply.metadata.group_id:
                         del arriving[number]
+                        yield name, None
+                # Flower hands a message out once. A party that asks for more without having answered has lost the
+                # message, or its answer, with a connection.
+                left = {number: name for number, (name, _) in (*waiting.items(), *arriving.items())}
+                for number, name in left.items():
+                    if idle.get(name, 0.0) <= sent[name]:
+                        continue
+                    waiting.pop(number, None)
+                    arriving.pop(number, None)
+                    times[name] = times.get(name, 0) + 1
+                    log.warning("party %s lost a message or its answer: it is asked again", name)
+                    again = self._send(run, {name: messages[name]}, timeout)[0] if times[name] <= AGAIN else {}
+                    sent[name] = time.monotonic()
+                    waiting |= again
+                    if not again:
                         yield name, None
                 if waiting or arriving:
                     time.sleep(POLL)
