@@ -128,6 +128,12 @@ def test_simple_mistakes_are_answered_before_pytorch_is_loaded(digits, tmp_path)
         ["predict", digits, IMAGES[0], "--classes", tmp_path / "none.csv"],
         ["run", "digit-piars"],
         ["run", tmp_path / "none.toml"],
+        ["run", "digit-pairs", "--set", "method.foo=1"],
+        ["run", "digit-pairs", "--set", "method.name=gaussian", "--set", "method.lr=1"],
+        ["attack", "leakage", "digit-pairs", "--set", "strategy.bar=1"],
+        ["attack", "backdoor", "digit-pairs", "--set", "data.rooot=x"],
+        ["host", "digit-pairs", "--insecure", "--parties", "a,b", "--set", "method.foo=1"],
+        ["join", "127.0.0.1", "--insecure", "--name", "a", "--data", tmp_path / "none"],
     ]
     program = "import sys\nfrom fedunseen.cli.main import main\ntry:\n    main()\nexcept SystemExit as end:\n"
     program += "    assert end.code == 2\nassert 'torch' not in sys.modules"

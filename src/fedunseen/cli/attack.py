@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli.console import ExperimentName, Json, Overrides, overrides_of, say
+from fedunseen.cli.console import chosen as read_experiment
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 
 if TYPE_CHECKING:
@@ -52,15 +53,15 @@ def leakage(
     as_json: Json = False,
 ) -> None:
     """Recover samples from their gradients: from a classifier that sees images, and from the experiment's method."""
-    from fedunseen.experiment import Experiment
+    if images < 1:
+        raise ExperimentError(f"--images {images}: attack at least one sample")
+    added = _sums(sums)
+    chosen = read_experiment(experiment, overrides)
     from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.registry import find
     from fedunseen.strategies import Strategy
 
-    chosen = Experiment.load(experiment, overrides_of(overrides))
-    attacks, added = _attacks(method, steps), _sums(sums)
-    if images < 1:
-        raise ExperimentError(f"--images {images}: attack at least one sample")
+    attacks = _attacks(method, steps)
     out = out if out is not None else free_directory(chosen, "leakage-")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunDirectoryError(f"{out} holds something already: name another directory with --out")
@@ -98,13 +99,13 @@ def backdoor(
     as_json: Json = False,
 ) -> None:
     """Run an experiment honestly and attacked, without and with each defence."""
+    chosen = attacked(experiment, overrides or [])
     from fedunseen.cli.progress import live_progress
     from fedunseen.core.files import write_json
     from fedunseen.experiment.orchestrator import free_directory
     from fedunseen.experiment.study import guards, study
     from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
 
-    chosen = attacked(experiment, overrides or [])
     wanted = [name.strip() for name in defences.split(",") if name.strip()]
     guards(wanted)  # what is wrong is said before the directory is looked at
     out = out if out is not None else free_directory(chosen, "backdoor-")
@@ -146,9 +147,12 @@ def attacked(source: str, overrides: list[str]) -> Experiment:
     Raises:
         ExperimentError: a setting is wrong, or the experiment has another attack.
     """
-    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.reading import glance
 
     told = overrides_of(overrides)
+    glance(source, told)
+    from fedunseen.experiment import Experiment
+
     plain = Experiment.load(
         source,
         {k: v for k, v in told.items() if not k.startswith(("attack.", "evaluation."))}

@@ -111,15 +111,7 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
-    from fedunseen.cli.roster import roster
-    from fedunseen.engines.remote.coordinator import Meeting, Member
-    from fedunseen.engines.remote.link import Host
-    from fedunseen.experiment import Experiment
-    from fedunseen.experiment import run as run_experiment
-    from fedunseen.experiment.orchestrator import free_directory
-    from fedunseen.experiment.reading import parse_override
-    from fedunseen.experiment.registry import carrier
-    from fedunseen.experiment.tracking import tracked
+    from fedunseen.experiment.reading import glance, parse_override
 
     speak(log_format)
     door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
@@ -127,6 +119,18 @@ def host(
     name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
     at, port = _address(address)
     fixed = {"engine.mode": "deployment", "partition.clients": len(names)}
+    if resume and out is None:
+        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
+    glance(experiment, {"engine.name": name, **told, **fixed})
+    from fedunseen.cli.roster import roster  # now, since PyTorch comes with some of these, which takes seconds
+    from fedunseen.engines.remote.coordinator import Meeting, Member
+    from fedunseen.engines.remote.link import Host
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment import run as run_experiment
+    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.registry import carrier
+    from fedunseen.experiment.tracking import tracked
+
     chosen = Experiment.load(experiment, {"engine.name": name, **told, **fixed})
     if chosen.evaluation.selection == "validation" and "evaluation.selection" not in told:
         say(
@@ -134,8 +138,6 @@ def host(
             "evaluation.selection=validation takes samples of validation classes at the coordinator, and a second run"
         )
         chosen = chosen.with_overrides({"evaluation.selection": "last"})
-    if resume and out is None:
-        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     out = out or free_directory(chosen)
     members = [Member(name) for name in names]
     place = Host(out / "engine", at, port, kit, tuple(names))
@@ -185,13 +187,7 @@ def join(
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
-    from fedunseen.engines.remote.link import Join
-    from fedunseen.engines.remote.party import Party
-    from fedunseen.experiment.learn import free_folder
-    from fedunseen.experiment.orchestrator import unused
-    from fedunseen.experiment.party import PartyData
     from fedunseen.experiment.reading import parse_override
-    from fedunseen.experiment.registry import carrier
 
     speak(log_format)
     at, port = _address(address)
@@ -209,6 +205,15 @@ def join(
             raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
+    if not data.is_dir():
+        raise DataError(f"the folder {data} is missing: mend --data")
+    from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
+    from fedunseen.engines.remote.party import Party
+    from fedunseen.experiment.learn import free_folder
+    from fedunseen.experiment.orchestrator import unused
+    from fedunseen.experiment.party import PartyData
+    from fedunseen.experiment.registry import carrier
+
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
     with _terminable(), _alone(state), logged(None, Status(state)):

@@ -49,6 +49,7 @@ class Benchmark:
         image_shape: (height, width) if the features are flattened grey images in [0, 1]; (channels, height, width) if
             they are images.
         pictures: (samples, channels, height, width) the images that the features were made of, if an encoder did.
+        files: (samples,) the file of each sample, as a path in the data's folder, if each has one.
         users: (samples,) who each sample comes from, counted from 0, if the source says.
         answers: (classes,) what a class stands for in every episode, counted from 0, where that is fixed: the negative
             tweets of new users are a class of their own, and still negative.
@@ -69,6 +70,7 @@ class Benchmark:
     test_unseen: NDArray[np.int64]
     image_shape: tuple[int, ...] | None = None
     pictures: NDArray[Any] | None = None
+    files: tuple[str, ...] | None = None
     users: NDArray[np.int64] | None = None
     answers: NDArray[np.int64] | None = None
     part: bool = False

@@ -218,6 +218,7 @@ class ImageBenchmark(BenchmarkLoader):
             features=images,
             labels=listing.labels[kept],
             image_shape=(3, settings.size, settings.size),
+            files=tuple(files),
             part=listing.part,
             **splits,
         )

@@ -19,6 +19,7 @@ Ids = NDArray[np.int64]
 Z = 1.96
 ENOUGH = 5  # test samples of a class before it counts that it is never answered
 LISTED = 5  # classes that are named
+NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
 LEAD = 1.0  # percent by which a method has to lead on validation classes
 EMPTIED = 0.2  # of the accuracy without calibration
@@ -57,7 +58,7 @@ def diagnose(
         unseen: ids of the unseen classes.
         descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
     """
-    found = [growing_loss(lines)]
+    found = [growing_loss(lines), *elsewhere(result.get("misplaced", ()))]
     labels = answers.get("labels")
     if "few_shot" in result:
         found += [beside_nothing(result)]
@@ -76,6 +77,26 @@ def diagnose(
         if "silhouettes" in answers:
             found.append(worse_features(*map(float, answers["silhouettes"])))
     return [one for one in found if one is not None]
+
+
+def elsewhere(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Warn of pictures in one class's folder that look like another's.
+
+    Args:
+        groups: as :func:`fedunseen.evaluation.misplaced.misplaced_files` returns them.
+    """
+    found = []
+    for group in groups[:LISTED]:
+        files, place, like = group["files"], group["place"], group["like"]
+        listed = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
+        found.append(
+            Finding(
+                f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed}.",
+                f"To an encoder that knows neither class they are like the pictures of {like!r}.",
+                "Look at them, move those that lie in the wrong folder, and run it again.",
+            )
+        )
+    return found
 
 
 def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:

@@ -29,6 +29,7 @@ from fedunseen.data.partition import NEVER, elsewhere
 from fedunseen.engines import Distributed, DistributedSettings
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
+from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.finished import Run, load_run
@@ -176,6 +177,8 @@ def run(
             if chosen:
                 result["chosen_on_validation"] = chosen
                 result |= {"stopped": chosen["stopped"]} if "stopped" in chosen else {}
+            if meeting is None and (groups := misplaced_files(benchmark)):  # a coordinator's warnings go to the parties
+                result["misplaced"] = groups
             write_inputs(federation.scaler, benchmark.space, directory.path)
             carry(encoder_of(experiment, benchmark), directory.path)
             carry_text(experiment.data, experiment.encoder, directory.path)

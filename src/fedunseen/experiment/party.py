@@ -22,6 +22,8 @@ from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
+from fedunseen.evaluation.diagnosis import elsewhere
+from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.naming import names_in
@@ -104,6 +106,8 @@ class PartyData:
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
         experiment = Experiment.from_dict(tree, {k: v for k, v in self.own.items() if not k.startswith("data.")})
         benchmark = encode(experiment, self.benchmark)
+        for one in elsewhere(misplaced_files(benchmark)):
+            warnings.warn(f"{one.what} {one.remedy}", stacklevel=2)  # said to the party alone
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment.run.seed)
         growing, semantics = header.get("growing"), statistics.get(SEMANTICS)

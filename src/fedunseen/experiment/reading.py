@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
 from fedunseen.core.settings import NamedSettings
-from fedunseen.experiment.registry import find, names
+from fedunseen.experiment.registry import find, names, own_keys
 
 __all__ = ["NAMED", "OPTIONAL", "SECTIONS", "glance", "parse_override", "read_tree", "sections_of", "validated"]
 
@@ -39,6 +39,7 @@ SECTIONS = (
     "run",
 )
 NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
+_UNSAID = {"engine": "in-process"}  # what a section without a name is
 OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression")  # not written where they are "none"
 
 
@@ -77,33 +78,45 @@ def sections_of(
 
 
 def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
-    """Refuse what names and tables show at once: unknown choices, settings of the data, their folder and classes.
+    """Refuse what shows at once: unknown choices and keys, settings of the data, their folder and classes.
 
     Args:
         source: as for :meth:`Experiment.load`, which checks all of it, this once more.
         overrides: likewise.
 
     Raises:
-        ExperimentError: a section, a choice or a setting of the data is wrong.
+        ExperimentError: a section, a choice, the name of a key or a setting of the data is wrong.
         DataError: the data's folder or class table is.
     """
-    tree = read_tree(source)
-    for key, value in (overrides or {}).items():
-        section, _, setting = key.partition(".")
-        if setting == "name":
-            _check_choice(section, value)
-    sections = sections_of({key: value for key, value in tree.items() if key != "name"}, overrides)
+    tree = {key: value for key, value in read_tree(source).items() if key != "name"}
+    told = dict(overrides or {})
+    sections = sections_of(tree)
     for section, content in sections.items():
-        _check_choice(section, content.get("name"))
-    if isinstance(name := sections.get("data", {}).get("name"), str):
+        _check_choice(section, content.get("name"), content)
+    for section in NAMED:
+        own = {
+            key.partition(".")[2].partition(".")[0]: value
+            for key, value in told.items()
+            if key.startswith(f"{section}.")
+        }
+        _check_choice(section, own.get("name", sections.get(section, {}).get("name", _UNSAID.get(section))), own)
+    chosen = {key: value for key, value in told.items() if key == "data.name" or not key.endswith(".name")}
+    data = sections_of(sections, chosen).get("data", {})
+    if isinstance(name := data.get("name"), str):
         benchmark = find("data", name)
-        benchmark.glance(validated(benchmark.Settings, "data", sections["data"]))
+        benchmark.glance(validated(benchmark.Settings, "data", data))
 
 
-def _check_choice(section: str, name: object) -> None:
-    """Refuse a choice that no package has, without loading it."""
-    if section in NAMED and isinstance(name, str) and name not in names(section):
+def _check_choice(section: str, name: object, content: Mapping[str, Any]) -> None:
+    """Refuse a choice that no package has, and a key that one of ours does not take, without loading it."""
+    if section not in NAMED or not isinstance(name, str) or name == "none":
+        return
+    if name not in names(section):
         find(section, name)  # which says so
+    keys = own_keys(section, name)
+    for key in content:
+        if keys is not None and key not in keys:
+            raise ExperimentError(f"{section}: " + unknown("key", key, keys))
 
 
 def parse_override(text: str) -> tuple[str, Any]:

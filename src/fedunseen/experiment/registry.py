@@ -18,6 +18,7 @@ from fedunseen.core.plugins import added
 from fedunseen.data import BENCHMARKS
 from fedunseen.encoders import ENCODERS
 from fedunseen.engines import ENGINES
+from fedunseen.experiment.keys import keys_of
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES
 from fedunseen.tasks import TASKS
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
     from fedunseen.tasks import Task
 
-__all__ = ["carrier", "find", "is_own", "names", "task_of", "traits"]
+__all__ = ["carrier", "find", "is_own", "names", "own_keys", "task_of", "traits"]
 
 _OWN = {
     "data": BENCHMARKS,
@@ -62,6 +63,11 @@ def names(section: str) -> list[str]:
 def is_own(section: str, name: str) -> bool:
     """Say whether a name of a section is one of this package."""
     return name in _OWN[section]
+
+
+def own_keys(section: str, name: str) -> list[str] | None:
+    """Return the settings' keys of one of this package's choices without loading it; None for another's."""
+    return keys_of(_OWN[section][name]) if is_own(section, name) else None
 
 
 def find(section: str, name: str) -> type[Any]:

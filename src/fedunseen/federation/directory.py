@@ -179,11 +179,18 @@ class RunDirectory:
     def _warnings(self, result: Mapping[str, Any]) -> list[dict[str, str]]:
         """Return the findings of :mod:`fedunseen.evaluation.diagnosis`; of several seeds, those of each."""
         if "seeds" in result:
-            found = []
-            for seed in result["seeds"]:
-                own = RunDirectory(self.path / f"seed-{seed}").result() or {}
-                found += [{**one, "what": f"Seed {seed}: {one['what']}"} for one in own.get("warnings", [])]
-            return found
+            told = {
+                seed: (RunDirectory(self.path / f"seed-{seed}").result() or {}).get("warnings", [])
+                for seed in result["seeds"]
+            }
+            first, *others = told.values()
+            common = [one for one in first if all(one in other for other in others)]  # of the data, not of chance
+            return common + [
+                {**one, "what": f"Seed {seed}: {one['what']}"}
+                for seed, own in told.items()
+                for one in own
+                if one not in common
+            ]
         if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
             return list(result["warnings"])
         space = ClassSpace.load(self.path / "classes.csv")

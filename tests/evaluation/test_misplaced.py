@@ -1,0 +1,101 @@
+"""Pictures in a wrong folder are found by their features, and clean folders are left in peace."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen.evaluation import misplaced as module
+from fedunseen.evaluation.diagnosis import Finding, elsewhere
+from fedunseen.evaluation.misplaced import misplaced
+from fedunseen.experiment import Experiment, run
+
+
+def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
+    """Return heavy-tailed samples about random means, as real ones are, and the ids of those moved from 1 to 0."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), each)
+    features = rng.standard_t(5, size=(len(labels), width)) + apart * rng.normal(size=(classes, width))[labels]
+    ids = rng.choice(np.flatnonzero(labels == 1), moved, replace=False)
+    labels[ids] = 0
+    return features, labels, set(ids.tolist())
+
+
+@pytest.mark.parametrize("shape", [(30, 5), (12, 40)], ids=["more samples than features", "fewer"])
+def test_each_answer_is_that_of_a_regression_without_the_sample(shape):
+    """The closed form against as many regressions as there are samples."""
+    rng = np.random.default_rng(0)
+    rows, classes = rng.normal(size=shape), np.arange(shape[0]) % 3
+    answers, strength = module._left_out(rows, classes), module.STRENGTH * shape[0]
+    for i in range(shape[0]):
+        others = np.arange(shape[0]) != i
+        x, wanted = rows[others], np.eye(3)[classes[others]]
+        weights = np.linalg.solve(x.T @ x + strength * np.eye(shape[1]), x.T @ wanted)
+        np.testing.assert_allclose(answers[i], rows[i] @ weights, atol=1e-9)
+
+
+def test_five_of_forty_are_found_and_clean_folders_are_not_doubted():
+    found = [misplaced(features, labels) for features, labels, _ in (drawn(seed, 0) for seed in range(8))]
+    assert found == [[]] * 8
+    for seed in range(8):
+        features, labels, moved = drawn(seed, 5)
+        (group,) = misplaced(features, labels)
+        assert (group.place, group.like) == (0, 1)
+        assert set(group.rows.tolist()) <= moved
+        assert len(group.rows) >= 4
+
+
+def test_two_classes_that_nothing_tells_apart_are_not_doubted():
+    features, labels, _ = drawn(0, 0)
+    features[labels == 1] = np.random.default_rng(1).permutation(features[labels == 0])  # of the same kind
+    assert not misplaced(features + 0.1 * np.random.default_rng(2).normal(size=features.shape), labels)
+
+
+def test_few_and_unknown_samples_are_passed_over(monkeypatch):
+    features, labels, _ = drawn(0, 5)
+    few = np.concatenate([np.flatnonzero(labels == c)[:7] for c in range(12)])
+    assert misplaced(features[few], labels[few]) == []
+    assert misplaced(features, np.where(labels == 0, -1, labels)) == []
+    monkeypatch.setattr(module, "MANY", 100)
+    assert misplaced(features, labels) == []
+
+
+def test_the_sentence_names_folder_class_and_files():
+    files = [f"lion/{i}.png" for i in range(5)]
+    assert elsewhere([{"place": "lion", "like": "bear", "files": files}]) == [
+        Finding(
+            "5 pictures in the folder of 'lion' look like 'bear': lion/0.png, lion/1.png, lion/2.png and 2 more.",
+            "To an encoder that knows neither class they are like the pictures of 'bear'.",
+            "Look at them, move those that lie in the wrong folder, and run it again.",
+        )
+    ]
+
+
+def test_a_run_says_which_pictures_lie_in_a_wrong_folder(tmp_path):
+    """Real pictures through the frozen encoder, five green ones among the red: the run ends, and says it."""
+    rng = np.random.default_rng(0)
+    colours = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
+    rows = ["name,split,r,g,b"]
+    for name, colour in colours.items():
+        rows.append(f"{name},{'unseen' if name == 'grey' else 'seen'},{','.join(map(str, colour))}")
+        for i in range(14):
+            place = tmp_path / "data" / ("red" if name == "green" and i < 4 else name)
+            place.mkdir(parents=True, exist_ok=True)
+            noisy = np.clip(np.array(colour) + rng.integers(-60, 61, (16, 16, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).save(place / f"{name}{i:02}.png")
+    (tmp_path / "data" / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
+    tree = {
+        "data": {"name": "images", "root": str(tmp_path / "data"), "size": 16, "resize": 16},
+        "encoder": {"name": "efficientnet-lite"},
+        "partition": {"kind": "pccd", "clients": 2},
+        "method": {"name": "gaussian"},
+        "evaluation": {"selection": "last", "theory": False, "embedding": False},
+    }  # fmt: skip
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    assert done.result["misplaced"] == [
+        {"place": "red", "like": "green", "files": done.result["misplaced"][0]["files"]}
+    ]
+    assert sorted(done.result["misplaced"][0]["files"]) == [f"red/green{i:02}.png" for i in range(4)]
+    written = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert written["warnings"][0]["what"].startswith("4 pictures in the folder of 'red' look like 'green': red/green")

@@ -1,0 +1,13 @@
+"""Keys that are read from source are those that a class has once it is imported."""
+
+import pytest
+
+from fedunseen.experiment.reading import NAMED
+from fedunseen.experiment.registry import find, is_own, names, own_keys
+
+
+@pytest.mark.parametrize("section", NAMED)
+def test_keys_are_those_of_the_settings(section):
+    for name in names(section):
+        if is_own(section, name):
+            assert own_keys(section, name) == list(find(section, name).Settings.model_fields), name
