@@ -4,8 +4,8 @@ A ridge regression from features to classes answers for every sample without hav
 hat matrix :math:`H = X (X^\top X + \lambda I)^{-1} X^\top` and labels :math:`Y`, the answer is
 :math:`(HY - \mathrm{diag}(H) Y) / (1 - \mathrm{diag}(H))` (Allen 1974, the PRESS statistic). For two classes A and B,
 the difference of a sample's answers says which it looks like. Some samples of A always look like B, the more so the
-more alike the classes are. What is looked for is a group of them in the midst of B: the likelihood ratio of two models of
-A's differences, a mixture that has some of B's, and A's alone. Both are Student distributions, whose heavy tails
+more alike the classes are. What is looked for is a group of them in the midst of B: the likelihood ratio of two models
+of A's differences, a mixture that has some of B's, and A's alone. Both are Student distributions, whose heavy tails
 keep a few odd pictures from counting.
 """
 
