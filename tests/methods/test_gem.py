@@ -108,3 +108,28 @@ def test_it_recognises_classes_that_it_never_saw():
     method = make(GEM, p, lr=0.1)
     result = train(method, p, 10)
     assert unseen_accuracy(method, result.params, p) > 80
+
+
+def test_a_longer_v_is_turned_as_far_by_one_step(grouped):
+    """The rate that is left to the data, against the angle that a step of it turns V by."""
+    angles = []
+    for times in (1.0, 8.0):
+        method = method_of(grouped, regression=0, decorrelation=0, compactness=0)
+        params = {"v": times * params_of(method)["v"]}
+        method.settle(params, batch()["inputs"])
+        v = params["v"].clone().requires_grad_()
+        loss, _ = method.loss({"v": v}, batch(), method.context())
+        (gradient,) = torch.autograd.grad(loss, v)
+        angles.append(method.settings.lr * gradient.norm() / v.norm())
+    torch.testing.assert_close(angles[0], angles[1])
+    assert 0.001 < angles[0] < 0.1
+
+
+def test_the_rate_of_a_trained_encoder_and_one_that_is_given_stay(grouped):
+    given = method_of(grouped, lr=0.3)
+    given.settle(params_of(given), batch()["inputs"])
+    assert given.settings.lr == 0.3
+    trained = method_of(grouped, lr="auto")
+    trained.backbone.trained = True
+    trained.settle(params_of(trained), batch()["inputs"])
+    assert trained.settings.lr == 0.01

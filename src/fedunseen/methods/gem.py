@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -22,9 +22,12 @@ from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
+from fedunseen.methods.base import unset
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum, word_vectors
 
 __all__ = ["GEM", "GEMSettings"]
+
+TURN = 6e-4  # the learning rate for a V of length 1
 
 
 class GEMSettings(MapSettings):
@@ -34,8 +37,9 @@ class GEMSettings(MapSettings):
     """
 
     name: Literal["gem"] = "gem"
-    lr: float = Field(0.01, gt=0)
-    """Learning rate of the clients' SGD."""
+    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    """Learning rate of the clients' SGD. Unset or `"auto"`: for frozen maps 6e-4 times the squared length of V as it is
+    drawn, which is the product of the numbers of attributes and channels; for a trained encoder 0.01."""
     scale: float = Field(20.0, gt=0)
     """Factor on the cosines."""
     sce: float = Field(1.0, gt=0)
@@ -49,6 +53,8 @@ class GEMSettings(MapSettings):
     words: str = "one-hot"
     """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
     .csv, or word vectors as .txt or .gz)."""
+
+    _auto = field_validator("lr", mode="before")(unset)
 
 
 class GEM(MapMethod):
@@ -87,6 +93,13 @@ class GEM(MapMethod):
             queries = rng.normal(0, self.width**-0.5, (self.words.shape[1], self.width))
             params["w"] = torch.from_numpy(queries.astype(np.float32))
         return params
+
+    def rate(self, params: Params, inputs: Tensor) -> float:
+        """Return what turns V as fast whatever its length: a cosine's gradient is as short as V is long.
+
+        To turn V of length L by the same angle takes a rate that grows as L squared, however long maps are.
+        """
+        return self.trained_rate if self.backbone.trained else TURN * float(params["v"].square().sum())
 
     def context(self) -> Context:
         """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L, attributes)."""

@@ -49,7 +49,7 @@ class MapMethod(Method):
         self._divide()
 
     def settle(self, params: Params, inputs: Tensor) -> None:
-        """Put the unit of frozen maps in place, where the settings leave it to the data."""
+        """Put the unit of frozen maps and the learning rate in place, where the settings leave them to the data."""
         if self.settings.unit is None:
             unit = 1.0
             if len(inputs) and not self.backbone.trained:
@@ -58,6 +58,7 @@ class MapMethod(Method):
                     unit = length / BROUGHT_TO
             self.settings = self.settings.model_copy(update={"unit": unit})
             self._divide()
+        super().settle(params, inputs)
 
     def _divide(self) -> None:
         """Let the backbone give maps in their unit."""
