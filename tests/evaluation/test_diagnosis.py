@@ -131,6 +131,18 @@ def test_a_missing_calibration_is_said():
     assert emptied({**GOOD, "calibration_factor": 0.0}) is None
 
 
+def test_of_two_pictures_of_a_class_nothing_is_chosen_and_more_are_asked_for():
+    answers = {"labels": np.arange(7), "zsl_answers": np.arange(7)}
+    told = {**GOOD, "calibration_factor": 0.0, "gzsl_unseen": 2.0}
+    (found,) = (one for one in diagnose([], told, answers, NAMES, np.array([5, 6])) if "Bring" in one.remedy)
+    more = "Bring more samples: of most classes one sample is tested, and on so few nothing can be chosen. Until then "
+    assert found.remedy == f"{more}ask among new classes alone: fedunseen predict --classes FILE --among given."
+    told = {**GOOD, "uncalibrated_gzsl_seen": 47.2, "gzsl_seen": 0.0}
+    (found,) = (one for one in diagnose([], told, answers, NAMES, np.array([5, 6])) if "Bring" in one.remedy)
+    assert found.remedy == f"{more}set evaluation.calibration = 'none'."
+    assert emptied(told, tested=3) == emptied(told)
+
+
 def test_features_worse_than_raw_ones_are_said():
     assert worse_features(0.05, 0.3) == Finding(
         "The model's features keep unseen classes less apart than the samples as they come in: silhouette 0.05 instead "

@@ -22,6 +22,7 @@ LISTED = 5  # classes that are named
 NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
 LEAD = 1.0  # percent by which a method has to lead on validation classes
+MEASURABLE = 3  # test samples of a class on which a factor may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
 
 
@@ -73,7 +74,8 @@ def diagnose(
                 at_chance(asked, answered, len(unseen), trained),
                 never_answered(asked, answered, names, "unseen"),
             ]
-        found += [emptied(result), outdone(result)]
+        tested = None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
+        found += [emptied(result, tested), outdone(result)]
         if "silhouettes" in answers:
             found.append(worse_features(*map(float, answers["silhouettes"])))
     return [one for one in found if one is not None]
@@ -206,12 +208,17 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
     )
 
 
-def emptied(result: Mapping[str, Any]) -> Finding | None:
-    """Warn of a calibration that leaves nothing of the seen or of the unseen classes, or that is missing.
+def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | None:
+    """Warn of a calibration that leaves seen or unseen classes next to nothing, and of one that is missing.
 
     Args:
         result: with ``gzsl_seen``, ``gzsl_unseen``, the same ``uncalibrated_``, and ``calibration_factor``.
+        tested: samples that most classes are tested with, if it is known; of fewer than :data:`MEASURABLE`, validation
+            classes say too little for a factor.
     """
+    few = tested is not None and tested < MEASURABLE
+    count = "one sample is" if tested == 1 else f"{tested} samples are"
+    more = f"Bring more samples: of most classes {count} tested, and on so few nothing can be chosen"
     for side, letter, other in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
         before, after = (float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", ""))
         if result.get("calibration_factor") and before >= 5 and after < EMPTIED * before:
@@ -219,14 +226,18 @@ def emptied(result: Mapping[str, Any]) -> Finding | None:
                 f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to {after:.1f} %.",
                 f"The factor that balances seen and unseen classes was chosen on other classes, perhaps too few, and "
                 f"sends nearly everything to the {other} ones here.",
-                "Set evaluation.calibration = 'none', or keep more classes for validation.",
+                f"{more}. Until then set evaluation.calibration = 'none'."
+                if few
+                else "Set evaluation.calibration = 'none', or keep more classes for validation.",
             )
     if not result.get("calibration_factor") and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
         return Finding(
             f"Among all classes nearly every sample of an unseen class is taken for a seen one: U is "
             f"{result['gzsl_unseen']:.1f} %, though among unseen classes alone {result['zsl']:.1f} % are right.",
             "The model has seen examples of the seen classes only, and prefers them.",
-            "Let it be calibrated: evaluation.calibration = 'stacking' with evaluation.selection = 'validation'.",
+            f"{more}. Until then ask among new classes alone: fedunseen predict --classes FILE --among given."
+            if few
+            else "Let it be calibrated: evaluation.calibration = 'stacking' with evaluation.selection = 'validation'.",
         )
     return None
 
