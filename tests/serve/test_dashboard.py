@@ -363,7 +363,11 @@ def test_the_page_follows_a_federation(shown, federation):
     assert (cards["ZSL"], cards["connected"], cards["privacy: epsilon spent"]) == ("52.5 %", "2 of 3", "1.25")
     assert page.get_by_role("img", name="Last: ZSL 52.5").count() == 1
     assert page.locator("#log li.warning").inner_text().endswith("west is refused")
-    watch.on_round("training", 3, 3, line(3, 60.0))
+    unmeasured = line(3, 0.0)
+    del unmeasured["zsl"]
+    watch.on_round("training", 3, 3, unmeasured)
+    expect(page.locator("#round")).to_have_text("round 3 of 3")
+    expect(page.locator("#cards dd").first).to_have_text("52.5 %, round 2")  # the last that was measured
     watch.end(None)
     expect(page.locator("#phase")).to_have_text("Complete")
 
