@@ -93,6 +93,8 @@ def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> No
     sections = sections_of(tree)
     for section, content in sections.items():
         _check_choice(section, content.get("name"), content)
+    for key in told:
+        _section_of(key)
     for section in NAMED:
         own = {
             key.partition(".")[2].partition(".")[0]: value
@@ -171,12 +173,18 @@ def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
         encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub
 
 
-def _override(sections: dict[str, Any], key: str, value: Any) -> None:
+def _section_of(key: str) -> tuple[str, str]:
+    """Take ``section.setting`` apart."""
     section, _, setting = key.partition(".")
     if not setting:
         raise ExperimentError(f"{key}: name a setting as section.key, for example strategy.rounds")
     if section not in SECTIONS:
         raise ExperimentError(f"{key}: " + unknown("section", section, SECTIONS))
+    return section, setting
+
+
+def _override(sections: dict[str, Any], key: str, value: Any) -> None:
+    section, setting = _section_of(key)
     content = dict(sections.get(section, {}))
     # A new choice keeps the settings that the old one has in common with it, none if they are of different families.
     if setting == "name" and section in NAMED and content.get("name") != value:
