@@ -11,6 +11,7 @@ from fedunseen.core.errors import ExperimentError
 SMALL = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 2, "run.device": "cpu"}
 
 
+@pytest.mark.slow
 def test_what_travels_and_how_many_trainings_are_those_of_the_run(tmp_path):
     settings = {**SMALL, "evaluation.choose": {"method.kl": [0.0, 1.0, 3.0]}, "run.seeds": 2}
     told = estimate(Experiment.load("digit-pairs", settings))

@@ -55,6 +55,7 @@ def test_help_loads_neither_pytorch_nor_what_draws_boxes():
     assert "run an experiment" in done.stdout.lower()
 
 
+@pytest.mark.slow
 def test_every_command_answers_help(command):
     for name in ALL:
         done = command(*name.split(), "--help")

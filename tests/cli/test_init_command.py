@@ -257,6 +257,7 @@ def test_names_in_other_scripts_work_and_the_warning_says_what_helps(command, re
     assert "- warning: 6 names say little to the text encoder, such as " in done.err
 
 
+@pytest.mark.slow
 def test_two_pictures_a_class_leave_none_to_choose_on(command, tmp_path):
     """One of two is for tests, and of a single training sample none can be held out for validation."""
     rows, random = ["name,split,r,g,b"], np.random.default_rng(0)

@@ -89,6 +89,7 @@ def image_vectors(kind, model, planes, **told):
 NORMS = {"dinov2": IMAGENET, "dinov2_with_registers": IMAGENET, "clip": CLIP, "siglip": HALF}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NORMS)
 def test_vectors_are_the_librarys(folders, photographs, kind):
     folder, model = folders[kind]

@@ -25,6 +25,7 @@ def under(name, *packages):
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "folder"), [("flwr", "flower"), ("ray", "flower"), ("nvflare", "nvflare")])
 def test_one_folder_imports_a_carriers_library(library, folder):
     own = ROOT / "engines" / "carriers" / folder

@@ -124,6 +124,7 @@ def test_no_bytes_raise_anything_else(noise):
             read_reply(sent, EXPECTED)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)

@@ -102,6 +102,7 @@ def test_what_was_asked_differently_is_refused(made, first, second, message):
         compare(made(first[0], **first[1]), made(second[0], **second[1]))
 
 
+@pytest.mark.slow
 def test_a_run_read_again_compares_the_same(made):
     ours, theirs = made(DIGITS_MAML, strategy__rounds=3), made(DIGITS_MAML)
     assert compare(load_run(ours.path), load_run(theirs.path)).differences == compare(ours, theirs).differences

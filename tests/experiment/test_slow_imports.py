@@ -48,6 +48,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", MISTAKES)
 def test_a_simple_mistake_is_refused_before_pytorch_is_loaded(typed, tmp_path):
     """PyTorch alone takes two seconds and more; which modules are loaded does not depend on how busy a machine is."""

@@ -16,6 +16,7 @@ from fedunseen.strategies import Centralised, FedAvg, Local, Scaffold
 FEW = {"data.train_per_class": 4, "data.test_per_class": 2, "strategy.rounds": 2, "evaluation.selection": "last"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "strategy", "settings"),
     [

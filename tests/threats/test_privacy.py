@@ -212,6 +212,7 @@ def test_a_defence_that_judges_each_alone_goes_first():
     assert strategy.notes(again)["defence"]["clients"] == []
 
 
+@pytest.mark.slow
 @accounted
 def test_a_budget_is_kept_to():
     strategy = private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=10, noise=None, epsilon=5.0)
