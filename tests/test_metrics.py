@@ -60,6 +60,15 @@ def test_samples_of_classes_that_are_neither_seen_nor_unseen_do_not_count():
     assert metrics.zsl(*more, UNSEEN) == metrics.zsl(scores, labels, UNSEEN)
 
 
+def test_confusions_of_single_samples_are_0_or_100():
+    assert metrics.confusion([7, 5], [7, 7], [5, 7]).tolist() == [[0, 100], [0, 100]]
+    labels, answers = np.array([[[3], [5]], [[3], [8]]]), np.array([[[5], [5]], [[3], [8]]])
+    table, together = metrics.episode_confusion(labels, answers, np.array([3, 5, 8]))
+    nan = float("nan")
+    np.testing.assert_array_equal(table, [[50, 100, 0], [0, 100, nan], [0, nan, 100]])
+    assert together.tolist() == [[2, 1, 1], [1, 1, 0], [1, 0, 1]]
+
+
 def test_confusions_are_shares_of_each_class_s_samples():
     rng = np.random.default_rng(0)
     names = np.array(["ant", "bee", "cat", "dog"])
