@@ -21,9 +21,10 @@ from typer.main import get_command
 
 from fedunseen import Experiment
 from fedunseen.cli.main import app
+from fedunseen.core.presets import sweep_names
 from fedunseen.experiment import preset_names
 from fedunseen.experiment.reading import parse_override
-from fedunseen.experiment.sweep import read_sweep, sweep_names
+from fedunseen.experiment.sweep import read_sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.ipynb"), *ROOT.glob("benchmarks/*.md")]

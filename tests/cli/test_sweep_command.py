@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedunseen
-from fedunseen.experiment.sweep import sweep_names
+from fedunseen.core.presets import sweep_names
 
 SWEEP = """
 title = "Two rates"

@@ -45,6 +45,7 @@ MISTAKES = {
     "run commas.toml --set data.root=strange": "the folder strange/zbera is of no class",
     "run digit-pairs --set method.name=fedzls": "unknown method 'fedzls'",
     "run digit-pairs --set metod.name=fedzls": "unknown section 'metod'",
+    "sweep distzsl-tabel2": "unknown sweep 'distzsl-tabel2': did you mean 'distzsl-table2'?",
 }
 
 

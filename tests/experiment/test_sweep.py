@@ -13,8 +13,9 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.presets import sweep_names, sweep_text
 from fedunseen.experiment.assemble import check, load_data
-from fedunseen.experiment.sweep import read_sweep, rows, sweep_names, sweep_text, write_csv
+from fedunseen.experiment.sweep import read_sweep, rows, write_csv
 from fedunseen.experiment.sweep.schema import read_file, select
 from fedunseen.methods import METHODS
 from known_names import DIGITS_MAML, known

@@ -12,6 +12,7 @@ import typer
 from fedunseen.cli.completion import sweeps as shipped
 from fedunseen.cli.console import Json, Overrides, Plugins, overrides_of, say
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.presets import sweep_names, sweep_source
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Cell, Row, Sweep
@@ -50,6 +51,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run a grid of experiments, and show the results beside the paper's."""
+    sweep_source(source)  # an unknown name is refused before PyTorch is loaded, which takes seconds
     from fedunseen.experiment.sweep import read_sweep
     from fedunseen.experiment.sweep.schema import select
 
@@ -77,7 +79,6 @@ def sweep(
 
 def sweeps() -> None:
     """List the sweeps that come with the package, and the data sets that each can take."""
-    from fedunseen.experiment.sweep import sweep_names
     from fedunseen.experiment.sweep.schema import read_file
 
     for name in sweep_names():

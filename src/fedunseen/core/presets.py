@@ -1,4 +1,4 @@
-"""The experiment files that come with the package, found without waiting for PyTorch."""
+"""The files of experiments and sweeps, those of the package among them, found without waiting for PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from pathlib import Path
 
 from fedunseen.core.errors import ExperimentError, unknown
 
-__all__ = ["experiment_text", "preset_names", "preset_text"]
+__all__ = [
+    "SWEEPS",
+    "experiment_text",
+    "is_shipped",
+    "preset_names",
+    "preset_text",
+    "readable_text",
+    "sweep_names",
+    "sweep_source",
+    "sweep_text",
+]
+
+SWEEPS = files("fedunseen") / "sweeps"
 
 
 def preset_names() -> list[str]:
@@ -37,18 +49,59 @@ def experiment_text(source: str | Path) -> tuple[str, Path]:
         ExperimentError: there is no such preset or file, or it is no text.
     """
     path = Path(source)
-    if path.suffix != ".toml" and not os.path.isfile(path):  # a folder may well have a preset's name
+    if is_shipped(path):
         if str(source) in preset_names():
             return preset_text(str(source)), Path()
         raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
-    try:
-        return path.read_text("utf-8-sig"), path.parent  # some editors begin a file with a byte order mark
-    except FileNotFoundError:
+    if not path.exists():
         near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
         raise ExperimentError(
             f"{source} is missing: name an experiment file that is there, or a preset (the nearest: {near})"
-        ) from None
+        )
+    return readable_text(path, "name an experiment file"), path.parent
+
+
+def is_shipped(path: Path) -> bool:
+    """Say whether a path is the name of a preset or a sweep; a folder may well have such a name."""
+    return path.suffix != ".toml" and not os.path.isfile(path)
+
+
+def readable_text(path: Path, remedy: str) -> str:
+    """Return a file's text without the byte-order mark that some editors begin it with.
+
+    Raises:
+        ExperimentError: it is missing, cannot be read (both with the ``remedy``), or is no text.
+    """
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise ExperimentError(f"{path} is missing: {remedy}") from None
     except OSError as error:
-        raise ExperimentError(f"{source} cannot be read ({error.strerror}): name an experiment file") from None
+        raise ExperimentError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
     except UnicodeDecodeError:
-        raise ExperimentError(f"{source} is not a text file in UTF-8: save it as UTF-8") from None
+        raise ExperimentError(f"{path} is not a text file in UTF-8: save it as UTF-8") from None
+
+
+def sweep_names() -> list[str]:
+    """Return the sweeps shipped in the package."""
+    return sorted(Path(item.name).stem for item in SWEEPS.iterdir() if item.name.endswith(".toml"))
+
+
+def sweep_text(name: str) -> str:
+    """Return a shipped sweep's TOML text."""
+    return (SWEEPS / f"{name}.toml").read_text("utf-8")
+
+
+def sweep_source(source: str | Path) -> tuple[str, Path | None]:
+    """Return the TOML text of a shipped sweep or a file, and the file's folder.
+
+    Raises:
+        ExperimentError: there is no such sweep or file, or it is no text.
+    """
+    path = Path(source)
+    if not is_shipped(path):
+        remedy = f"name a sweep file or a shipped sweep ({', '.join(sweep_names())})"
+        return readable_text(path, remedy), path.parent
+    if str(source) not in sweep_names():
+        raise ExperimentError(unknown("sweep", str(source), sweep_names()) + "; a sweep file ends in .toml")
+    return sweep_text(str(source)), None

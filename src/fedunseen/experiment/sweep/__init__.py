@@ -2,6 +2,6 @@
 
 from fedunseen.experiment.sweep.results import Row, rows, write_csv
 from fedunseen.experiment.sweep.runner import run_sweep
-from fedunseen.experiment.sweep.schema import Cell, Sweep, read_sweep, sweep_names, sweep_text
+from fedunseen.experiment.sweep.schema import Cell, Sweep, read_sweep
 
-__all__ = ["Cell", "Row", "Sweep", "read_sweep", "rows", "run_sweep", "sweep_names", "sweep_text", "write_csv"]
+__all__ = ["Cell", "Row", "Sweep", "read_sweep", "rows", "run_sweep", "write_csv"]

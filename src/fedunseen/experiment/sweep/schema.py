@@ -22,13 +22,13 @@ import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.presets import SWEEPS, is_shipped, readable_text, sweep_source
 from fedunseen.core.settings import Settings
 from fedunseen.core.toml import toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
@@ -48,8 +48,6 @@ __all__ = [
     "read_file",
     "read_sweep",
     "select",
-    "sweep_names",
-    "sweep_text",
 ]
 
 Metric = ZeroShotName | FewShotName
@@ -206,17 +204,6 @@ class Sweep:
         return (() if kinds and all(kinds) else ZERO_SHOT) + (FEW_SHOT if any(kinds) else ())
 
 
-def sweep_names() -> list[str]:
-    """Return the sweeps shipped in the package."""
-    return sorted(Path(item.name).stem for item in _shipped().iterdir() if item.name.endswith(".toml"))
-
-
-def sweep_text(name: str) -> str:
-    """Return a shipped sweep's TOML text."""
-    text: str = (_shipped() / f"{name}.toml").read_text("utf-8")
-    return text
-
-
 def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[str, Any] | None = None) -> Sweep:
     """Read a shipped sweep by name or a TOML file by path; every cell's experiment is read and checked.
 
@@ -230,7 +217,7 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
     """
     place, path = str(source), Path(source)
     file, sets = read_file(source)
-    folder = None if _is_shipped(path) else path.parent
+    folder = None if is_shipped(path) else path.parent
     axes, bundles = _axes(file, sets, list(data), folder, place)
     overrides = dict(overrides or {})
     _check_overrides(overrides, bundles)
@@ -301,15 +288,10 @@ def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]
     Raises:
         ExperimentError: it is missing or not a sweep file.
     """
-    place, path = str(source), Path(source)
-    if not _is_shipped(path):
-        remedy = f"name a sweep file or a shipped sweep ({', '.join(sweep_names())})"
-        file = _checked(place, _toml(_text(path, remedy), place))
-        return file, _data_sets(file, path.parent, place)
-    if place not in sweep_names():
-        raise ExperimentError(unknown("sweep", place, sweep_names()) + "; a sweep file ends in .toml")
-    file = _checked(place, _toml(sweep_text(place), place))
-    return file, _data_sets(file, None, place)
+    place = str(source)
+    text, folder = sweep_source(source)
+    file = _checked(place, _toml(text, place))
+    return file, _data_sets(file, folder, place)
 
 
 def select(sweep: Sweep, only: Choice) -> list[Cell]:
@@ -323,25 +305,6 @@ def select(sweep: Sweep, only: Choice) -> list[Cell]:
     if not chosen:
         raise ExperimentError("--only: the sweep leaves out every cell of this part: take another")
     return chosen
-
-
-def _is_shipped(path: Path) -> bool:
-    return path.suffix != ".toml" and not path.is_file()
-
-
-def _shipped() -> Any:
-    return files("fedunseen") / "sweeps"
-
-
-def _text(path: Path, remedy: str) -> str:
-    try:
-        return path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        raise ExperimentError(f"{path} is missing: {remedy}") from None
-    except OSError as error:
-        raise ExperimentError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
-    except UnicodeDecodeError:
-        raise ExperimentError(f"{path} is not a text file in UTF-8: save it as UTF-8") from None
 
 
 def _toml(text: str, place: str) -> dict[str, Any]:
@@ -379,9 +342,9 @@ def _data_sets(file: SweepFile, folder: Path | None, place: str) -> dict[str, di
     else:
         where = f"{place}: {file.data_sets}"
         if folder is None:
-            text = (_shipped() / file.data_sets).read_text("utf-8")
+            text = (SWEEPS / file.data_sets).read_text("utf-8")
         else:
-            text = _text(folder / file.data_sets, f"mend data_sets in {place}")
+            text = readable_text(folder / file.data_sets, f"mend data_sets in {place}")
         found = _toml(text, where)
     for label, bundle in found.items():
         if not isinstance(bundle, dict) or not all(isinstance(bundle.get(key, {}), dict) for key in EXTRA[:2]):
