@@ -1,5 +1,6 @@
 import os
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -200,7 +201,18 @@ def test_a_folder_is_no_experiment(tmp_path):
     (tmp_path / "x.toml").mkdir()
     with pytest.raises(ExperimentError) as error:
         Experiment.load(tmp_path / "x.toml")
-    assert str(error.value) == f"{tmp_path / 'x.toml'} cannot be read (Is a directory): name an experiment file"
+    start = f"{tmp_path / 'x.toml'} cannot be read (Is a directory): name an experiment file"
+    assert str(error.value).startswith(start)
+
+
+def test_an_experiment_in_a_folder_that_may_not_be_searched_is_one_sentence(monkeypatch, tmp_path):
+    def refused(self, *args, **settings):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refused)  # the superuser may search every folder
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(ExperimentError, match=r"cannot be read \(Permission denied\): name an experiment file that"):
+        Experiment.load(tmp_path / "x.toml")
 
 
 @pytest.mark.parametrize("name", ["digit-pair", "nothing", "", "x" * 300])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
+from fedunseen.core.files import existing_folder
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
@@ -75,12 +76,10 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
         DataError: if the folder is missing or holds nothing that is known.
         ExperimentError: if an override is of another section.
     """
-    folder = folder.expanduser()
     for key in overrides or {}:
         if not key.startswith("data."):
             raise ExperimentError(f"{key}: only settings of the data can be given here, such as data.splits=FOLDER")
-    if not folder.is_dir():
-        raise DataError(f"the folder {folder} is missing: name one that is there")
+    folder = existing_folder(folder.expanduser(), "name one that is there")
     name, kind, root = _recognise(folder)
     given = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
     data = {"name": name, **kind.section(root), **given}

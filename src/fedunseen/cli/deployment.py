@@ -20,6 +20,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.files import existing_folder
 
 __all__ = ["certs", "host", "join"]
 
@@ -205,8 +206,7 @@ def join(
             raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
-    if not data.is_dir():
-        raise DataError(f"the folder {data} is missing: mend --data")
+    existing_folder(data, "mend --data")
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.experiment.learn import free_folder

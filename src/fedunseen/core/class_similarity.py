@@ -29,7 +29,7 @@ from fedunseen.core.files import cache_folder, write_tensors
 
 __all__ = ["class_similarity", "correlation", "is_optimal_covariance"]
 
-_NEAR = 0.01  # by how much S may differ from the optimum that it stands for
+_NEAR = 0.01  # by how much S may differ from the optimum that it stands for; the papers' alpha, and the default
 _VERSION = 2  # of the estimate: a change here makes cached answers of the old one unused
 
 
@@ -69,7 +69,8 @@ def is_optimal_covariance(gamma: NDArray[np.float64], s: NDArray[np.float64], al
 def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDArray[np.float64]:
     """Estimate Gamma (C, C) from ``semantics`` (C, attributes); kept in the cache, because it can take a minute.
 
-    Warns where the correlation of the semantics stands for the optimum, so that ``alpha`` has no effect.
+    Warns where the correlation of the semantics stands for the optimum although ``alpha`` asks for it more closely than
+    the paper's 0.01, so that it has no effect.
 
     Args:
         semantics: raw semantics, one class a row.
@@ -91,7 +92,7 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
         gamma, solved = (s, False) if solution is None else (solution, True)
         with suppress(OSError):  # a cache that cannot be written is merely no help next time
             write_tensors(cached, {"gamma": gamma, "solved": np.array([solved])})
-    if not solved:
+    if not solved and alpha < _NEAR:
         warnings.warn(
             f"the graphical lasso found no optimum for these {len(s)} classes: their correlation, no entry of which is "
             f"more than method.alpha = {alpha} from it, is used instead; only an alpha above {_NEAR} changes that",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.errors import DataError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["cache_folder", "replacing", "write_json", "write_tensors", "write_text"]
+__all__ = ["cache_folder", "existing_folder", "replacing", "write_json", "write_tensors", "write_text"]
 
 
 def cache_folder() -> Path:
@@ -23,6 +25,17 @@ def cache_folder() -> Path:
     if folder := os.environ.get("FEDUNSEEN_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedunseen"
+
+
+def existing_folder(folder: Path, remedy: str) -> Path:
+    """Return a folder of the user's that is there.
+
+    Raises:
+        DataError: it is not, or is a file; the message ends with the ``remedy``.
+    """
+    if not os.path.isdir(folder):  # which is False, not an error, within a folder that may not be searched
+        raise DataError(f"the folder {folder} is missing: {remedy}")
+    return folder
 
 
 @contextmanager

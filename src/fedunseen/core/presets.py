@@ -53,12 +53,9 @@ def experiment_text(source: str | Path) -> tuple[str, Path]:
         if str(source) in preset_names():
             return preset_text(str(source)), Path()
         raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
-    if not path.exists():
-        near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
-        raise ExperimentError(
-            f"{source} is missing: name an experiment file that is there, or a preset (the nearest: {near})"
-        )
-    return readable_text(path, "name an experiment file"), path.parent
+    near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
+    remedy = f"name an experiment file that is there, or a preset (the nearest: {near})"
+    return readable_text(path, remedy), path.parent
 
 
 def is_shipped(path: Path) -> bool:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError, unknown
-from fedunseen.core.files import replacing
+from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
@@ -80,9 +80,7 @@ class Folder(BenchmarkLoader):
         Raises:
             DataError: if a file is missing, damaged or inconsistent.
         """
-        root = settings.root.expanduser()
-        if not root.is_dir():
-            raise DataError(f"the folder {root} is missing: mend data.root")
+        root = existing_folder(settings.root.expanduser(), "mend data.root")
         table, encoder = root / "classes.csv", settings.text_encoder
         space = (
             ClassSpace.load(table)
@@ -133,9 +131,7 @@ class Folder(BenchmarkLoader):
     @classmethod
     def glance(cls, settings: Settings) -> None:
         """Read the class table's names; see :meth:`BenchmarkLoader.glance`."""
-        root = settings.root.expanduser()
-        if not root.is_dir():
-            raise DataError(f"the folder {root} is missing: mend data.root")
+        root = existing_folder(settings.root.expanduser(), "mend data.root")
         if settings.text_encoder is None:
             ClassSpace.load(root / "classes.csv")
         else:

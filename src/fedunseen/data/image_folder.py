@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.files import existing_folder
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import PROMPT, check_collisions, class_names, read_class_table
 from fedunseen.data.images import list_images
@@ -111,9 +112,7 @@ class ImageFolder(ImageBenchmark):
     @classmethod
     def _look(cls, settings: Settings) -> _Look:
         """Read the class table's names and find the classes' folders."""
-        root = settings.root.expanduser()
-        if not root.is_dir():
-            raise DataError(f"the folder {root} is missing: mend data.root")
+        root = existing_folder(settings.root.expanduser(), "mend data.root")
         table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
         if not table.is_file():
             raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder
+from fedunseen.core.files import cache_folder, existing_folder
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count, part_of_layout
 from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split
@@ -272,10 +272,8 @@ class ImageBenchmark(BenchmarkLoader):
         Raises:
             DataError: naming the first thing that is missing.
         """
-        root = root.expanduser()
-        if not root.is_dir():
-            raise DataError(f"the folder {root} is missing: unpack {cls.title} ({cls.page}) there, or mend data.root")
-        root = cls.home(root)
+        remedy = f"unpack {cls.title} ({cls.page}) there, or mend data.root"
+        root = cls.home(existing_folder(root.expanduser(), remedy))
         if missing := cls.missing(root, {}):
             raise DataError(
                 f"{root} has no {missing[0]}: unpack {cls.title} ({cls.page}) there as published, or mend data.root"

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError, MissingDependencyError, unknown
+from fedunseen.core.files import existing_folder
 from fedunseen.data.attribute_groups import builtin_groups
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
@@ -138,8 +139,7 @@ def _validation(
 def _folder(root: Path, dataset: str) -> Path:
     """Return the data set's folder, which holds both files."""
     hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
-    if not root.is_dir():
-        raise DataError(f"the folder {root} is missing: {hint}")
+    existing_folder(root, hint)
     places = [root / name for name in Xlsa17.folders]  # the root may be a folder too high
     for place in places:
         if _complete(place / dataset):

@@ -59,7 +59,7 @@ def diagnose(
         unseen: ids of the unseen classes.
         descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
     """
-    found = [growing_loss(lines), *elsewhere(result.get("misplaced", ()))]
+    found = [growing_loss(lines), *misplaced_pictures(result.get("misplaced", ()))]
     labels = answers.get("labels")
     if "few_shot" in result:
         found += [beside_nothing(result)]
@@ -81,7 +81,7 @@ def diagnose(
     return [one for one in found if one is not None]
 
 
-def elsewhere(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Warn of pictures in one class's folder that look like another's.
 
     Args:

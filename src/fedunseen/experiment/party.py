@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.files import existing_folder
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
 from fedunseen.data.class_space import same_text
@@ -22,7 +23,7 @@ from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
-from fedunseen.evaluation.diagnosis import elsewhere
+from fedunseen.evaluation.diagnosis import misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
@@ -71,8 +72,7 @@ class PartyData:
 
     def _read(self, told: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""
-        if not self.folder.is_dir():
-            raise DataError(f"the folder {self.folder} is missing: mend --data")
+        existing_folder(self.folder, "mend --data")
         loader = find("data", self.kind)
         fields = {key: value for key, value in told.items() if key in _TAKEN and key in loader.Settings.model_fields}
         self.settings = loader.Settings(**{**fields, "name": self.kind, "root": self.folder, "part": True})
@@ -106,7 +106,7 @@ class PartyData:
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
         experiment = Experiment.from_dict(tree, {k: v for k, v in self.own.items() if not k.startswith("data.")})
         benchmark = encode(experiment, self.benchmark)
-        for one in elsewhere(misplaced_files(benchmark)):
+        for one in misplaced_pictures(misplaced_files(benchmark)):
             warnings.warn(f"{one.what} {one.remedy}", stacklevel=2)  # said to the party alone
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment.run.seed)

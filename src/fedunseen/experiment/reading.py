@@ -93,15 +93,13 @@ def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> No
     sections = sections_of(tree)
     for section, content in sections.items():
         _check_choice(section, content.get("name"), content)
-    for key in told:
-        _section_of(key)
-    for section in NAMED:
-        own = {
-            key.partition(".")[2].partition(".")[0]: value
-            for key, value in told.items()
-            if key.startswith(f"{section}.")
-        }
-        _check_choice(section, own.get("name", sections.get(section, {}).get("name", _UNSAID.get(section))), own)
+    overridden: dict[str, dict[str, Any]] = {}
+    for key, value in told.items():
+        section, setting = _section_of(key)
+        overridden.setdefault(section, {})[setting.partition(".")[0]] = value
+    for section, content in overridden.items():
+        name = sections.get(section, {}).get("name", _UNSAID.get(section))
+        _check_choice(section, content.get("name", name), content)
     chosen = {key: value for key, value in told.items() if key == "data.name" or not key.endswith(".name")}
     data = sections_of(sections, chosen).get("data", {})
     if isinstance(name := data.get("name"), str):

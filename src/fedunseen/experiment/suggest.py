@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.files import replacing
+from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centred, to_spare
 from fedunseen.data.class_table import check_collisions, class_names
@@ -130,8 +130,8 @@ def suggest(data: Path, file: Path) -> Suggestion:
     """
     table = data if data.is_file() else _table(data)
     folder = data.with_suffix("") if data.is_file() else data
-    if table is None and not folder.is_dir():
-        raise DataError(f"the folder {folder} is missing: name one with your pictures or features")
+    if table is None:
+        existing_folder(folder, "name one with your pictures or features")
     written: list[Path] = []
     try:
         if table is not None:

@@ -52,7 +52,7 @@ class DistZSLSettings(MethodSettings):
     """tau of DistZSL Eq. 6; the paper names none, this is FedZSL's."""
     alpha: float = Field(0.01, gt=0)
     """Penalty of the graphical lasso, delta of DistZSL Eq. 5: no similarity moves further than this from the
-    correlation of two classes' semantics. A run warns where a value up to 0.01 has no effect."""
+    correlation of two classes' semantics. A run warns where a smaller value than 0.01 has no effect."""
     scale: float = Field(1.0, gt=0)
     """Factor on the compatibilities; DistZSL Eq. 3 has none (1)."""
     sce_classes: Classes = "seen"

@@ -54,7 +54,7 @@ class FedZSLSettings(MethodSettings):
     """tau of FedZSL Eq. 5."""
     alpha: float = Field(0.01, gt=0)
     """Penalty of the graphical lasso, delta of FedZSL Eq. 4: no similarity moves further than this from the correlation
-    of two classes' semantics. A run warns where a value up to 0.01 has no effect."""
+    of two classes' semantics. A run warns where a smaller value than 0.01 has no effect."""
     scale: float = Field(1.0, gt=0)
     """Factor on the compatibilities; FedZSL Eq. 3 has none (1)."""
     sce_classes: Classes = "seen"
