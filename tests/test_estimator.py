@@ -216,6 +216,12 @@ def test_the_tables_count_samples_and_right_answers(fitted):
             ArgumentError,
             "strategy = 'local' merges nothing, so that there is no model: name another",
         ),
+        (
+            {"method": "fedzsl", "rounds": 1, "method_params": {"hidden": [4]}, "strategy_params": {"shared": ["f.*"]}},
+            ArgumentError,
+            "strategy_params['shared'] = ['f.*'] leaves each client a model of its own, so that there is none for all: "
+            "leave it out",
+        ),
         ({"method": "fedzsl", "method_params": {"lr": -1}}, ExperimentError, "method.lr"),
         ({"rounds": 2}, ExperimentError, "method.name = 'gaussian' is solved from sums, which clients send once"),
         ({"rounds": 0}, ExperimentError, "strategy.rounds"),

@@ -7,11 +7,14 @@ import torch
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.experiment.portable import export_model
+from fedunseen.experiment.run_encoder import RunEncoder, RunEncoderSettings
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import load_params
 from fedunseen.federation.personal import personal_models
 from fedunseen.metrics import accuracies
 from fedunseen.report import write_report
+from fedunseen.serve.model import Recogniser
 from fedunseen.strategies import FedAvg
 
 FEW = {
@@ -188,3 +191,82 @@ def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
     done = run(Experiment.load("digit-pairs", {**FEW, **best}), tmp_path / "run")
     assert done.result["selected_round"] == 2
     assert seen == dict.fromkeys(range(4), 2.0)
+
+
+@pytest.fixture(scope="module")
+def fedrep(tmp_path_factory):
+    """A run in which every client keeps its head, g, from which scores come."""
+    told = {**FEW, "strategy.shared": ["f.*"], "strategy.head_epochs": 2}
+    return run(Experiment.load("digit-pairs", told), tmp_path_factory.mktemp("fedrep") / "run")
+
+
+def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):
+    """Against the library's rounds, and models put together here from what travels and what has stayed."""
+    _, made = parts()
+    strategy = FedAvg(shared=("f.*",), head_epochs=2)
+    federation = Federation(made.benchmark, made.partition, made.method, strategy, inputs=made.inputs)
+    state = federation.start()
+    for _ in range(2):
+        state, _ = federation.round(state)
+    stored, each = load_params(fedrep.path / "model.safetensors"), []
+    assert {name.split("/")[1] for name in stored} == {"0", "1", "2", "3"}
+    for client in range(4):
+        kept = {name.removeprefix("own/"): value for name, value in state.clients[client].items()}
+        assert {name[0] for name in kept} >= {"g"}
+        assert not any(name.startswith("f.") for name in kept)
+        model = {**state.params, **kept}
+        assert all(torch.equal(stored[f"client/{client}/{name}"], value) for name, value in model.items())
+        each.append(accuracies(federation.answers(model), 0.0))
+    assert fedrep.result["zsl"] == pytest.approx(np.mean([one.zsl for one in each]))
+    assert fedrep.result["gzsl_seen"] == pytest.approx(np.mean([one.gzsl_seen for one in each]))
+    assert len({one.gzsl_seen for one in each}) > 1  # heads differ
+    told = fedrep.result["personal"]
+    assert (told["clients"], "merged" in told) == ([0, 1, 2, 3], False)
+    assert told["own"]["zsl"] == pytest.approx([one.zsl for one in each])
+    assert fedrep.result["parameters_shared"] == sum(value.numel() for value in state.params.values())
+
+
+def test_a_run_of_models_of_their_own_goes_on_after_a_kill(fedrep, tmp_path):
+    class KilledError(Exception):
+        pass
+
+    def killed(stage, round, rounds, line):
+        if round == 1:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        run(fedrep.experiment, tmp_path / "run", progress=killed)
+    run(fedrep.experiment, tmp_path / "run", resume=True)
+    one, other = (load_params(path / "model.safetensors") for path in (fedrep.path, tmp_path / "run"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_its_report_has_a_row_for_each_client(fedrep):
+    page = write_report(fedrep).read_text("utf-8")
+    assert "Every client kept its own model" in page
+    assert "of which a part is trained together" in page
+    assert "<th>own classes</th><th>ZSL</th><th>H</th>" in page
+    assert "own classes, merged" not in page
+    assert ">travels<" in page
+    assert ">stays<" in page
+
+
+@pytest.mark.parametrize(
+    ("use", "ask"),
+    [
+        ("to predict with", lambda run, out: run.predict(np.zeros((1, 28, 56)))),
+        ("to add classes to", lambda run, out: run.learn({"a class": [0.0] * 20})),
+        ("to export", lambda run, out: export_model(run, out)),
+        ("to serve", lambda run, out: Recogniser(run)),
+        ("to encode with", lambda run, out: RunEncoder(RunEncoderSettings(model=run.path), (1, 28, 56), "vectors")),
+    ],
+)  # fmt: skip
+def test_what_needs_one_model_for_all_refuses_it(fedrep, tmp_path, use, ask):
+    with pytest.raises(ExperimentError) as said:
+        ask(fedrep, tmp_path / "out")
+    assert str(said.value) == (
+        f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: run "
+        "with strategy.shared = ['*']"
+    )
+    assert not (tmp_path / "out").exists()

@@ -57,6 +57,7 @@ class Talkative(Strategy):
     lengths = "memory"
     merges_by_mean = True
     merges = False
+    one_model = False
     pools = True
     mirrors = True
     adds = True
@@ -126,7 +127,7 @@ def test_every_hook_and_flag_of_a_strategy_is_delegated():
     """A new one has to be: in ``Wrapper`` itself, and in what this file checks."""
     assert set(HOOKS) <= set(vars(Wrapper)), "wrappers.py does not hand these on"
     assert set(HOOKS) <= set(vars(Talkative)), "this file does not check these"
-    assert {"merges", "pools", "mirrors", "adds", "lengths", "merges_by_mean", "settings"} == set(SAYS)
+    assert {"merges", "one_model", "pools", "mirrors", "adds", "lengths", "merges_by_mean", "settings"} == set(SAYS)
 
 
 def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_comes_back():

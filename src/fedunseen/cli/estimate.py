@@ -94,7 +94,7 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
         for choice in choices
     ]
     evaluations = sum(map(len, measured))
-    if whole.strategy.merges:  # clients' own models too, but not where settings are chosen
+    if whole.strategy.one_model:  # clients' own models too, but not where settings are chosen
         own = sum(judge.measures_clients(round, choices[0]) for round in measured[0])
         evaluations += own * len(some(range(taking)))
     total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)

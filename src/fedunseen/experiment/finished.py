@@ -23,7 +23,7 @@ from fedunseen.experiment.naming import names_in, semantics_of_names
 from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.weights import files_of, found, found_text
-from fedunseen.federation.directory import RunDirectory, load_params
+from fedunseen.federation.directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
 from fedunseen.tasks import Prediction, Question
 from fedunseen.tasks.base import Classes, Examples, Inputs, Shown
@@ -210,12 +210,29 @@ class Run:
         """
         if self.seeds:
             return self.seeds[0].predict(inputs, classes, top, among, support)
-        if not find("strategy", self.experiment.strategy.name).merges:
-            raise ExperimentError(
-                f"{self.path}: under strategy.name = {self.experiment.strategy.name!r} every client keeps its own "
-                "model, so there is none to predict with: run with a strategy that merges"
-            )
+        self.check_one_model("to predict with")
         return task_of(self.experiment).predict(self, Question(inputs, self.described(classes), support, top, among))
+
+    @cached_property
+    def one_model(self) -> bool:
+        """Whether there is one model for all; otherwise every client has its own."""
+        return not any(name.startswith("client/") for name in parameter_sizes(self.path / "model.safetensors"))
+
+    def check_one_model(self, use: str) -> None:
+        """Refuse what needs one model for all clients where each has its own.
+
+        Raises:
+            ExperimentError: each has its own; ``use`` says what one was wanted for.
+        """
+        if self.one_model:
+            return
+        told = self.experiment.strategy
+        alone = tuple(told.shared) == ("*",)
+        why = f"strategy.name = {told.name!r}" if alone else f"strategy.shared = {list(told.shared)}"
+        raise ExperimentError(
+            f"{self.path}: under {why} every client keeps its own model, so there is none {use}: run with "
+            + ("a strategy that merges" if alone else "strategy.shared = ['*']")
+        )
 
     def learn(
         self,

@@ -30,6 +30,7 @@ def learn(
     if classes is None and examples is None:
         raise DataError("there is nothing to learn: give classes, examples, or both")
     run = run.seeds[0] if run.seeds else run
+    run.check_one_model("to add classes to")
     folder = free_folder(out) if out is not None else None
     learnt = task_of(run.experiment).learn(run, run.described(classes), examples)
     if folder is None:

@@ -472,7 +472,7 @@ def _in_units(experiment: Experiment, benchmark: Benchmark, partition: Partition
     ten times as large as another's. No test sample takes part.
     """
     federation, _ = _made(experiment, benchmark, partition)
-    if not isinstance(federation.method, ClosedForm) or not federation.strategy.merges:
+    if not isinstance(federation.method, ClosedForm) or not federation.strategy.one_model:
         return experiment
     state, _ = federation.round(federation.start())
     (model,) = federation.models(state)

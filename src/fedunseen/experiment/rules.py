@@ -27,7 +27,7 @@ from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.compression import Compressed
 from fedunseen.strategies.peers import averages
-from fedunseen.strategies.selective import matches, travelling
+from fedunseen.strategies.selective import kept_for_scoring, travelling
 from fedunseen.tasks import Task
 from fedunseen.threats.attacks import AttackSettings, parse_rounds
 
@@ -956,18 +956,29 @@ def steps_can_be_counted(b: Built) -> str | None:
     )
 
 
-def scoring_has_what_it_needs(b: Built) -> str | None:
-    """What stays with the clients must be what the merged model scores without."""
+def models_of_their_own_are_of_honest_clients_here(b: Built) -> str | None:
+    """Where scoring needs what stays with a client, each client has a model, and no other is measured."""
     if b.made is None or b.first is None or not b.strategy.merges:
         return None
-    travel = travelling(list(b.first), b.experiment.strategy.shared, b.made.private)
-    without = (*b.made.private, *b.made.training_only)
-    needed = [key for key in b.first if key not in travel and not matches(key, without)]
+    e = b.experiment
+    travel = travelling(list(b.first), e.strategy.shared, b.made.private)
+    needed = kept_for_scoring(b.first, travel, (*b.made.private, *b.made.training_only))
     if not needed:
         return None
-    return (
-        f"strategy.shared keeps {needed[0]!r} with the clients, but the merged model of method.name = "
-        f"{b.name!r} cannot score without it: add '{needed[0].split('.')[0]}.*'"
+    guarded = [f"{section}.name = {name!r}" for section, name in b.named("attack", "privacy", "growth")]
+    asking = e.defence.name != "none" and find("defence", e.defence.name).asks_scores
+    reasons = {
+        f"method.name = {b.name!r} makes classifiers from what all clients share": b.made.generates,
+        f"method.name = {b.name!r} is solved from sums": not b.method.trained,
+        f"engine.name = {e.engine.name!r} has the clients elsewhere": isinstance(e.engine, DistributedSettings),
+        "strategy.personal_epochs trains the merged model on": e.strategy.personal_epochs is not None,
+        f"{', '.join(guarded)} is measured on the merged model": bool(guarded),
+        f"defence.name = {e.defence.name!r} asks the merged model for scores": asking,
+    }
+    wrong = next((reason for reason, there in reasons.items() if there), None)
+    return wrong and (
+        f"strategy.shared keeps {needed[0]!r} with the clients, which scoring needs, so that each client has a model "
+        f"of its own and none is merged, but {wrong}: add '{needed[0].split('.')[0]}.*'"
     )
 
 
@@ -1050,7 +1061,7 @@ BUILDING: Sequence[Callable[[Built], str | None]] = (
     starting_needs_frozen_features,
     clients_train_as_one_batch,
     steps_can_be_counted,
-    scoring_has_what_it_needs,
+    models_of_their_own_are_of_honest_clients_here,
     screening_sees_one_loss,
     probes_have_scores,
     privacy_judges_each_alone,

@@ -54,6 +54,7 @@ class RunEncoder(Encoder):
             )
         self.run = load_run(settings.model)
         self.run = self.run.seeds[0] if self.run.seeds else self.run
+        self.run.check_one_model("to encode with")
         own = self._weights_beside()
         if own is not None:
             self.run = load_run(self.run.path, own)

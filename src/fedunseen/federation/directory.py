@@ -30,6 +30,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,14 +44,14 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.evaluation.diagnosis import diagnose
 
-__all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params", "parts_of"]
+__all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params", "of_clients", "parameter_sizes", "parts_of"]
 
 _WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
 _REPORTED = "reported.safetensors"  # the checkpoint whose model is reported, where clients' own models follow from it
@@ -419,6 +420,27 @@ def load_params(path: Path, device: torch.device | None = None) -> Params:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
     except (OSError, SafetensorError) as error:
         raise RunDirectoryError(f"{path} cannot be read ({error}): resume the run to make it again") from None
+
+
+def parameter_sizes(path: Path) -> dict[str, int]:
+    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
+    try:
+        with safe_open(path, "np") as file:
+            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return {}
+
+
+def of_clients(stored: Params) -> list[tuple[int, Params]]:
+    """Return every client's own model from the file of a run in which each has one; else nothing.
+
+    Example:
+        >>> own = {"client/3/w": torch.zeros(1), "client/3/b": torch.zeros(1)}
+        >>> [(client, sorted(model)) for client, model in of_clients(own)], of_clients({"w": torch.zeros(1)})
+        ([(3, ['b', 'w'])], [])
+    """
+    clients = sorted({int(name.split("/")[1]) for name in stored if name.startswith("client/")})
+    return [(client, within(f"client/{client}/", stored)) for client in clients]
 
 
 def _is_leftover(name: str) -> bool:

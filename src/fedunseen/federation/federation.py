@@ -162,9 +162,14 @@ class Federation:
 
     def models(self, state: State) -> Sequence[Params]:
         """Return the complete models whose mean accuracy is reported: the merged one, or every client's own."""
-        if self.strategy.merges:
+        if self.strategy.one_model:
             return [self.complete(state.params)]
-        return [self.complete(dict(state.clients[client])) for client in sorted(state.clients)]
+        return [self.complete({**state.params, **self.own(state, client)}) for client in sorted(state.clients)]
+
+    def own(self, state: State, client: int) -> Params:
+        """Return the parameters that stay with a client: none, some (``strategy.shared``) or all (``local``)."""
+        told = self.strategy.instruct(state.server, state.params, state.round)
+        return self.strategy.recall(told, dict(state.clients.get(client, {})), state.round).own
 
     def complete(self, params: Params) -> Params:
         """Add what the method's scores need to merged parameters: a generative method's classifiers.
@@ -213,7 +218,7 @@ def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy
     """
     if method.compares:
         strategy = Peers(strategy, method.settings.exclusive, method.settings.mi_from)
-    strategy, params = selective(strategy, method.private, params)
+    strategy, params = selective(strategy, method.private, params, method.training_only)
     if not method.trained and strategy.merges:
         strategy = Summed(strategy, params, getattr(method.settings, "keep", "each") == "each", method.doubt)
     return strategy, params

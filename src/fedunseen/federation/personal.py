@@ -48,7 +48,7 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
         >>> [client for client, model in personal_models(federation, state.params, state, 1)]
         [0, 1]
     """
-    engine, strategy = federation.engine, federation.strategy
+    engine = federation.engine
     assert isinstance(engine, InProcess)
     worker = engine.worker
     longer = FedAvg(local_epochs=max(1, epochs))
@@ -59,9 +59,7 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
     for client, rows in enumerate(worker.samples):
         if not len(rows):
             continue
-        told = strategy.instruct(state.server, state.params, state.round)
-        own = strategy.recall(told, dict(state.clients.get(client, {})), state.round).own
-        start = {**merged, **own}
+        start = {**merged, **federation.own(state, client)}
         if not epochs:
             yield client, start
             continue

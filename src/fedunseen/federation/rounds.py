@@ -12,7 +12,7 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import ClientStates, Params
 from fedunseen.engines import Distributed, RoundResult
-from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole, load_params
+from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole, load_params, of_clients
 from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.personal import personal_models
 
@@ -57,8 +57,10 @@ class Judge(Protocol):
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
         """Return a key that sorts rounds: higher is better; (-1, -1) for one that is not measured."""
 
-    def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure the clients' own models, beside the merged one, with what the chosen round's line says."""
+    def personal(
+        self, merged: Params | None, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Measure the clients' own models, beside the merged one if any, with what the chosen round's line says."""
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
@@ -174,6 +176,10 @@ def train(
         then = replace(state, clients=directory.reported(federation.device))
         owned = personal_models(federation, {n: merged[n] for n in order if n in merged}, then, personal_epochs)
         own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, owned, lines[selected - 1])}}
+    elif not federation.strategy.one_model:
+        models_of = of_clients(load_params(directory.model_path, federation.device))
+        measured = judge.personal(None, models_of, lines[selected - 1])
+        own = {"personal": measured} if measured else {}
     why = {"round": len(lines), "of": rounds, "why": f"no gain on validation classes in {stop_after} rounds"}
     return {
         **judge.numbers(lines, selected, directory.model_path),
@@ -227,8 +233,8 @@ def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Param
 
 
 def _model_tensors(federation: Federation, models: Sequence[Params], state: State) -> Params:
-    """Return the merged model; where nothing merges, every client's, under ``client/K/``."""
-    if federation.strategy.merges:
+    """Return the merged model; where every client has its own, all of them, under ``client/K/``."""
+    if federation.strategy.one_model:
         return models[0]
     clients = zip(sorted(state.clients), models, strict=True)
     return {f"client/{k}/{name}": value for k, own in clients for name, value in own.items()}

@@ -86,7 +86,7 @@ def _learnt(facts: Facts) -> dict[str, Any] | None:
     from fedunseen.federation.directory import load_params
 
     found = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "similarity").glob("round-*.safet*")}
-    if not found or not facts.merges:
+    if not found or not facts.one_model:
         return None
     stored = {round: load_params(path) for round, path in sorted(found.items())}
     classes = next(iter(stored.values()))["classes"].numpy()  # those with test samples, at every round the same

@@ -63,7 +63,7 @@ TEMPLATE = """\
 {% else %}
 <section>
 <h2>Accuracy by class</h2>
-<p class="note">Under the strategy <b>{{ experiment.strategy.name }}</b> every client kept its own model, so there is no single model whose answers could be shown class by class. The numbers above are means over the clients.</p>
+<p class="note">Every client kept its own model, so there is no single model whose answers could be shown class by class. The numbers above are means over the clients.</p>
 </section>
 {% endif %}
 """

@@ -51,10 +51,10 @@ TEMPLATE = """\
 <section>
 <h2>Learning, round by round</h2>
 <p class="legend">
-<span><i class="key line"></i>{{ "the trained model" if facts.pools else "the merged model" if facts.merges else "mean of the clients' models" }}</span>
+<span><i class="key line"></i>{{ "the trained model" if facts.pools else "the merged model" if facts.one_model else "mean of the clients' models" }}</span>
 {% if curves.spread %}
-<span><i class="key band"></i>{{ "clients before merging" if facts.merges else "clients' own models" }}, lowest to highest</span>
-{% if facts.merges %}<span><i class="key dash"></i>their mean</span>{% endif %}
+<span><i class="key band"></i>{{ "clients before merging" if facts.one_model else "clients' own models" }}, lowest to highest</span>
+{% if facts.one_model %}<span><i class="key dash"></i>their mean</span>{% endif %}
 {% endif %}
 <span><i class="key dot"></i>the round that is reported</span>
 </p>
@@ -63,8 +63,8 @@ TEMPLATE = """\
 {% if losses %}<figure>{{ losses | safe }}</figure>{% endif %}
 </div>
 <p class="caption">
-{% if curves.spread and facts.merges %}The distance between the line and the shaded area is what merging gives: each client's own model is measured on all test samples before merging, under the same calibration.
-{% elif curves.spread %}Each client's model is measured on all test samples; nothing is ever merged.
+{% if curves.spread and facts.one_model %}The distance between the line and the shaded area is what merging gives: each client's own model is measured on all test samples before merging, under the same calibration.
+{% elif curves.spread %}Each client's model is measured on all test samples{{ "" if facts.merges else "; nothing is ever merged" }}.
 {% elif not facts.pools %}The clients' own models were not measured in this run.
 {% endif %}
 Point at a chart to read its values.</p>
@@ -113,7 +113,7 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
     for name, *_ in ZERO_SHOT_MEASURES:
         low, mean, high = statistics.clients_band(lines, name)
         main = statistics.curve(lines, name)
-        if not facts.merges:  # the main curve is the clients' mean
+        if not facts.one_model:  # the main curve is the clients' mean
             drawn[name] = [Curve(main, "mean of clients", COLOURS[name], low, high)]
             continue
         drawn[name] = [Curve(main, "merged", COLOURS[name])]

@@ -133,7 +133,8 @@ class Facts:
         whole: the run that the page is about.
         run: the same, or of several seeds the first: whose figures are drawn.
         tensors: what ``evaluation.safetensors`` of that one holds.
-        merges: replies became one model; otherwise every client kept its own.
+        merges: what clients sent was merged; otherwise each trained alone.
+        one_model: there is one model for all; otherwise every client has its own.
         pools: all data lay in one place.
         zero_shot: the method can use descriptions.
         private: patterns of the method's parameters that never travel.
@@ -143,6 +144,7 @@ class Facts:
     run: Run
     tensors: Tensors
     merges: bool
+    one_model: bool
     pools: bool
     zero_shot: bool
     private: tuple[str, ...]
@@ -159,6 +161,7 @@ class Facts:
             first,
             tensors,
             bool(traits.get("merges", "labels" in tensors)),
+            first.one_model,
             bool(traits.get("pools", run.manifest["experiment"]["strategy"]["name"] == "centralised")),
             bool(traits.get("zero_shot", True)),
             tuple(traits.get("private", ())),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,7 +98,7 @@ def modules(
 
     Args:
         sizes: module -> how many numbers its parameters are.
-        model: parameter of the merged model -> how many numbers it is. What stays with the clients may be missing.
+        model: parameter of a model -> how many numbers it is. What stays with the clients may be missing.
         shared: patterns of the parameters that travel.
         private: patterns of those that never do.
 
@@ -149,7 +147,7 @@ def travel_section(
         experiment: the sections of the experiment.
         result: of the run; made by an older version, it may lack ``parameters``.
         lines: of its ``metrics.jsonl``.
-        model: parameter of its merged model -> how many numbers it is.
+        model: parameter of its model -> how many numbers it is.
         merges: replies become one model.
         pools: all data lie in one place, so that nothing travels.
         private: patterns of the method's parameters that never travel.
@@ -224,20 +222,13 @@ def written_bytes(count: float) -> str:
     return f"{count:,.3g} GB" if count < 999.5 else f"{count:,.0f} GB"
 
 
-def _parameter_sizes(path: Path) -> dict[str, int]:
-    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "np") as file:
-            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return {}
-
-
 def _travel(facts: Facts) -> dict[str, Any] | None:
+    from fedunseen.federation.directory import parameter_sizes
+
     run = facts.run
-    sizes = _parameter_sizes(run.path / "model.safetensors")
+    sizes = parameter_sizes(run.path / "model.safetensors")
+    if not facts.one_model:  # each client's, with the same names after client/K/
+        sizes = {name.split("/", 2)[2]: size for name, size in sizes.items()}
     found = travel_section(facts.experiment, run.result, run.metrics, sizes, facts.merges, facts.pools, facts.private)
     return {"travel": found} if found else None
 

@@ -98,8 +98,10 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
     """
     run, result = facts.whole, facts.run.result
     found = ["Do what the box above says, and run it again."] if run.result.get("warnings") else []
-    if not facts.merges:
-        found.append('Let a strategy merge (strategy.name = "fedavg") if all clients are to have one model.')
+    if not facts.one_model:
+        merged = "Let all parameters travel (strategy.shared = ['*'])"
+        alone = 'Let a strategy merge (strategy.name = "fedavg")'
+        found.append(f"{merged if facts.merges else alone} if all clients are to have one model.")
     if result["selection"] == "best-on-test":
         found.append('Choose on validation classes (evaluation.selection = "validation"): these numbers flatter.')
     elif result["selection"] == "validation" and 1 < rounds_tried(result) == result["selected_round"]:
@@ -108,6 +110,6 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
         found.append(remedy)
     if not run.seeds:
         found.append("Run a few seeds (run.seeds = 5) before you rely on a difference of a point or two.")
-    if facts.merges:
+    if facts.one_model:
         found.append(usage)
     return found[:ADVICE]

@@ -346,7 +346,7 @@ def _theory(facts: Facts) -> dict[str, Any] | None:
         stored = json.loads((facts.run.path / "theory.json").read_bytes())
     except (OSError, ValueError):
         return None
-    return {"theory": theory_section(stored, facts.calibrated)} if facts.merges else None
+    return {"theory": theory_section(stored, facts.calibrated)} if facts.one_model else None
 
 
 THEORY = Section(TEMPLATE, _theory)

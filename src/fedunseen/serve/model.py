@@ -102,11 +102,7 @@ class Recogniser:
     def __init__(self, run: Run) -> None:
         self.whole, self.run = run, run.seeds[0] if run.seeds else run
         experiment = self.run.experiment
-        if not find("strategy", experiment.strategy.name).merges:
-            raise ExperimentError(
-                f"{run.path}: under strategy.name = {experiment.strategy.name!r} every client keeps its own model, so "
-                "there is none to serve: run with a strategy that merges"
-            )
+        self.run.check_one_model("to serve")
         method = self.run.method
         self.from_examples_alone = method.task == "few-shot"
         self.by_examples = method.task in ("few-shot", "any-shot")

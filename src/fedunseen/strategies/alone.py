@@ -23,6 +23,7 @@ class Local(Strategy):
 
     Settings = LocalSettings
     merges = False
+    one_model = False
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Go on from the client's own model; in its first round, from the common initialisation.

@@ -52,7 +52,8 @@ class StrategySettings(NamedSettings):
     """Factor on every client's update, beta in Algorithm 1, line 26."""
     shared: tuple[str, ...] = Field(("*",), min_length=1)
     """Patterns of the parameters that travel; all others stay with their client. `["generator.*"]` with a generative
-    method is FZSL's selective module aggregation (its Eqs. 4 and 5)."""
+    method is FZSL's selective module aggregation (its Eqs. 4 and 5); `["f.*"]` with `fedzsl` keeps the heads, as FedPer
+    does, so that each client has a model of its own."""
 
 
 MASKED = "masked"
@@ -111,7 +112,9 @@ class Strategy:
         options: single settings by keyword, the others at their defaults; instead of ``settings``.
 
     Attributes:
-        merges: replies become one model; otherwise every client keeps its own.
+        merges: what clients reply is merged; otherwise every client trains alone.
+        one_model: what is merged is a whole model, which a run reports; otherwise every client has its own: all of it,
+            or the part that scoring needs and that does not travel.
         pools: all data are put together at one client before the run (no federation at all).
         mirrors: client and server each work out the same number from an update (a control variate, say), so that it
             has to arrive as it was made.
@@ -135,6 +138,7 @@ class Strategy:
 
     Settings: ClassVar[type[StrategySettings]] = StrategySettings
     merges: bool = True
+    one_model: bool = True
     pools: bool = False
     mirrors: bool = False
     adds: bool = False

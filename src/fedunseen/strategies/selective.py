@@ -7,7 +7,7 @@ classes. It wraps any strategy, which then sees nothing but what travels.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from fedunseen.core.errors import ExperimentError
@@ -17,7 +17,16 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
 from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["HEAD", "Selective", "corrected_in_part", "in_turn", "matches", "selective", "travelling"]
+__all__ = [
+    "HEAD",
+    "Selective",
+    "corrected_in_part",
+    "in_turn",
+    "kept_for_scoring",
+    "matches",
+    "selective",
+    "travelling",
+]
 
 HEAD = "head"
 """The phase of FedRep that trains what stays with the client."""
@@ -124,11 +133,12 @@ class Selective(Wrapper):
     Args:
         inner: the strategy of the parameters that travel.
         initial: the other parameters as they are before round 0. Every party draws them from the run's seed by itself.
+        scores: scoring needs some of them, so that every client has a model of its own: what is merged, and these.
     """
 
-    def __init__(self, inner: Strategy, initial: Params) -> None:
+    def __init__(self, inner: Strategy, initial: Params, scores: bool = False) -> None:
         super().__init__(inner)
-        self.initial = initial
+        self.initial, self.one_model = initial, inner.one_model and not scores
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own parameters to what the inner strategy sends and recalls (Eq. 5)."""
@@ -151,13 +161,16 @@ class Selective(Wrapper):
         return update, under("inner/", inner) | under("own/", own)
 
 
-def selective(strategy: Strategy, private: Sequence[str], params: Params) -> tuple[Strategy, Params]:
+def selective(
+    strategy: Strategy, private: Sequence[str], params: Params, training_only: Sequence[str] = ()
+) -> tuple[Strategy, Params]:
     """Wrap a strategy where not all parameters travel; otherwise, or where nothing merges, return it as it is.
 
     Args:
         strategy: its ``shared`` says which parameters may travel.
         private: patterns of those that never do.
         params: all of them, before round 0.
+        training_only: patterns of those that scoring does without.
 
     Returns:
         The strategy, and the parameters that travel.
@@ -168,4 +181,20 @@ def selective(strategy: Strategy, private: Sequence[str], params: Params) -> tup
     stays = {key: value for key, value in params.items() if key not in chosen}
     if not stays:
         return strategy, params
-    return Selective(strategy, stays), {key: params[key] for key in params if key in chosen}
+    scores = bool(kept_for_scoring(params, chosen, (*private, *training_only)))
+    return Selective(strategy, stays, scores), {key: params[key] for key in params if key in chosen}
+
+
+def kept_for_scoring(names: Iterable[str], travel: Container[str], without: Sequence[str]) -> list[str]:
+    """Return the parameters that stay with the clients although scoring needs them.
+
+    Args:
+        names: of all parameters.
+        travel: those that travel.
+        without: patterns of those that scoring does without: what never travels, and what is there for training only.
+
+    Example:
+        >>> kept_for_scoring(["f.weight", "g.weight", "h.weight"], {"f.weight"}, ["h.*"])
+        ['g.weight']
+    """
+    return [name for name in names if name not in travel and not matches(name, without)]

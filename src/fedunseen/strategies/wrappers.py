@@ -44,6 +44,7 @@ class Wrapper(Strategy):
         super().__init__(inner.settings)
         self.inner = inner
         self.merges, self.pools, self.adds = inner.merges, inner.pools, inner.adds
+        self.one_model = inner.one_model
         self.mirrors = inner.mirrors
         self.lengths, self.merges_by_mean = inner.lengths, inner.merges_by_mean
 

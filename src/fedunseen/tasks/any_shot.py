@@ -47,7 +47,7 @@ class AnyShot(ZeroShot):
         """
         tensors = super().summary(params, result)
         method, benchmark = self.federation.method, self.benchmark
-        if not self.federation.strategy.merges or not isinstance(method, Gaussian):
+        if not self.federation.strategy.one_model or not isinstance(method, Gaussian):
             return tensors
         observed = torch.nonzero(params["count"] > 0)[:, 0].cpu().numpy()
         weights = method.support(params, method.semantics).cpu().numpy()

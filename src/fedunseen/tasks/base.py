@@ -303,8 +303,10 @@ class Task(ABC):
             return NOT_MEASURED
         return self.order(line, self.evaluation, type(self.federation.method))
 
-    def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure the clients' own models beside the merged one: only for a task that ``personalises``."""
+    def personal(
+        self, merged: Params | None, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Measure the clients' own models, beside the merged one if any: only for a task that ``personalises``."""
         return {}
 
     @abstractmethod

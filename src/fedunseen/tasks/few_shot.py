@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import ClientStates, Params, within
+from fedunseen.core.parameters import ClientStates, Params
 from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
@@ -23,7 +23,7 @@ from fedunseen.data import Benchmark, Partition
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.directory import load_params, of_clients
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.rounds import Choice
 from fedunseen.methods import Method
@@ -212,7 +212,7 @@ class FewShot(Task):
     def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
         """Write the plane of an episode after some rounds: ``plane/round-N.safetensors``."""
         if round + 1 in (*self.evaluation.boundaries, self.rounds):
-            plane = self.plane(result.params) if self.federation.strategy.merges else None
+            plane = self.plane(result.params) if self.federation.strategy.one_model else None
             if plane is not None:
                 write_tensors(path / "plane" / f"round-{round + 1}.safetensors", plane)
 
@@ -250,8 +250,7 @@ class FewShot(Task):
     @staticmethod
     def models_of(stored: Params) -> list[Params]:
         """Return the models that a run has written: the merged one, or every client's own."""
-        clients = sorted({int(name.split("/")[1]) for name in stored if name.startswith("client/")})
-        return [within(f"client/{k}/", stored) for k in clients] or [stored]
+        return [own for _, own in of_clients(stored)] or [stored]
 
     def _untrained(self, tasks: Tasks) -> Tensor:
         """Answer by the nearest class mean of the features before training."""

@@ -97,7 +97,7 @@ class ZeroShot(Task):
         line |= threat_line(federation, round, result, models, factor)
         if result.masked is None and self.measures_clients(round + 1, choice):
             chosen = some(range(len(replies)))
-            if federation.strategy.merges:
+            if federation.strategy.one_model:
                 own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
                 answers = dict(zip(sorted(clients), many, strict=True))
@@ -115,7 +115,7 @@ class ZeroShot(Task):
             return asked
         if not method.trained or method.generates:
             return False
-        if choice.round is None or not self.federation.strategy.merges:  # any round may be the reported one
+        if choice.round is None or not self.federation.strategy.one_model:  # any round may be the reported one
             return True
         return round in (1, choice.round, self.rounds) or round % math.ceil(self.rounds / _OWN_CURVE) == 0
 
@@ -132,19 +132,27 @@ class ZeroShot(Task):
         observe_round(self.federation, self.evaluation, self.rounds, path, round, result, kept)
         observe_threats(self.federation, self.rounds, path, round, result.params)
 
-    def personal(self, merged: Params, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]) -> dict[str, Any]:
+    def personal(
+        self, merged: Params | None, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes.
 
+        Args:
+            merged: the model that is reported; None where every client has its own instead.
+            models: clients, each with its own model.
+            line: of the round that is reported, with the calibration factor.
+
         Returns:
-            ``clients``, who is measured; for ``merged`` and for ``own`` models lists in that order: the accuracies of a
-            run, and ``held``, the mean accuracy in percent over the classes that the client holds, among all classes.
+            ``clients``, who is measured; for ``merged``, if there is one, and for ``own`` models lists in that order:
+            the accuracies of a run, and ``held``, the mean accuracy in percent over the classes that the client holds,
+            among all classes.
         """
         federation, factor = self.federation, line["calibration_factor"]
         labels = federation.benchmark.labels
         holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
         measured = set(some(holding))
-        found: dict[str, Any] = {"clients": [], "merged": {}, "own": {}}
-        plain = federation.answers(merged)
+        plain = None if merged is None else federation.answers(merged)
+        found: dict[str, Any] = {"clients": [], **({} if plain is None else {"merged": {}}), "own": {}}
 
         def note(kind: str, answers: Answers, classes: NDArray[np.int64]) -> None:
             numbers = asdict(accuracies(answers, factor))
@@ -158,7 +166,8 @@ class ZeroShot(Task):
             if client in measured:
                 classes = np.unique(labels[federation.partition.clients[client]])
                 found["clients"].append(client)
-                note("merged", plain, classes)
+                if plain is not None:
+                    note("merged", plain, classes)
                 note("own", federation.answers(model), classes)
         return found
 

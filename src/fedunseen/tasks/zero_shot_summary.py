@@ -53,7 +53,7 @@ def observe_round(
     :mod:`fedunseen.evaluation.theory` measures on it and on the clients' own models before merging.
     """
     method = federation.method
-    if not (evaluation.theory and federation.strategy.merges and method.predicts_attributes):
+    if not (evaluation.theory and federation.strategy.one_model and method.predicts_attributes):
         return
     if round + 1 in (*_MAPPED, rounds):
         write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))
@@ -83,7 +83,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
         "client_counts": federation.partition.counts(benchmark.labels, classes),
         "similarity": _correlation(space.semantics).astype(np.float32),
     }
-    if not federation.strategy.merges:
+    if not federation.strategy.one_model:
         return tensors
     answers = federation.answers(params)
     tensors |= {

@@ -63,10 +63,10 @@ HEADER = """\
 <p class="lead">
 {{ lead.who }} trained for {{ lead.rounds }} round{{ "s" if lead.rounds != 1 }}.
 {{ lead.nobody }}.
-{% if not facts.merges %}
+{% if not facts.one_model %}
 Every client kept its own model; all numbers are means over the clients.
 {% endif %}
-After {{ lead.examples }} of each of {{ lead.classes }}, {{ "the " ~ lead.model ~ " model" if facts.merges else "a client's model" }} names the right one for
+After {{ lead.examples }} of each of {{ lead.classes }}, {{ "the " ~ lead.model ~ " model" if facts.one_model else "a client's model" }} names the right one for
 <strong>{{ "%.1f" | format(value) }}&nbsp;%</strong> of queries; guessing would reach {{ "%.3g" | format(lead.chance) }}&nbsp;%.
 </p>
 <ul class="chips">
@@ -158,7 +158,7 @@ LEARNING_TEMPLATE = """\
 <div class="grid">
 {% for chart in curves["charts"] %}<figure>{{ chart | safe }}</figure>{% endfor %}
 </div>
-<p class="caption">After every round, {{ curves.episodes }} episodes {% if curves.of == "validation" %}of validation classes: other classes than those of the test, so that neither the headline number nor the dotted line for raw samples need lie on this curve's level.{% else %}of the test classes, the first of those that are reported.{% endif %}{% if not facts.merges %} Every client's model answers its share of them.{% endif %} Shaded: their 95&nbsp;% interval. {% if curves["charts"] | length > 1 %}Training episodes are drawn from the clients' own classes, and are measured while training goes on. {% endif %}Point at a chart to read its values.</p>
+<p class="caption">After every round, {{ curves.episodes }} episodes {% if curves.of == "validation" %}of validation classes: other classes than those of the test, so that neither the headline number nor the dotted line for raw samples need lie on this curve's level.{% else %}of the test classes, the first of those that are reported.{% endif %}{% if not facts.one_model %} Every client's model answers its share of them.{% endif %} Shaded: their 95&nbsp;% interval. {% if curves["charts"] | length > 1 %}Training episodes are drawn from the clients' own classes, and are measured while training goes on. {% endif %}Point at a chart to read its values.</p>
 </section>
 """
 
@@ -190,7 +190,7 @@ CLASSES_TEMPLATE = """\
 {% else %}
 <section>
 <h2>Accuracy by class</h2>
-<p class="note">Under the strategy <b>{{ experiment.strategy.name }}</b> every client kept its own model, so there is no single model whose answers could be shown class by class. The numbers above are means over the clients.</p>
+<p class="note">Every client kept its own model, so there is no single model whose answers could be shown class by class. The numbers above are means over the clients.</p>
 </section>
 {% endif %}
 """
@@ -384,7 +384,7 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
     known = statistics.measured(lines, "few_shot")
     x, mean = axis(lines), statistics.curve(known, "few_shot")
     half = statistics.curve(known, "few_shot_ci95")
-    label = "clients" if not facts.merges else "trained" if facts.pools else "merged"
+    label = "clients" if not facts.one_model else "trained" if facts.pools else "merged"
     curve = Curve(mean, label, "orange", np.maximum(mean - half, 0), np.minimum(mean + half, 100))
     charts = [_accuracy_chart(run, facts, curve, axis(known), run.result["selected_round"])]
     terms = list(lines[-1].get("losses", {}))
@@ -580,7 +580,7 @@ def _short(facts: Facts) -> dict[str, Any]:
     result, method = facts.whole.result, facts.experiment["method"]
     ways, examples = method["ways"], _lead(facts)["examples"]
     what = f"A model that learns {ways} new classes from {examples} of each, without any training."
-    if not facts.merges:
+    if not facts.one_model:
         what = f"A model for each client; each learns {ways} new classes from {examples} of each. Numbers are means."
     good = f"Of 100 new samples it names {result['few_shot']:.0f} right; guessing names {_chance(facts):.3g}, and the "
     good += f"nearest example in raw samples, with nothing learnt, {result['few_shot_pixels']:.0f}."

@@ -33,7 +33,7 @@ HEADER = """\
 <p class="lead">
 {{ facts.holders }} trained for {{ facts.whole.result.rounds }} round{{ "s" if facts.whole.result.rounds != 1 }}.
 Nobody has an example of {{ facts.unseen | length }} of the {{ facts.names | length }} classes.
-{% if not facts.merges %}
+{% if not facts.one_model %}
 Every client kept its own model; all numbers are means over the clients.
 On average, a client names the right one of the {{ facts.unseen | length }} for
 {% elif facts.zero_shot %}
@@ -108,8 +108,9 @@ HOLDINGS = (
 def _short(facts: Facts) -> dict[str, Any]:
     """Return the summary for people who decide."""
     result, names, unseen = facts.whole.result, len(facts.names), len(facts.unseen)
-    if not facts.merges:
-        what = "A model for each client, trained on its own classes alone; the numbers are their means."
+    if not facts.one_model:
+        how = "of which a part is trained together and the rest" if facts.merges else "trained"
+        what = f"A model for each client, {how} on its own classes alone; the numbers are the clients' means."
     elif facts.zero_shot:
         what = f"A model that names {names} classes. Of {unseen} of them nobody has an example: it knows them by their "
         what += "descriptions alone, and takes further classes in the same way."
