@@ -311,9 +311,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """Return the federation after its last round, the merged parameters, and the losses of each round."""
         federation = assemble(self._experiment, benchmark, partition)
         if not federation.strategy.one_model:
+            shared = list(federation.strategy.settings.shared)
             raise ArgumentError(
-                f"strategy_params['shared'] = {list(federation.strategy.settings.shared)} leaves each client a model of "
-                "its own, so that there is none for all: leave it out"
+                f"strategy_params['shared'] = {shared} leaves each client a model of its own, so that there is none "
+                "for all: leave it out"
             )
         state, lines = federation.start(), []
         for _ in range(self._experiment.strategy.rounds):
