@@ -15,7 +15,7 @@ from fedunseen.federation.personal import personal_models
 from fedunseen.metrics import accuracies
 from fedunseen.report import write_report
 from fedunseen.serve.model import Recogniser
-from fedunseen.strategies import FedAvg
+from fedunseen.strategies import FedAvg, Local
 
 FEW = {
     "data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "strategy.rounds": 2,
@@ -270,3 +270,18 @@ def test_what_needs_one_model_for_all_refuses_it(fedrep, tmp_path, use, ask):
         "with strategy.shared = ['*']"
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_of_many_models_some_are_measured(tmp_path):
+    """Of 80 clients every second one: the means are of those, and each accuracy is of the client that it says."""
+    told = {**FEW, "partition.clients": 80, "strategy.name": "local", "strategy.rounds": 1, "method.hidden": [4]}
+    done = run(Experiment.load("digit-pairs", told), tmp_path / "run")
+    _, made = parts(partition__clients=80, strategy__rounds=1, method__hidden=[4])
+    alone = Federation(made.benchmark, made.partition, made.method, Local(), inputs=made.inputs)
+    state, _ = alone.round(alone.start())
+    each = {k: accuracies(alone.answers(dict(state.clients[k])), 0.0) for k in range(0, 80, 2)}
+    (line,) = done.metrics
+    assert line["measured"] == list(each)
+    assert line["clients"]["zsl"] == pytest.approx([one.zsl for one in each.values()])
+    assert done.result["zsl"] == pytest.approx(np.mean([one.zsl for one in each.values()]))
+    assert done.result["personal"]["clients"] == list(each)

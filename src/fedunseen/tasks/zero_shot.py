@@ -83,9 +83,9 @@ class ZeroShot(Task):
     def measure(
         self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
     ) -> dict[str, Any]:
-        """Measure the run's models, and clients' own before merging: at most 50, ``measured`` says whose."""
+        """Measure the run's models, and clients' own before merging: at most 50 of each, ``measured`` says whose."""
         federation, replies = self.federation, result.replies
-        many = [federation.answers(model) for model in models]
+        many = [federation.answers(models[k]) for k in some(range(len(models)))]
         factor = best_factor(many) if choice.factor is None else choice.factor
         line: dict[str, Any] = {"round": round + 1, **self._means(many, factor)}
         plain = self._means(many, 0.0)
@@ -96,16 +96,18 @@ class ZeroShot(Task):
         line |= self.shared_lines(round, result)
         line |= threat_line(federation, round, result, models, factor)
         if result.masked is None and self.measures_clients(round + 1, choice):
-            chosen = some(range(len(replies)))
             if federation.strategy.one_model:
+                chosen = some(range(len(replies)))
                 own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
-                answers = dict(zip(sorted(clients), many, strict=True))
+                answers = dict(zip(some(sorted(clients)), many, strict=True))
+                chosen = [i for i, reply in enumerate(replies) if reply.client in answers]
                 own = [answers[replies[i].client] for i in chosen]
             if len(chosen) < len(replies):
                 line["measured"] = [replies[i].client for i in chosen]
             measured = [accuracies(one, factor) for one in own]
-            line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
+            if measured:  # of many clients with a model each, perhaps none of those measured has taken part
+                line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
 
     def measures_clients(self, round: int, choice: Choice) -> bool:
