@@ -4,7 +4,9 @@
 
 Every client holds ten samples (of 64 numbers, 100 classes), drawn from all classes (iid) or of a single one (class), so
 that 10,000 clients hold 100,000. A row is a run of some rounds in a process of its own, checkpoints and measuring
-included; the time is the processor's, of the rounds alone. ``--samples`` gives clients more.
+included; the time is the processor's, of the rounds alone. "Later" is a client's training and merging alone, in the
+second to fourth round of a federation in the same process: without what a first round does once, and what is measured.
+``--samples`` gives clients more.
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +64,23 @@ def one(strategy: str, deal: str, clients: int, samples: int, rounds: int) -> di
             "evaluation": {"selection": "last", "embedding": False},
         }
         spent = measured(tree, root / "run", {})
-    return {**spent, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return {**spent, "peak": peak, "later": later_rounds(tree) / clients}
+
+
+def later_rounds(tree: Mapping[str, Any]) -> float:
+    """Return the processor seconds of training and merging in a round, the mean of the second to fourth."""
+    from fedunseen import Experiment
+    from fedunseen.experiment.assemble import assemble, load_data, partition_of
+
+    experiment = Experiment.from_dict(dict(tree))
+    benchmark = load_data(experiment, 0)
+    federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+    state, _ = federation.round(federation.start())
+    start = time.process_time()
+    for _ in range(3):
+        state, _ = federation.round(state)
+    return (time.process_time() - start) / 3
 
 
 def main() -> None:
@@ -78,8 +98,8 @@ def main() -> None:
         print(json.dumps(one(asked.strategies[0], asked.deals[0], asked.counts[0], asked.samples, asked.rounds)))
         return
     parts = [*EACH_ROUND, "start", "summary", "report"]
-    print(f"| | clients | ms a client and round | peak, MiB | {' | '.join(parts)} |")
-    print("|---" + "|--:" * (2 + len(parts)) + "|", flush=True)
+    print(f"| | clients | ms a client and round | later | peak, MiB | {' | '.join(parts)} |")
+    print("|---" + "|--:" * (3 + len(parts)) + "|", flush=True)
     if asked.smallest:
         asked.counts, asked.strategies, asked.deals, asked.rounds = [10], ["fedavg"], ["class"], 1
     for strategy in asked.strategies:
@@ -97,11 +117,9 @@ def main() -> None:
                     )
                     spent = json.loads(done.stdout.splitlines()[-1])
                 each = sum(spent.get(part, 0.0) for part in EACH_ROUND) / asked.rounds / clients
+                numbers = f"{1000 * each:.2f} | {1000 * spent['later']:.2f} | {spent['peak']:.0f}"
                 cells = " | ".join(f"{spent.get(part, 0.0):.2f}" for part in parts)
-                print(
-                    f"| {strategy}, {deal} | {clients:,} | {1000 * each:.2f} | {spent['peak']:.0f} | {cells} |",
-                    flush=True,
-                )
+                print(f"| {strategy}, {deal} | {clients:,} | {numbers} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

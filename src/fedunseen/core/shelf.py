@@ -46,6 +46,7 @@ class Shelf:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
         self.free: dict[int, list[int]] = {}
+        self.layouts: dict[Layout, Layout] = {}  # records alike share one: of thousands, each its own is a kilobyte
         self.end = 0
 
     @cached_property
@@ -76,7 +77,7 @@ class Shelf:
                 "the environment variable TMPDIR to a folder with more room"
             ) from None
         self.end = max(self.end, place + len(record))
-        return Shelved(self, place, len(record), layout)
+        return Shelved(self, place, len(record), self.layouts.setdefault(layout, layout))
 
 
 class Shelved(Mapping[str, Tensor]):

@@ -139,9 +139,10 @@ class Worker:
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
         params, extras = instruction.params | instruction.own, instruction.extras | instruction.kept
-        fresh = self.method.fresh(stream(self.seed, "fresh", round, work.client))
-        like = next(iter(params.values()))
-        params = params | {name: value.to(like) for name, value in fresh.items()}
+        if type(self.method).fresh is not Method.fresh:  # most need no stream, which takes its time
+            fresh = self.method.fresh(stream(self.seed, "fresh", round, work.client))
+            like = next(iter(params.values()))
+            params = params | {name: value.to(like) for name, value in fresh.items()}
         return Task(params, self.samples[work.client], plans, context, extras)
 
     def _draws(self, phase: str, round: int, client: int) -> np.random.Generator:
