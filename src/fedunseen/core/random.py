@@ -31,9 +31,8 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
         100
     """
     entropy: list[int] | NDArray[np.uint32] = [seed, _word(purpose), *keys]
-    if (
-        all(0 <= key < 2**32 for key in (seed, *keys)) and entropy[1] >= 2**32
-    ):  # as NumPy would cut it into words, in half the time
+    # The words into which NumPy cuts these numbers, in half of its time: a round asks for thousands of streams.
+    if all(0 <= key < 2**32 for key in (seed, *keys)) and entropy[1] >= 2**32:
         entropy = np.array([seed, entropy[1] % 2**32, entropy[1] // 2**32, *keys], dtype=np.uint32)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))
 
