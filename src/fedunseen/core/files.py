@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedunseen.core.errors import DataError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
 __all__ = ["cache_folder", "existing_folder", "replacing", "write_json", "write_tensors", "write_text"]
@@ -69,7 +67,8 @@ def write_tensors(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors."""
-    import torch  # here, because who writes a text does not wait for it
+    import numpy as np  # here, because who writes a text does not wait for it
+    import torch
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
