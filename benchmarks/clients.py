@@ -6,18 +6,21 @@ Every client holds ten samples (of 64 numbers, 100 classes), drawn from all clas
 that 10,000 clients hold 100,000. A row is a run of some rounds in a process of its own, checkpoints and measuring
 included; the time is the processor's, of the rounds alone. "Later" is a client's training and merging alone, in the
 second to fourth round of a federation in the same process: without what a first round does once, and what is measured.
-``--samples`` gives clients more.
+``--samples`` gives clients more. ``--objects`` tells instead what a client takes in Python's own memory: its rows in
+the partition, and what a finished round keeps of it beyond the tensors on disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,19 +53,24 @@ def write_data(root: Path, clients: int, samples: int) -> None:
     (root / "holders.csv").write_text("\n".join(["class,client", *sorted(holders)]) + "\n")
 
 
+def tree_of(root: Path, strategy: str, deal: str, clients: int, rounds: int) -> dict[str, Any]:
+    """Return an experiment on the data below ``root``."""
+    dealt = {"kind": "iid"} if deal == "iid" else {"kind": "file", "file": str(root / "data" / "holders.csv")}
+    return {
+        "data": {"name": "folder", "root": str(root / "data")},
+        "partition": {**dealt, "clients": clients},
+        "method": {"name": "fedzsl", "hidden": [64], "lr": 0.05},
+        "strategy": {"name": strategy, "rounds": rounds},
+        "evaluation": {"selection": "last", "embedding": False},
+    }
+
+
 def one(strategy: str, deal: str, clients: int, samples: int, rounds: int) -> dict[str, float]:
     """Measure a run in this process."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         write_data(root / "data", clients, samples)
-        dealt = {"kind": "iid"} if deal == "iid" else {"kind": "file", "file": str(root / "data" / "holders.csv")}
-        tree = {
-            "data": {"name": "folder", "root": str(root / "data")},
-            "partition": {**dealt, "clients": clients},
-            "method": {"name": "fedzsl", "hidden": [64], "lr": 0.05},
-            "strategy": {"name": strategy, "rounds": rounds},
-            "evaluation": {"selection": "last", "embedding": False},
-        }
+        tree = tree_of(root, strategy, deal, clients, rounds)
         spent = measured(tree, root / "run", {})
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         return {**spent, "peak": peak, "later": later_rounds(tree) / clients}
@@ -83,6 +91,28 @@ def later_rounds(tree: Mapping[str, Any]) -> float:
     return (time.process_time() - start) / 3
 
 
+def objects(strategy: str, clients: int, samples: int) -> str:
+    """Return the KiB a client that Python keeps after assembling a federation, and more after its first round."""
+    from fedunseen import Experiment
+    from fedunseen.experiment.assemble import assemble, load_data, partition_of
+
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        write_data(root / "data", clients, samples)
+        experiment = Experiment.from_dict(tree_of(root, strategy, "iid", clients, 1))
+        benchmark = load_data(experiment, 0)
+        tracemalloc.start()
+        federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+        dealt, _ = tracemalloc.get_traced_memory()
+        done = federation.round(federation.start())
+        gc.collect()
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    count = len(done[1].replies)
+    partition, round = (amount / 1024 / count for amount in (dealt, kept - dealt))
+    return f"{strategy}, {count:,} clients: {partition:.2f} KiB a client for the partition, {round:.2f} for the round"
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -91,11 +121,16 @@ def main() -> None:
     parser.add_argument("--deals", nargs="+", default=["iid", "class"], choices=["iid", "class"])
     parser.add_argument("--samples", default=10, type=int, help="of a client [10]")
     parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--objects", action="store_true", help="what a client takes in Python's memory")
     parser.add_argument("--smallest", action="store_true", help="ten clients, one round: to see that it runs")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
         print(json.dumps(one(asked.strategies[0], asked.deals[0], asked.counts[0], asked.samples, asked.rounds)))
+        return
+    if asked.objects:
+        for strategy in asked.strategies:
+            print(objects(strategy, asked.counts[-1], asked.samples), flush=True)
         return
     parts = [*EACH_ROUND, "start", "summary", "report"]
     print(f"| | clients | ms a client and round | later | peak, MiB | {' | '.join(parts)} |")

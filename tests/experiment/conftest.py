@@ -38,3 +38,21 @@ def make(tree):
 def finished(make, tmp_path_factory):
     """A finished run of the small experiment, not to be written to."""
     return run(make(), tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.fixture(scope="session")
+def cut_short():
+    """Run an experiment into a folder and end it as a kill would, once so many rounds are done and written down."""
+
+    class KilledError(Exception):
+        pass
+
+    def cut(experiment, path, after):
+        def kill(stage, round, rounds, line):
+            if round == after:
+                raise KilledError
+
+        with pytest.raises(KilledError):
+            run(experiment, path, progress=kill)
+
+    return cut

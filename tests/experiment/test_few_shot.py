@@ -87,22 +87,26 @@ def test_the_same_seed_gives_the_same_bits(done, tmp_path):
     assert again.result["few_shot"] == done.result["few_shot"]
 
 
+@pytest.mark.parametrize("shared", ["f.*", "head.*"])
+def test_clients_may_keep_body_or_head(done, tmp_path, shared):
+    own = run(small(strategy__shared=[shared]), tmp_path / "run")
+    names = load_params(own.path / "model.safetensors")
+    assert {name.split("/")[1] for name in names} == {"0", "1"}
+    apart = {name for name in done.params if not torch.equal(names[f"client/0/{name}"], names[f"client/1/{name}"])}
+    assert apart
+    assert not any(name.startswith(shared[:-1]) for name in apart)
+    assert own.result["few_shot_random"] == done.result["few_shot_random"]  # all begin as the merged ones do
+    assert own.result["few_shot"] != done.result["few_shot"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
-def test_a_run_cut_short_goes_on_to_the_same_bits(method, tmp_path):
+def test_a_run_cut_short_goes_on_to_the_same_bits(method, tmp_path, cut_short):
     """What a client remembers (its share in the last model) and what it draws anew (a classifier) survive."""
     told = {"method__name": method, "method__exclusive": True}
     whole = run(small(**told), tmp_path / "whole")
 
-    class Stop(Exception):
-        pass
-
-    def stop(stage, round, rounds, line):
-        if round == 2:
-            raise Stop
-
-    with pytest.raises(Stop):
-        run(small(**told), tmp_path / "cut", progress=stop)
+    cut_short(small(**told), tmp_path / "cut", after=2)
     rest = run(small(**told), tmp_path / "cut", resume=True)
     for name, value in whole.params.items():
         assert torch.equal(value, rest.params[name])

@@ -139,8 +139,7 @@ def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_pat
     [
         ({"strategy.shared": ["critic.*"]},
          "strategy.shared keeps 'generator.0.weight' with the clients, which scoring needs, so that each client has a "
-         "model of its own and none is merged, but method.name = 'clswgan' makes classifiers from what all clients "
-         "share: add 'generator.*'"),
+         "model of its own, but method.name = 'clswgan' makes classifiers from a merged model: add 'generator.*'"),
         ({"strategy.name": "local"},
          "strategy.shared has no effect with strategy.name = 'local', where nothing travels: set it to ['*']"),
         ({"strategy.name": "scaffold"},

@@ -418,11 +418,14 @@ LATER = {
         built(made=method(Adam(0.1)), strategy__name="scaffold"), built(made=method(), strategy__name="scaffold"),
         "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'fedzsl' does not",
     ),
-    "models_of_their_own_are_of_honest_clients_here": lambda: (
+    "what_scoring_needs_may_stay_only_where_each_client_is_measured": lambda: (
         built(made=method(), first={"f.0": WEIGHT, "g.0": WEIGHT}, strategy__shared=["g.*"], **PRIVATE),
-        built(made=method(), first={"f.0": WEIGHT, "g.0": WEIGHT}, strategy__shared=["g.*"]),
-        "strategy.shared keeps 'f.0' with the clients, which scoring needs, so that each client has a model of its own "
-        "and none is merged, but privacy.name = 'client-level' is measured on the merged model: add 'f.*'",
+        built(
+            made=method(training_only=("f.*",)), first={"f.0": WEIGHT, "g.0": WEIGHT}, strategy__shared=["g.*"],
+            **PRIVATE,
+        ),
+        "strategy.shared keeps 'f.0' with the clients, which scoring needs, so that each client has a model of its "
+        "own, but privacy.name = 'client-level' needs a merged one: add 'f.*'",
     ),
     "screening_sees_one_loss": lambda: (
         built(made=method(SGD(1, 0, 0), SGD(1, 0, 0)), screening__name="magnitude", **LATEST),

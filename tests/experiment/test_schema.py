@@ -201,8 +201,10 @@ def test_a_folder_is_no_experiment(tmp_path):
     (tmp_path / "x.toml").mkdir()
     with pytest.raises(ExperimentError) as error:
         Experiment.load(tmp_path / "x.toml")
-    start = f"{tmp_path / 'x.toml'} cannot be read (Is a directory): name an experiment file"
-    assert str(error.value).startswith(start)
+    start = (
+        f"{tmp_path / 'x.toml'} cannot be read (Is a directory): name an experiment file that is there, or a preset "
+    )
+    assert str(error.value).startswith(start + "(the nearest: ")
 
 
 def test_an_experiment_in_a_folder_that_may_not_be_searched_is_one_sentence(monkeypatch, tmp_path):

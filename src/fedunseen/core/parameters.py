@@ -145,8 +145,8 @@ def finite(params: Mapping[str, Tensor]) -> bool:
     """Say whether every number is finite.
 
     Example:
-        >>> finite({"w": torch.tensor([3e38, 3e38])}), finite({"w": torch.tensor([1.0, float("nan")])})
-        (True, False)
+        >>> [finite({"w": torch.tensor(value)}) for value in ([3e38, 3e38], [1.0, math.nan], [math.inf, -math.inf])]
+        [True, False, False]
     """
     # A sum is finite only if all it adds is, and takes a tenth of the time; it may overflow where nothing is infinite.
     return all(

@@ -105,7 +105,7 @@ class Run:
 
     @cached_property
     def params(self) -> Params:
-        """The merged model of the chosen round."""
+        """The merged model of the chosen round; where each client has its own, all of them, under ``client/K/``."""
         if self.seeds:
             raise RunDirectoryError(f"{self.path} holds a model for each seed: take the params of one of its seeds")
         return load_params(self.path / "model.safetensors")

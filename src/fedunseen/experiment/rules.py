@@ -956,8 +956,8 @@ def steps_can_be_counted(b: Built) -> str | None:
     )
 
 
-def models_of_their_own_are_of_honest_clients_here(b: Built) -> str | None:
-    """Where scoring needs what stays with a client, each client has a model, and no other is measured."""
+def what_scoring_needs_may_stay_only_where_each_client_is_measured(b: Built) -> str | None:
+    """Where scoring needs what stays with the clients, each has its own model, and nothing may need a merged one."""
     if b.made is None or b.first is None or not b.strategy.merges:
         return None
     e = b.experiment
@@ -968,17 +968,17 @@ def models_of_their_own_are_of_honest_clients_here(b: Built) -> str | None:
     guarded = [f"{section}.name = {name!r}" for section, name in b.named("attack", "privacy", "growth")]
     asking = e.defence.name != "none" and find("defence", e.defence.name).asks_scores
     reasons = {
-        f"method.name = {b.name!r} makes classifiers from what all clients share": b.made.generates,
-        f"method.name = {b.name!r} is solved from sums": not b.method.trained,
-        f"engine.name = {e.engine.name!r} has the clients elsewhere": isinstance(e.engine, DistributedSettings),
-        "strategy.personal_epochs trains the merged model on": e.strategy.personal_epochs is not None,
-        f"{', '.join(guarded)} is measured on the merged model": bool(guarded),
-        f"defence.name = {e.defence.name!r} asks the merged model for scores": asking,
+        f"method.name = {b.name!r} makes classifiers from a merged model": b.made.generates,
+        f"method.name = {b.name!r} is solved from merged sums": not b.method.trained,
+        f"engine.name = {e.engine.name!r} has the clients' models elsewhere": isinstance(e.engine, DistributedSettings),
+        "strategy.personal_epochs trains a merged model on": e.strategy.personal_epochs is not None,
+        f"{' and '.join(guarded)} needs a merged one": bool(guarded),
+        f"defence.name = {e.defence.name!r} asks a merged one for scores": asking,
     }
     wrong = next((reason for reason, there in reasons.items() if there), None)
     return wrong and (
         f"strategy.shared keeps {needed[0]!r} with the clients, which scoring needs, so that each client has a model "
-        f"of its own and none is merged, but {wrong}: add '{needed[0].split('.')[0]}.*'"
+        f"of its own, but {wrong}: add '{needed[0].split('.')[0]}.*'"
     )
 
 
@@ -1061,7 +1061,7 @@ BUILDING: Sequence[Callable[[Built], str | None]] = (
     starting_needs_frozen_features,
     clients_train_as_one_batch,
     steps_can_be_counted,
-    models_of_their_own_are_of_honest_clients_here,
+    what_scoring_needs_may_stay_only_where_each_client_is_measured,
     screening_sees_one_loss,
     probes_have_scores,
     privacy_judges_each_alone,

@@ -148,7 +148,7 @@ def travel_section(
         result: of the run; made by an older version, it may lack ``parameters``.
         lines: of its ``metrics.jsonl``.
         model: parameter of its model -> how many numbers it is.
-        merges: replies become one model.
+        merges: what clients reply is merged.
         pools: all data lie in one place, so that nothing travels.
         private: patterns of the method's parameters that never travel.
     """

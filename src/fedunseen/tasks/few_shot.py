@@ -254,7 +254,9 @@ class FewShot(Task):
 
     def _untrained(self, tasks: Tasks) -> Tensor:
         """Answer by the nearest class mean of the features before training."""
-        first, backbone, ways = self.federation.first, self.method.backbone, self.method.config.ways
+        start = self.federation.start()
+        first = {**start.params, **self.federation.own(start, 0)}  # what stays with a client begins alike everywhere
+        backbone, ways = self.method.backbone, self.method.config.ways
         each = [
             prototype_logits(backbone(first, s, training=True), backbone(first, q, training=True), ways)
             for s, q in zip(*tasks, strict=True)
