@@ -96,7 +96,6 @@ def test_clients_may_keep_body_or_head(done, tmp_path, shared):
     assert apart
     assert not any(name.startswith(shared[:-1]) for name in apart)
     assert own.result["few_shot_random"] == done.result["few_shot_random"]  # all begin as the merged ones do
-    assert (own.evaluation["episode_accuracies"] != done.evaluation["episode_accuracies"]).any()
 
 
 @pytest.mark.slow
