@@ -397,7 +397,7 @@ def rounds_of(federation: Any, rounds: int, events: Path, pause: float) -> dict[
 
         def worked(*given: Any) -> Any:
             began, before = time.monotonic(), time.thread_time()
-            done = inner(*given)
+            done = list(inner(*given))
             note(events, what="trained", seconds=time.monotonic() - began, cpu=time.thread_time() - before)
             return done
 

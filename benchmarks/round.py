@@ -29,6 +29,7 @@ CASES = ("cub-size", "digit-pairs", "digit-pairs-clswgan")
 @contextmanager
 def parts() -> Iterator[dict[str, float]]:
     """Add up the processor seconds of the parts of all runs in this block; a part inside another counts for itself."""
+    from fedunseen.core.trainer import Trainer
     from fedunseen.engines import InProcess, Worker
     from fedunseen.experiment import orchestrator
     from fedunseen.federation import rounds
@@ -54,10 +55,11 @@ def parts() -> Iterator[dict[str, float]]:
         return call
 
     places = [
-        (Worker, "round", "local training"), (InProcess, "round", "merging"), (ZeroShot, "measure", "measuring"),
-        (ZeroShot, "observe", "observing"), (RunDirectory, "save_checkpoint", "checkpoint"),
-        (RunDirectory, "add_metrics", "checkpoint"), (rounds, "write_tensors", "checkpoint"),
-        (ZeroShot, "summary", "summary"), (orchestrator, "train", "other"),
+        *((Worker, name, "local training") for name in ("task", "finish", "_sums")),
+        *((Trainer, name, "local training") for name in ("one", "together")),
+        (InProcess, "round", "merging"), (ZeroShot, "measure", "measuring"), (ZeroShot, "observe", "observing"),
+        (RunDirectory, "save_checkpoint", "checkpoint"), (RunDirectory, "add_metrics", "checkpoint"),
+        (rounds, "write_tensors", "checkpoint"), (ZeroShot, "summary", "summary"), (orchestrator, "train", "other"),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
     for (owner, name, part), function in zip(places, before, strict=True):

@@ -30,6 +30,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -40,6 +41,7 @@ from fedunseen.core.random import stream
 
 __all__ = ["dirichlet", "iid", "pccd", "user"]
 
+_NOBODY = -1  # holds a sample that rho leaves out
 ATTEMPTS = 100  # to draw a Dirichlet partition without an empty client
 
 Ids = NDArray[np.int64]
@@ -66,14 +68,13 @@ def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None =
     _check(clients=clients, rho=rho)
     if rho is not None:
         return _held([[_share(ids, rho, seed, k, c) for c, ids in samples.items()] for k in range(clients)])
-    parts: list[list[Ids]] = [[] for _ in range(clients)]
+    holder = np.empty(len(np.asarray(labels)), dtype=np.int64)
     turn = 0
     for c, ids in samples.items():
         shuffled = stream(seed, "partition iid", c).permutation(ids)
-        for k in range(clients):
-            parts[k].append(shuffled[(k - turn) % clients :: clients])
+        holder[shuffled] = (turn + np.arange(len(ids))) % clients
         turn = (turn + len(ids)) % clients
-    return _held(parts)
+    return _by_holder(holder, clients)
 
 
 def dirichlet(
@@ -98,16 +99,17 @@ def dirichlet(
     """
     samples = _samples(labels)
     _check(clients=clients, alpha=alpha, rho=rho)
+    holder = np.empty(len(np.asarray(labels)), dtype=np.int64)
     for attempt in range(ATTEMPTS):
-        parts: list[list[Ids]] = [[] for _ in range(clients)]
+        holder[:] = _NOBODY
         for c, ids in samples.items():
             random = stream(seed, "partition dirichlet", attempt, c)
             proportions = random.dirichlet(np.full(clients, alpha))
             cuts = (np.cumsum(proportions)[:-1] * len(ids)).astype(int)
-            for own, part in zip(parts, np.split(random.permutation(ids), cuts), strict=True):
-                own.append(part)
-        if all(any(map(len, own)) for own in parts):
-            return _held(_shares(parts, labels, rho, seed))
+            for k, part in enumerate(np.split(random.permutation(ids), cuts)):
+                holder[part if rho is None or not len(part) else _share(part, rho, seed, k, c)] = k
+        if len(np.setdiff1d(np.arange(clients), holder)) == 0:
+            return _by_holder(holder, clients)
     raise ArgumentError(
         f"{ATTEMPTS} draws from Dir({alpha:g}) all left a client without samples: raise alpha or lower clients "
         f"({clients})"
@@ -256,6 +258,17 @@ def _share(ids: Ids, rho: float, seed: int, client: int, c: int) -> Ids:
     """Draw a client's share of the samples of one class, at least one."""
     random = stream(seed, "partition samples", client, c)
     return random.choice(ids, size=max(1, round(rho * len(ids))), replace=False)
+
+
+def _by_holder(holder: Ids, clients: int) -> list[Ids]:
+    """Return each client's samples, sorted, from (n,) who holds each.
+
+    Raises:
+        ArgumentError: a client has none.
+    """
+    order = np.argsort(holder, kind="stable")
+    ends = np.searchsorted(holder[order], np.arange(clients + 1))
+    return _held([[order[start:end]] for start, end in pairwise(ends)])
 
 
 def _held(parts: Sequence[Sequence[Ids]]) -> list[Ids]:

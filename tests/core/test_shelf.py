@@ -39,6 +39,21 @@ def test_tensors_come_back_and_a_change_of_what_was_read_changes_nothing():
         first["another"]
 
 
+@pytest.mark.parametrize("types", [["w", "bias", "number"], ["half"], ["none"], list(PARAMS)])
+def test_all_tensors_read_at_once_are_those_read_one_by_one(types):
+    all_of_them = {**PARAMS, "bias": torch.tensor([9.0, -1.0]), "number": torch.tensor(0.25)}
+    put = {name: all_of_them[name] for name in types}
+    shelf = Shelf()
+    shelf.put(PARAMS)
+    kept = shelf.put(put)
+    read = dict(kept.items())
+    assert list(read) == types
+    same(read, put)
+    for value in read.values():
+        value.zero_()
+    same(kept, put)
+
+
 @pytest.mark.slow
 def test_room_is_used_again_once_nobody_reads_it():
     shelf = Shelf()

@@ -72,7 +72,7 @@ def break_client(monkeypatch, wrong):
     honest = in_process.Worker.round
 
     def worse(self, works, round):
-        done = honest(self, works, round)
+        done = list(honest(self, works, round))
         for reply, _ in done:
             if reply.client in wrong(round):
                 next(iter(reply.update.values())).fill_(float("nan"))

@@ -53,7 +53,7 @@ def round_of(made, round=0):
     params = made.method.init(np.random.default_rng(1))
     told = made.strategy.instruct(made.strategy.init(params, 3), params, round)
     works = [Work(k, made.strategy.recall(told, {}, round), {}) for k in range(3)]
-    return made.round(works, round)
+    return list(made.round(works, round))
 
 
 def same(one, other):

@@ -1,7 +1,8 @@
 """Tensors of thousands of clients on disk: what they reply in a round, and what they remember, one at a time in memory.
 
 A shelf is a file without a name: it is gone with the process. What is put there comes back as a mapping that reads a
-tensor whenever it is asked for; once nobody holds the mapping any more, its place is used again.
+tensor whenever it is asked for, and all of them at once for ``items``; once nobody holds the mapping any more, its
+place is used again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -44,7 +45,7 @@ class Shelf:
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.device = device
+        self.device = str(device)
         self.free: dict[int, list[int]] = {}
         self.layouts: dict[Layout, Layout] = {}  # records alike share one: of thousands, each its own is a kilobyte
         self.end = 0
@@ -60,9 +61,15 @@ class Shelf:
         Raises:
             FedUnseenError: the temporary folder is full.
         """
-        host = {name: value.detach().cpu().contiguous() for name, value in params.items()}
-        layout = tuple((name, value.dtype, tuple(value.shape)) for name, value in host.items())
-        return self.put_record(layout, b"".join(v.reshape(-1).view(torch.uint8).numpy().data for v in host.values()))
+        layout = tuple((name, value.dtype, value.shape) for name, value in params.items())
+        host = [value.detach().contiguous() for value in params.values()]
+        if self.device != "cpu":
+            host = [value.cpu() for value in host]
+        try:
+            record = b"".join([value.numpy() for value in host])
+        except TypeError:  # of a type that NumPy has not, such as bfloat16
+            record = b"".join([value.reshape(-1).view(torch.uint8).numpy() for value in host])
+        return self.put_record(layout, record)
 
     def put_record(self, layout: Layout, record: bytes) -> Shelved:
         """Keep a record as :meth:`Shelved.record` returns it."""
@@ -90,9 +97,26 @@ class Shelved(Mapping[str, Tensor]):
         start, size, dtype, shape = _places(self.layout)[name]
         if not size:
             return torch.empty(shape, dtype=dtype, device=self.shelf.device)
+        return self._read(start, size, dtype).view(shape)
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Read all tensors at once, which for small ones of one type is several times as fast as one by one."""
+        places = _places(self.layout)
+        types = {dtype for _, _, dtype, _ in places.values()}
+        if len(types) != 1 or not self.size:
+            return super().items()
+        (dtype,) = types
+        flat = self._read(0, self.size, dtype)
+        return {
+            name: flat.as_strided(shape, _strides(shape), start // dtype.itemsize)
+            for name, (start, _, _, shape) in places.items()
+        }.items()
+
+    def _read(self, start: int, size: int, dtype: torch.dtype) -> Tensor:
         read = bytearray(size)
         os.preadv(self.shelf.file.fileno(), [read], self.place + start)
-        return torch.frombuffer(read, dtype=dtype).reshape(shape).to(self.shelf.device)
+        tensor = torch.frombuffer(read, dtype=dtype)
+        return tensor if self.shelf.device == "cpu" else tensor.to(self.shelf.device)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, *_ in self.layout)
@@ -106,6 +130,12 @@ class Shelved(Mapping[str, Tensor]):
     def record(self) -> bytes:
         """Return all tensors as they lie in the file."""
         return os.pread(self.shelf.file.fileno(), self.size, self.place)
+
+
+@lru_cache(maxsize=256)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose numbers lie next to each other."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 @lru_cache(maxsize=16)

@@ -222,12 +222,15 @@ class Trainer:
                             grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
                         running.apply(grads, active)
                         log.add(terms, active)
-        results: list[LocalResult | None] = [None] * count
+        results: dict[int, LocalResult] = {}
         means = log.means_of_each()
+        lengths: dict[tuple[int, ...], dict[str, float]] = {}  # clients with as many steps share theirs
         for place, i in enumerate(order):
-            lengths = self._step_lengths(tasks[i])
-            results[i] = LocalResult(unstack(params, place), means[place], int(total[place]), lengths)
-        return [result for result in results if result is not None]
+            steps_of_each = tuple(plan.steps for plan in tasks[i].plans.values())
+            if steps_of_each not in lengths:
+                lengths[steps_of_each] = self._step_lengths(tasks[i])
+            results[i] = LocalResult(unstack(params, place), means[place], int(total[place]), lengths[steps_of_each])
+        return [results[i] for i in range(count)]
 
     def _batch(self, rows: Tensor, weights: Tensor, extras: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gather samples (..., batch); their inputs are changed at random where the plan has drawn for that."""

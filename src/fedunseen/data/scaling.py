@@ -31,7 +31,7 @@ __all__ = ["Scaler", "Scaling", "blocks", "fit_semantics"]
 
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
 
-BLOCK = 4 * 2**20  # numbers a block: 16 MiB in float32, 32 MiB in float64
+BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
 
 
 def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:

@@ -73,21 +73,24 @@ class Scaffold(Strategy):
         update, _ = super().finish(instruction, result, client_state)
         own, everybody = within("own/", instruction.kept), within("c/", instruction.extras)
         for name, length in result.step_lengths.items():
-            moved = instruction.params[name] - result.params[name]
-            own[name] = own[name] - everybody[name] + moved / length
+            own[name] = (own[name] - everybody[name]).sub_(update[name] / (self.settings.update_scale * length))
         return update, own
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Merge as FedAvg does, and move c by the mean change of the clients' c_k."""
         if not replies:
             return state, params
-        _, merged = super().merge(state, params, replies, round)
-        c, share = within("c/", state), len(replies) / float(state["clients"])
-        new = dict(c)
-        for name in replies[0].step_lengths:
-            change = torch.zeros_like(c[name])
-            for weight, reply in zip(self.reply_weights(replies), replies, strict=True):
-                gradient = -reply.update[name] / (self.settings.update_scale * reply.step_lengths[name])
-                change += weight * (gradient - c[name])  # c_k+ - c_k, whatever c_k is
-            new[name] = c[name] + share * change
+        c, share, step = within("c/", state), len(replies) / float(state["clients"]), self.server_step(round)
+        merged = {name: value.clone() for name, value in params.items()}
+        # The change of c_k is g_k - c, whatever c_k is: g_k, the client's mean gradient, is what is left of its update,
+        # turned round, when it is divided by how far the client went. The weights sum to one.
+        change = {name: -c[name] for name in replies[0].step_lengths}
+        for weight, reply in zip(self.reply_weights(replies), replies, strict=True):
+            for name, value in reply.update.items():  # one pass for both: updates may be on disk
+                merged[name].add_(value, alpha=step * weight)
+                if name in change:
+                    gone = self.settings.update_scale * reply.step_lengths[name]
+                    change[name].sub_(value / gone, alpha=weight)
+        new = {name: c[name] + share * change[name] if name in change else c[name] for name in c}
+        merged |= self.merged_statistics(params, replies)
         return under("c/", new) | {"clients": state["clients"]}, merged

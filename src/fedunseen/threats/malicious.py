@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +34,10 @@ class MaliciousWorker(Worker):
         super().__init__(*given, **named)
         self.attack = attack
 
-    def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
+    def round(self, works: Sequence[Work], round: int) -> Iterator[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
-        honest = super().round(works, round)
-        return [
-            self._attack(work, *done, round) if self.attack.active(work.client, round) else done
-            for work, done in zip(works, honest, strict=True)
-        ]
+        for work, done in zip(works, super().round(works, round), strict=True):
+            yield self._attack(work, *done, round) if self.attack.active(work.client, round) else done
 
     def _attack(self, work: Work, reply: Reply, client_state: Params, round: int) -> tuple[Reply, Params]:
         """Return what a malicious client sends in the place of its honest reply."""

@@ -143,7 +143,7 @@ class Buffered(InProcess):
             instruction = self._told(state, models, told, version)
             own = states.get(client, client_states.get(client, {}))
             recalled = self.strategy.recall(instruction, dict(own), version)
-            (reply, after), *_ = self.worker.round([Work(client, recalled, dict(own))], begun[client])
+            ((reply, after),) = self.worker.round([Work(client, recalled, dict(own))], begun[client])
             begun[client] += 1
             if what := not_finite(reply, after):
                 raise FedUnseenError(diverged(what, client, round))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,7 +59,7 @@ class Worker:
         samples: Sequence[NDArray[np.int64]],
         seed: int,
         mode: str = "auto",
-        memory: int = 2**30,
+        memory: int = 2**28,
         bf16: bool = False,
         augmentations: Sequence[Augmentation] = (),
     ) -> None:
@@ -89,14 +89,21 @@ class Worker:
         changing = change if augmentations else None
         self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, bf16, changing)
 
-    def round(self, works: Sequence[Work], round: int) -> list[tuple[Reply, Params]]:
-        """Do a round for several clients: each one's reply, and its state for its next round, in the order given."""
+    def round(self, works: Sequence[Work], round: int) -> Iterator[tuple[Reply, Params]]:
+        """Do a round for several clients: each one's reply, and its state for its next round, in the order given.
+
+        A reply is made when it is asked for, so that memory need not hold all of them.
+        """
         if not self.method.trained:
-            summed = [self.finish(work, self._sums(work)) for work in works]
-            return [(self.strategy.released(reply, round), remembered) for reply, remembered in summed]
+            for work in works:
+                reply, remembered = self.finish(work, self._sums(work))
+                yield self.strategy.released(reply, round), remembered
+            return
         tasks = [self.task(work, round) for work in works]
         if not self._batched(tasks):
-            return [self.finish(work, self.trainer.one(task)) for work, task in zip(works, tasks, strict=True)]
+            for work, task in zip(works, tasks, strict=True):
+                yield self.finish(work, self.trainer.one(task))
+            return
         # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
         sample = max(self.trainer.inputs.shape[1:].numel(), self.method.backbone.multiply_adds() // 100)
         chunk = chunk_size(tasks[0], self.trainer.context, self.memory, sample)
@@ -108,15 +115,21 @@ class Worker:
             for start in range(0, len(group), chunk):
                 part = group[start : start + chunk]
                 results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
-        return [self.finish(work, results[i]) for i, work in enumerate(works)]
+        for i, work in enumerate(works):
+            yield self.finish(work, results.pop(i))
 
     def _batched(self, tasks: Sequence[Task]) -> bool:
         if self.mode != "auto":
             return self.mode == "batched"
+        if not self.method.batched:
+            return False
         plans = [plan for task in tasks for plan in task.plans.values() if plan.steps]
-        largest = max(int((plan.weight > 0).sum(1).max()) for plan in plans)
         work = self.method.multiply_adds(tasks[0].params)
-        return self.method.batched and batching_pays(len(tasks), largest, work, self.device)
+        largest = max(plan.index.shape[1] for plan in plans)
+        if batching_pays(len(tasks), largest, work, self.device):  # full batches would; counting takes its time
+            return True
+        largest = max(int((plan.weight > 0).sum(1).max()) for plan in plans)
+        return batching_pays(len(tasks), largest, work, self.device)
 
     def task(self, work: Work, round: int) -> Task:
         """Return what a client trains in ``round``: the same whenever it is asked for."""
@@ -162,7 +175,9 @@ class Worker:
             result = replace(result, params=params, step_lengths=lengths)
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
         classes, samples = len(self.classes[work.client]), len(self.samples[work.client])
-        lengths = {name: length for name, length in result.step_lengths.items() if name in work.instruction.params}
+        lengths = result.step_lengths  # one for many clients, so that a copy is made only where something is left out
+        if not lengths.keys() <= work.instruction.params.keys():
+            lengths = {name: length for name, length in lengths.items() if name in work.instruction.params}
         return Reply(work.client, update, classes, samples, result.terms, lengths, result.notes), client_state
 
 

@@ -321,4 +321,5 @@ def _timed_update(
 def local_update(engine: InProcess, client: int, told: Instruction, before: Params, round: int) -> tuple[Reply, Params]:
     """Do one client's round: return its reply, and what it remembers from now on."""
     told = engine.strategy.recall(told, before, round)
-    return engine.worker.round([Work(client, told, before)], round)[0]
+    (done,) = engine.worker.round([Work(client, told, before)], round)
+    return done
