@@ -34,6 +34,7 @@ RESNET18 = {
     "encoder.trained": True, "encoder.pretrained": False, "encoder.size": 64,
     "partition.kind": "pccd", "partition.clients": 10,
     "strategy.rounds": 50, "strategy.local_epochs": 2, "evaluation.clients": False, "evaluation.theory": False,
+    "engine.memory": 8192,
 }  # fmt: skip
 
 
