@@ -66,9 +66,9 @@ class Shelf:
         if self.device != "cpu":
             host = [value.cpu() for value in host]
         try:
-            record = b"".join([value.numpy() for value in host])
+            record = b"".join([value.numpy().data for value in host])
         except TypeError:  # of a type that NumPy has not, such as bfloat16
-            record = b"".join([value.reshape(-1).view(torch.uint8).numpy() for value in host])
+            record = b"".join([value.reshape(-1).view(torch.uint8).numpy().data for value in host])
         return self.put_record(layout, record)
 
     def put_record(self, layout: Layout, record: bytes) -> Shelved:

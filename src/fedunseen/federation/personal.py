@@ -64,7 +64,7 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
             yield client, start
             continue
         # A round that never comes: its batches are drawn for this purpose alone.
-        reply, _ = plain.round([Work(client, Instruction(start), {})], state.round)[0]
+        ((reply, _),) = plain.round([Work(client, Instruction(start), {})], state.round)
         model = plain.strategy.local_model(start, reply.update)
         if not finite(model):
             raise FedUnseenError(
