@@ -275,3 +275,19 @@ def test_examples_are_learnt_for_a_question(command, fast, tmp_path):
     expected = done.predict(IMAGES, top=3, support=tmp_path / "shown")
     assert [[c["name"] for c in one["classes"]] for one in found] == [[p.name for p in one] for one in expected]
     assert "forty-seven" in {c["name"] for c in found[IMAGES.index(EXAMPLES / "47.png")]["classes"]}
+
+
+def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(command, refused, digits, tmp_path):
+    few = {"data.train_per_class": 2, "data.test_per_class": 2, "partition.clients": 3, "strategy.rounds": 1}
+    few |= {"strategy.name": "local", "method.kl": 0.0, "evaluation.selection": "last", "evaluation.embedding": False}
+    run(Experiment.load("digit-pairs", few), own := tmp_path / "own")
+    image = EXAMPLES / "47.png"
+    found = ranked(command("predict", own, image, "--client", 2, "--json"))
+    expected = load_run(own).of_client(2).predict([image], top=5)
+    assert [c["name"] for c in found[0]["classes"]] == [p.name for p in expected[0]]
+    assert "name a client, --client 0, or run with" in refused("predict", own, image)
+    assert refused("predict", own, image, "--client", 3) == f"{own}: unknown client '3' (known: 0, 1, 2)"
+    assert refused("predict", digits, image, "--client", 0) == (
+        f"{digits} has one model for all clients: leave out the client"
+    )
+    assert "--client says whose model --out writes" in refused("export", own, "--csv", tmp_path / "t", "--client", 0)

@@ -1,5 +1,7 @@
 """Clients' own models: trained on from the merged one as a plain loop would, measured beside it, and never sent."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from fedunseen.federation.directory import load_params
 from fedunseen.federation.personal import personal_models
 from fedunseen.metrics import accuracies
 from fedunseen.report import write_report
+from fedunseen.report.card import model_card
 from fedunseen.serve.model import Recogniser
 from fedunseen.strategies import FedAvg, Local
 
@@ -257,11 +260,54 @@ def test_its_report_has_a_row_for_each_client(fedrep):
 def test_what_needs_one_model_for_all_refuses_it(fedrep, tmp_path, use, ask):
     with pytest.raises(ExperimentError) as said:
         ask(fedrep, tmp_path / "out")
+    one = "name a client, --client 0, or " if use in ("to predict with", "to serve", "to export") else ""
     assert str(said.value) == (
-        f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: run "
-        "with strategy.shared = ['*']"
+        f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: "
+        f"{one}run with strategy.shared = ['*']"
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_clients_own_model_answers_where_it_is_named(fedrep):
+    """Against scores of the tensors that the file holds under the client's name."""
+    stored, method = load_params(fedrep.path / "model.safetensors"), fedrep.method
+    rows = np.random.default_rng(0).random((5, 128)).astype(np.float32)
+    best = []
+    for client in (0, 2):
+        params = {
+            n.removeprefix(f"client/{client}/"): v for n, v in stored.items() if n.startswith(f"client/{client}/")
+        }
+        inputs = torch.from_numpy(fedrep.scaler(rows))
+        with torch.no_grad():
+            scores = method.scores(params, inputs, method.semantics)
+        taking_part = np.union1d(fedrep.space.seen, fedrep.space.unseen)
+        own = fedrep.of_client(client)
+        told = own.predict(rows, among="unseen")
+        for row, ranking in zip(scores, told, strict=True):
+            expected = sorted(fedrep.space.unseen.tolist(), key=lambda c: -float(row[c]))
+            assert [one.name for one in ranking] == [fedrep.space.names[c] for c in expected]
+            assert [one.score for one in ranking] == pytest.approx([float(row[c]) for c in expected], abs=1e-4)
+        assert len(own.predict(rows[:1])[0]) == len(taking_part)
+        best.append([ranking[0].score for ranking in told])
+    assert best[0] != best[1]
+    assert Recogniser(fedrep.of_client(2)).run.client == 2
+
+
+@pytest.mark.parametrize(
+    ("client", "wrong"),
+    [(4, "unknown client '4' (known: 0, 1, 2, 3)"), (-1, "unknown client '-1': did you mean '1'? (known: 0, 1, 2, 3)")],
+)
+def test_a_client_without_a_model_is_named(fedrep, client, wrong):
+    with pytest.raises(ExperimentError, match=re.escape(wrong)):
+        fedrep.of_client(client)
+
+
+def test_the_card_says_whose_model_it_is(fedrep):
+    assert "Every client has its own model; the numbers below are means" in model_card(fedrep)
+    card = model_card(fedrep.of_client(3))
+    assert "This is the model of client 3; the numbers below are means over the clients' own models." in card
+    assert ".of_client(3)" in card
+    assert "--client 3" in card
 
 
 def test_of_many_models_some_are_measured(tmp_path):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedunseen.experiment import Experiment
 
 __all__ = [
+    "Client",
     "ExperimentName",
     "Json",
     "Out",
@@ -67,6 +68,10 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --
 Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Client = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own."),
+]
 
 
 def say(*lines: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Json, RunPath, say
+from fedunseen.cli.console import Client, Json, RunPath, say
 from fedunseen.core.errors import ArgumentError
 
 __all__ = ["export"]
@@ -23,6 +23,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
     ] = None,
+    client: Client = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this package."""
@@ -30,13 +31,15 @@ def export(
         raise ArgumentError(
             "there is nothing to export: give --csv DIR or --latex DIR for tables, --out DIR for the model, or several"
         )
+    if client is not None and out is None:
+        raise ArgumentError("--client says whose model --out writes: give --out DIR, or leave out --client")
     from fedunseen.experiment import load_run
 
     run, written = load_run(path), []
     if out is not None:
         from fedunseen.experiment.portable import export_model
 
-        written += export_model(run, out)
+        written += export_model(run if client is None else run.of_client(client), out)
     if csv is not None:
         from fedunseen.experiment.tables import write_tables
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import Json, Overrides, Plugins, RunPath, overrides_of, say
+from fedunseen.cli.console import Client, Json, Overrides, Plugins, RunPath, overrides_of, say
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
 
@@ -59,6 +59,7 @@ def predict(
         Path | None,
         typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
     ] = None,
+    client: Client = None,
     overrides: Overrides = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -71,6 +72,7 @@ def predict(
     settings = overrides_of(overrides)
     check_where(list(settings))
     done = load_run(path, encoder, settings)
+    done = done if client is None else done.of_client(client)
     told: list[dict[str, Any]] = []
     for name, ranking in _ranked(done, inputs, named or classes, among, support):
         odds = shares(ranking) if proba else [None] * len(ranking)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Json, RunPath, say
+from fedunseen.cli.console import Client, Json, RunPath, say
 from fedunseen.cli.door import Door
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import MissingDependencyError
@@ -33,6 +33,7 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plain text off loopback: behind a proxy that speaks TLS.")
     ] = False,
+    client: Client = None,
     log_format: LogFormat = Format.text,
     as_json: Json = False,
 ) -> None:
@@ -52,7 +53,8 @@ def serve(
 
     door = Door(host, port, token_file, certificate, key, insecure)
     token = door.token()
-    model = Recogniser(load_run(path))
+    done = load_run(path)
+    model = Recogniser(done if client is None else done.of_client(client))
     limits = Limits()
     config = uvicorn.Config(
         create_app(model, token, door.local, limits),

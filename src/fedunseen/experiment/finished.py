@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
-from fedunseen.core.parameters import Params
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.parameters import Params, within
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
@@ -44,6 +44,7 @@ class Run:
         result: the final numbers, in percent; with several seeds, means and ``..._sd``.
         weights: where the encoder's weights are, if they are not where the run had them.
         overrides: settings of ``[data]`` and ``[encoder]`` that say where things are on this machine.
+        client: whose model answers, where every client has its own; see :meth:`of_client`.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Run:
     result: Mapping[str, Any]
     weights: Path | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    client: int | None = None
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -94,7 +96,7 @@ class Run:
     def seeds(self) -> list[Run]:
         """The runs of the single seeds; none if this is one."""
         paths = [self.path / f"seed-{seed}" for seed in self.result.get("seeds", [])]
-        return [load_run(path, self.weights, self.overrides) for path in paths]
+        return [replace(load_run(path, self.weights, self.overrides), client=self.client) for path in paths]
 
     @cached_property
     def space(self) -> ClassSpace:
@@ -105,10 +107,14 @@ class Run:
 
     @cached_property
     def params(self) -> Params:
-        """The merged model of the chosen round; where each client has its own, all of them, under ``client/K/``."""
+        """The merged model of the chosen round; where each client has its own, all of them, under ``client/K/``.
+
+        With ``client``, that client's own.
+        """
         if self.seeds:
             raise RunDirectoryError(f"{self.path} holds a model for each seed: take the params of one of its seeds")
-        return load_params(self.path / "model.safetensors")
+        stored = load_params(self.path / "model.safetensors")
+        return stored if self.client is None else within(f"client/{self.client}/", stored)
 
     def tables(self) -> dict[str, Table]:
         """Return the numbers as tables: rounds, classes, confusions, clients; see ``fedunseen.experiment.tables``.
@@ -210,19 +216,48 @@ class Run:
         """
         if self.seeds:
             return self.seeds[0].predict(inputs, classes, top, among, support)
-        self.check_one_model("to predict with")
+        self.check_one_model("to predict with", choosable=True)
         return task_of(self.experiment).predict(self, Question(inputs, self.described(classes), support, top, among))
 
-    @cached_property
-    def one_model(self) -> bool:
-        """Whether there is one model for all; otherwise every client has its own."""
-        return not any(name.startswith("client/") for name in parameter_sizes(self.path / "model.safetensors"))
+    def of_client(self, client: int) -> Run:
+        """Return this run with the model of one client, where every client has its own.
 
-    def check_one_model(self, use: str) -> None:
-        """Refuse what needs one model for all clients where each has its own.
+        Its numbers stay those of the run: means over clients.
+
+        Args:
+            client: counted from 0.
 
         Raises:
-            ExperimentError: each has its own; ``use`` says what one was wanted for.
+            ExperimentError: there is one model for all, or that client has none.
+        """
+        first = self.seeds[0] if self.seeds else self
+        having = first.own_models
+        if not having:
+            raise ExperimentError(f"{self.path} has one model for all clients: leave out the client")
+        if client not in having:
+            raise ExperimentError(f"{self.path}: {unknown('client', str(client), map(str, having))}")
+        return replace(self, client=client)
+
+    @cached_property
+    def own_models(self) -> list[int]:
+        """The clients that have a model of their own here; none where there is one for all."""
+        names = parameter_sizes(self.path / "model.safetensors")
+        return sorted({int(name.split("/")[1]) for name in names if name.startswith("client/")})
+
+    @property
+    def one_model(self) -> bool:
+        """Whether there is one model for all, or that of one client was taken; otherwise every client has its own."""
+        return self.client is not None or not self.own_models
+
+    def check_one_model(self, use: str, choosable: bool = False) -> None:
+        """Refuse what needs one model where each client has its own.
+
+        Args:
+            use: what one is wanted for.
+            choosable: that of one client would do.
+
+        Raises:
+            ExperimentError: each has its own.
         """
         if self.one_model:
             return
@@ -230,7 +265,9 @@ class Run:
         alone = tuple(told.shared) == ("*",)
         why = f"strategy.name = {told.name!r}" if alone else f"strategy.shared = {list(told.shared)}"
         raise ExperimentError(
-            f"{self.path}: under {why} every client keeps its own model, so there is none {use}: run with "
+            f"{self.path}: under {why} every client keeps its own model, so there is none {use}: "
+            + (f"name a client, --client {self.own_models[0]}, or " if choosable else "")
+            + "run with "
             + ("a strategy that merges" if alone else "strategy.shared = ['*']")
         )
 

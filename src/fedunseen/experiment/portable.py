@@ -91,7 +91,7 @@ def export_model(run: Run, folder: Path) -> list[Path]:
     from fedunseen.report.card import model_card
 
     run = run.seeds[0] if run.seeds else run
-    run.check_one_model("to export")
+    run.check_one_model("to export", choosable=True)
     method = run.method
     if method.task == "few-shot" or not method.zero_shot or method.generates:
         raise ExperimentError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.files import write_text
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
+from fedunseen.experiment.registry import find
 from fedunseen.report.reproduce import command
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def model_card(run: Run) -> str:
     """
     first = run.seeds[0] if run.seeds else run
     experiment, space, manifest = first.experiment, first.space, first.manifest
-    few_shot = "few_shot" in run.result
+    few_shot, strategy = "few_shot" in run.result, find("strategy", experiment.strategy.name)
     head = {
         "library_name": "fedunseen",
         "tags": ["federated-learning", "few-shot" if few_shot else "zero-shot", experiment.method.name],
@@ -53,10 +54,14 @@ def model_card(run: Run) -> str:
     lines += [
         f"# {experiment.name}",
         "",
-        f"A model that {what}, trained by federated learning: every client kept its samples, and only what it learnt "
-        "from them was merged.",
+        f"A model that {what}, trained by federated learning: every client kept its samples, and "
+        + ("only what it learnt from them was merged." if strategy.merges else "trained alone."),
         "",
     ]
+    own = first.client if first.client is not None else next(iter(first.own_models), None)
+    if own is not None:
+        this = f"This is the model of client {own}" if first.client is not None else "Every client has its own model"
+        lines += [f"{this}; the numbers below are means over the clients' own models.", ""]
     lines += ["## Data", ""]
     shape = " x ".join(map(str, manifest["input_shape"]))
     lines += [
@@ -95,12 +100,13 @@ def model_card(run: Run) -> str:
     for one in run.result.get("warnings", []):
         lines += [f"**Something seems to be wrong:** {one['what']} {one['remedy']}", ""]
     lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
-    lines += ["```python", "from fedunseen import load_run", "", f'run = load_run("{run.path.name}")']
+    taken, named = ("", "") if own is None else (f".of_client({own})", f" --client {own}")
+    lines += ["```python", "from fedunseen import load_run", "", f'run = load_run("{run.path.name}"){taken}']
     if few_shot:
         lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
     else:
         lines += ['print(run.predict("picture.png", top=3))']
-    lines += ["```", "", f"In a browser, and for other programs: `fedunseen serve {run.path.name}`."]
+    lines += ["```", "", f"In a browser, and for other programs: `fedunseen serve {run.path.name}{named}`."]
     return "\n".join(lines) + "\n"
 
 

@@ -102,7 +102,7 @@ class Recogniser:
     def __init__(self, run: Run) -> None:
         self.whole, self.run = run, run.seeds[0] if run.seeds else run
         experiment = self.run.experiment
-        self.run.check_one_model("to serve")
+        self.run.check_one_model("to serve", choosable=True)
         method = self.run.method
         self.from_examples_alone = method.task == "few-shot"
         self.by_examples = method.task in ("few-shot", "any-shot")
