@@ -11,7 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.shelf import Shelf, read_records, write_records
+from fedunseen.core.parameters import under
+from fedunseen.core.shelf import Shelf, read_records, write_models, write_records
 
 PARAMS = {
     "w": torch.arange(6.0).reshape(2, 3).T,  # not contiguous
@@ -64,6 +65,16 @@ def test_room_is_used_again_once_nobody_reads_it():
         gc.collect()
     assert os.fstat(shelf.file.fileno()).st_size == 2 * 12
     same(kept, {"w": torch.ones(3)})
+
+
+@pytest.mark.parametrize("names", [["w", "bias"], ["half"], ["w", "double", "count"]])
+def test_models_of_clients_are_written_one_at_a_time_as_safetensors_would(tmp_path, names):
+    all_of_them = {**PARAMS, "bias": torch.tensor([9.0, -1.0])}
+    first = {name: all_of_them[name] for name in names}
+    second = {name: all_of_them[name] * 3 for name in reversed(names)}
+    write_models(tmp_path / "m.safetensors", [4, 11], [first, second])
+    found = load_file(tmp_path / "m.safetensors")
+    same(found, under("client/4/", first) | under("client/11/", second))
 
 
 def test_records_go_to_a_file_and_back(tmp_path):

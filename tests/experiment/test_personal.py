@@ -12,7 +12,7 @@ from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.portable import export_model
 from fedunseen.experiment.run_encoder import RunEncoder, RunEncoderSettings
 from fedunseen.federation import Federation, State
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.directory import load_params, of_clients
 from fedunseen.federation.personal import personal_models
 from fedunseen.metrics import accuracies
 from fedunseen.report import write_report
@@ -167,13 +167,27 @@ def test_fedrep_is_heads_first_and_bodies_then():
     assert not any(torch.allclose(own[0][name], made.first[name], atol=1e-3) for name in kept)
 
 
+def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
+    _, federation = parts()
+    state, _ = federation.round(federation.start())
+    whole = dict(personal_models(federation, state.params, state, 1))
+    some = dict(personal_models(federation, state.params, state, 1, {1, 3}))
+    assert list(some) == [1, 3]
+    assert all(torch.equal(value, whole[client][name]) for client in some for name, value in some[client].items())
+    kept = dict(of_clients(fedrep.path / "model.safetensors", clients=[2]))
+    stored = load_params(fedrep.path / "model.safetensors")
+    assert list(kept) == [2]
+    assert {f"client/2/{name}" for name in kept[2]} == {name for name in stored if name.startswith("client/2/")}
+    assert all(torch.equal(stored[f"client/2/{name}"], value) for name, value in kept[2].items())
+
+
 def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
     """Clients remember the round in which they took part: that of the model, not the last one."""
     from fedunseen.federation import rounds
 
     seen = {}
 
-    def models(federation, merged, state, epochs):
+    def models(federation, merged, state, epochs, clients):
         seen.update({client: float(own["last"]) for client, own in state.clients.items()})
         return iter(())
 
@@ -190,7 +204,9 @@ def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "fedunseen.tasks.zero_shot.ZeroShot.merit", lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0)
     )
-    monkeypatch.setattr("fedunseen.tasks.zero_shot.ZeroShot.personal", lambda self, merged, models, line: dict(models))
+    monkeypatch.setattr(
+        "fedunseen.tasks.zero_shot.ZeroShot.personal", lambda self, merged, models, line: dict(models([0]))
+    )
     done = run(Experiment.load("digit-pairs", {**FEW, **best}), tmp_path / "run")
     assert done.result["selected_round"] == 2
     assert seen == dict.fromkeys(range(4), 2.0)

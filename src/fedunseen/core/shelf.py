@@ -12,8 +12,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,9 +24,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.files import replacing
+from fedunseen.core.files import replacing, write_tensors
 
-__all__ = ["Shelf", "Shelved", "read_records", "write_records"]
+__all__ = ["Shelf", "Shelved", "read_records", "write_models", "write_records"]
+
+_CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""What safetensors calls types."""
 
 Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 """Names, types and shapes of the tensors of a record, in the order in which they lie in the file."""
@@ -61,15 +65,7 @@ class Shelf:
         Raises:
             FedUnseenError: the temporary folder is full.
         """
-        layout = tuple((name, value.dtype, value.shape) for name, value in params.items())
-        host = [value.detach().contiguous() for value in params.values()]
-        if self.device != "cpu":
-            host = [value.cpu() for value in host]
-        try:
-            record = b"".join([value.numpy().data for value in host])
-        except TypeError:  # of a type that NumPy has not, such as bfloat16
-            record = b"".join([value.reshape(-1).view(torch.uint8).numpy().data for value in host])
-        return self.put_record(layout, record)
+        return self.put_record(*_record(params))
 
     def put_record(self, layout: Layout, record: bytes) -> Shelved:
         """Keep a record as :meth:`Shelved.record` returns it."""
@@ -132,6 +128,18 @@ class Shelved(Mapping[str, Tensor]):
         return os.pread(self.shelf.file.fileno(), self.size, self.place)
 
 
+def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
+    """Return how tensors are laid out, and their bytes."""
+    layout = tuple((name, value.dtype, value.shape) for name, value in params.items())
+    host = [value.detach().contiguous() for value in params.values()]
+    if not all(value.is_cpu for value in host):
+        host = [value.cpu() for value in host]
+    try:
+        return layout, b"".join([value.numpy().data for value in host])
+    except TypeError:  # of a type that NumPy has not, such as bfloat16
+        return layout, b"".join([value.reshape(-1).view(torch.uint8).numpy().data for value in host])
+
+
 @lru_cache(maxsize=256)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a tensor whose numbers lie next to each other."""
@@ -167,12 +175,40 @@ def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
         "clients": {"dtype": "I64", "shape": [count], "data_offsets": [0, ids.nbytes]},
         "records": {"dtype": "U8", "shape": [count, size], "data_offsets": [ids.nbytes, ids.nbytes + count * size]},
     }
+    _write(path, header, chain([ids.tobytes()], (one.record() for one in shelved.values())))
+
+
+def write_models(path: Path, clients: Sequence[int], models: Sequence[Mapping[str, Tensor]]) -> None:
+    """Write the models of clients to a safetensors file under ``client/K/``, one at a time in memory.
+
+    Args:
+        path: of the file.
+        clients: whose.
+        models: of each; all have names, types and shapes of the first.
+    """
+    layout, _ = _record(models[0])
+    codes = {_CODES.get(dtype) for _, dtype, _ in layout}
+    if len(codes) > 1 or None in codes:  # numbers of several widths would not lie in order
+        pairs = zip(clients, models, strict=True)
+        write_tensors(path, {f"client/{k}/{name}": value for k, model in pairs for name, value in model.items()})
+        return
+    (code,), header, start = codes, {}, 0
+    for client in clients:
+        for name, dtype, shape in layout:
+            end = start + math.prod(shape) * dtype.itemsize
+            header[f"client/{client}/{name}"] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+            start = end
+    _write(path, header, (_record({name: model[name] for name, *_ in layout})[1] for model in models))
+
+
+def _write(path: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> None:
+    """Write a safetensors file from its header and its data, part by part."""
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        file.write(len(head).to_bytes(8, "little") + head + ids.tobytes())
-        for one in shelved.values():
-            file.write(one.record())
+        file.write(len(head).to_bytes(8, "little") + head)
+        for part in parts:
+            file.write(part)
 
 
 def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:

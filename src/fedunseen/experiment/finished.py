@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
-from fedunseen.core.parameters import Params, within
+from fedunseen.core.parameters import Params
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
@@ -113,8 +113,9 @@ class Run:
         """
         if self.seeds:
             raise RunDirectoryError(f"{self.path} holds a model for each seed: take the params of one of its seeds")
-        stored = load_params(self.path / "model.safetensors")
-        return stored if self.client is None else within(f"client/{self.client}/", stored)
+        return load_params(
+            self.path / "model.safetensors", under="" if self.client is None else f"client/{self.client}/"
+        )
 
     def tables(self) -> dict[str, Table]:
         """Return the numbers as tables: rounds, classes, confusions, clients; see ``fedunseen.experiment.tables``.

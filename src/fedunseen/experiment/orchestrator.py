@@ -182,7 +182,8 @@ def run(
             write_inputs(federation.scaler, benchmark.space, directory.path)
             carry(encoder_of(experiment, benchmark), directory.path)
             carry_text(experiment.data, experiment.encoder, directory.path)
-            params = load_params(directory.model_path, federation.device)
+            merged = federation.strategy.one_model
+            params = load_params(directory.model_path, federation.device) if merged else {}
             write_tensors(directory.path / "evaluation.safetensors", task.summary(params, result))
             directory.finish(result)
             if isinstance(federation.engine, Distributed):

@@ -32,7 +32,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
-from fedunseen.core.parameters import Params, within
+from fedunseen.core.parameters import Params
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
@@ -409,17 +409,34 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def load_params(path: Path, device: torch.device | None = None) -> Params:
-    """Read a safetensors file. The order of its names is not kept.
+@contextmanager
+def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
+    """Open a safetensors file for reading.
 
     Raises:
         RunDirectoryError: it is missing or damaged.
     """
     try:
         with safe_open(path, "pt", device=str(device or "cpu")) as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+            yield file
     except (OSError, SafetensorError) as error:
         raise RunDirectoryError(f"{path} cannot be read ({error}): resume the run to make it again") from None
+
+
+def load_params(path: Path, device: torch.device | None = None, under: str = "") -> Params:
+    """Read a safetensors file. The order of its names is not kept.
+
+    Args:
+        path: of the file.
+        device: where the tensors go; by default the processor.
+        under: read only tensors whose names begin so, and leave that beginning out of their names.
+
+    Raises:
+        RunDirectoryError: the file is missing or damaged.
+    """
+    with _opened(path, device) as file:
+        names = [name for name in file.keys() if name.startswith(under)]  # noqa: SIM118 - it is no dictionary
+        return {name.removeprefix(under): file.get_tensor(name) for name in names}
 
 
 def parameter_sizes(path: Path) -> dict[str, int]:
@@ -431,16 +448,27 @@ def parameter_sizes(path: Path) -> dict[str, int]:
         return {}
 
 
-def of_clients(stored: Params) -> list[tuple[int, Params]]:
-    """Return every client's own model from the file of a run in which each has one; else nothing.
+def of_clients(
+    path: Path, device: torch.device | None = None, clients: Collection[int] | None = None
+) -> Iterator[tuple[int, Params]]:
+    """Read clients' own models from the file of a run in which each has one, one at a time; else nothing.
 
-    Example:
-        >>> own = {"client/3/w": torch.zeros(1), "client/3/b": torch.zeros(1)}
-        >>> [(client, sorted(model)) for client, model in of_clients(own)], of_clients({"w": torch.zeros(1)})
-        ([(3, ['b', 'w'])], [])
+    Args:
+        path: of the file.
+        device: where the tensors go; by default the processor.
+        clients: only these; by default all.
+
+    Raises:
+        RunDirectoryError: the file is missing or damaged.
     """
-    clients = sorted({int(name.split("/")[1]) for name in stored if name.startswith("client/")})
-    return [(client, within(f"client/{client}/", stored)) for client in clients]
+    with _opened(path, device) as file:
+        names: dict[int, list[str]] = {}
+        for name in file.keys():  # noqa: SIM118 - it is no dictionary
+            if name.startswith("client/"):
+                names.setdefault(int(name.split("/")[1]), []).append(name)
+        for client, own in sorted(names.items()):
+            if clients is None or client in clients:
+                yield client, {name.split("/", 2)[2]: file.get_tensor(name) for name in own}
 
 
 def _is_leftover(name: str) -> bool:

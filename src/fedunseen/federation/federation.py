@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import torch
@@ -161,10 +162,11 @@ class Federation:
         return sorted(int(client) for client in rng.choice(present, count, replace=False))
 
     def models(self, state: State) -> Sequence[Params]:
-        """Return the complete models whose mean accuracy is reported: the merged one, or every client's own."""
-        if self.strategy.one_model:
-            return [self.complete(state.params)]
-        return [self.complete({**state.params, **self.own(state, client)}) for client in sorted(state.clients)]
+        """Return the complete models whose mean accuracy is reported: the merged one, or every client's own.
+
+        Clients' own models are made when they are asked for: there may be thousands.
+        """
+        return [self.complete(state.params)] if self.strategy.one_model else OwnModels(self, state)
 
     def own(self, state: State, client: int) -> Params:
         """Return the parameters that stay with a client: none, some (``strategy.shared``) or all (``local``)."""
@@ -203,6 +205,28 @@ class Federation:
         step = max(1, min(4096, _NUMBERS // numbers))
         for start in range(0, len(rows), step):
             yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.inputs.device)]
+
+
+class OwnModels(Sequence[Params]):
+    """The complete models of the clients that remember something, in ascending order; each is made when asked for."""
+
+    def __init__(self, federation: Federation, state: State) -> None:
+        self.federation, self.state, self.clients = federation, state, sorted(state.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @overload
+    def __getitem__(self, place: int) -> Params: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Params]: ...
+
+    def __getitem__(self, place: int | slice) -> Params | Sequence[Params]:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        own = self.federation.own(self.state, self.clients[place])
+        return self.federation.complete({**self.state.params, **own})
 
 
 def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:

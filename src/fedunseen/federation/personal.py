@@ -7,7 +7,7 @@ client.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import Params, finite
@@ -20,7 +20,9 @@ from fedunseen.strategies.fedavg import FedAvg
 __all__ = ["personal_models"]
 
 
-def personal_models(federation: Federation, merged: Params, state: State, epochs: int) -> Iterator[tuple[int, Params]]:
+def personal_models(
+    federation: Federation, merged: Params, state: State, epochs: int, clients: Collection[int] | None = None
+) -> Iterator[tuple[int, Params]]:
     """Give each client that holds a sample its own model, one after another, in client order.
 
     Args:
@@ -29,6 +31,7 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
         state: after the round whose model ``merged`` is; it holds the parameters that never travel.
         epochs: passes over a client's samples; 0: none, so that a client's model is the merged one with what never
             travels, as FedPer and FedRep leave it.
+        clients: only these; by default all.
 
     Yields:
         The client, and all parameters of its model.
@@ -57,7 +60,7 @@ def personal_models(federation: Federation, merged: Params, state: State, epochs
         worker.seed, mode="one-at-a-time", bf16=worker.trainer.bf16,
     )  # fmt: skip
     for client, rows in enumerate(worker.samples):
-        if not len(rows):
+        if not len(rows) or (clients is not None and client not in clients):
             continue
         start = {**merged, **federation.own(state, client)}
         if not epochs:

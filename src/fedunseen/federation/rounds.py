@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import ClientStates, Params
+from fedunseen.core.shelf import write_models
 from fedunseen.engines import Distributed, RoundResult
 from fedunseen.federation.directory import Checkpoint, RunDirectory, is_whole, load_params, of_clients
 from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.personal import personal_models
 
-__all__ = ["NOT_MEASURED", "Choice", "Growth", "Judge", "Progress", "stalled", "train"]
+__all__ = ["NOT_MEASURED", "Choice", "Growth", "Judge", "ModelsOf", "Progress", "stalled", "train"]
 
 NOT_MEASURED = (-1.0, -1.0)
 """The merit of a round whose models were not measured: no accuracy is below zero."""
+
+
+ModelsOf = Callable[[Collection[int]], Iterable[tuple[int, Params]]]
+"""Gives those of some clients that have a model of their own, with it, in client order."""
 
 
 class Progress(Protocol):
@@ -57,10 +63,8 @@ class Judge(Protocol):
     def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
         """Return a key that sorts rounds: higher is better; (-1, -1) for one that is not measured."""
 
-    def personal(
-        self, merged: Params | None, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Measure the clients' own models, beside the merged one if any, with what the chosen round's line says."""
+    def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure some clients' own models, beside the merged one if any, with what the chosen round's line says."""
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
@@ -162,7 +166,10 @@ def train(
         if observed:
             judge.observe(directory.path, current, result, kept)
         if kept:
-            write_tensors(directory.model_path, _model_tensors(federation, models, state))
+            if federation.strategy.one_model:
+                write_tensors(directory.model_path, models[0])
+            else:
+                write_models(directory.model_path, sorted(state.clients), models)
         directory.save_checkpoint(Checkpoint(state.round, state.params, state.server, dict(state.clients)))
         if kept and personal_epochs is not None:
             directory.keep_reported(state.round)
@@ -174,11 +181,15 @@ def train(
     if personal_epochs is not None:
         merged = load_params(directory.model_path, federation.device)
         then = replace(state, clients=directory.reported(federation.device))
-        owned = personal_models(federation, {n: merged[n] for n in order if n in merged}, then, personal_epochs)
-        own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, owned, lines[selected - 1])}}
+        begun = {name: merged[name] for name in order if name in merged}
+
+        def trained(clients: Collection[int]) -> Iterable[tuple[int, Params]]:
+            return personal_models(federation, begun, then, personal_epochs, clients)
+
+        own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, trained, lines[selected - 1])}}
     elif not federation.strategy.one_model:
-        models_of = of_clients(load_params(directory.model_path, federation.device))
-        measured = judge.personal(None, models_of, lines[selected - 1])
+        kept_models = partial(of_clients, directory.model_path, federation.device)
+        measured = judge.personal(None, kept_models, lines[selected - 1])
         own = {"personal": measured} if measured else {}
     why = {"round": len(lines), "of": rounds, "why": f"no gain on validation classes in {stop_after} rounds"}
     return {
@@ -230,14 +241,6 @@ def _check_shapes(directory: RunDirectory, checkpoint: Checkpoint, params: Param
                 f"{directory.checkpoints}: the parameter {name!r} has the shape {tuple(value.shape)} now, but the "
                 f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
             )
-
-
-def _model_tensors(federation: Federation, models: Sequence[Params], state: State) -> Params:
-    """Return the merged model; where every client has its own, all of them, under ``client/K/``."""
-    if federation.strategy.one_model:
-        return models[0]
-    clients = zip(sorted(state.clients), models, strict=True)
-    return {f"client/{k}/{name}": value for k, own in clients for name, value in own.items()}
 
 
 def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

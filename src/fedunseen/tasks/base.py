@@ -7,7 +7,7 @@ file and one line in ``tasks/__init__.py``, or an entry point ``fedunseen.tasks`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
@@ -23,7 +23,7 @@ from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
 from fedunseen.engines import RoundResult
 from fedunseen.federation.federation import Federation, mean_losses
-from fedunseen.federation.rounds import NOT_MEASURED, Choice
+from fedunseen.federation.rounds import NOT_MEASURED, Choice, ModelsOf
 from fedunseen.methods import Method
 
 __all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent", "shares"]
@@ -303,9 +303,7 @@ class Task(ABC):
             return NOT_MEASURED
         return self.order(line, self.evaluation, type(self.federation.method))
 
-    def personal(
-        self, merged: Params | None, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
         """Measure the clients' own models, beside the merged one if any: only for a task that ``personalises``."""
         return {}
 

@@ -227,7 +227,7 @@ class FewShot(Task):
             test episodes' standard deviation and the best of them (``few_shot_episode_sd``, ``few_shot_episode_max``),
             as a single episode's accuracy says little; and ``mi_share``, the mutual information's share of the loss.
         """
-        models = self.models_of(load_params(model_path, self.federation.device))
+        models = self.models_of(model_path)
         self.final[:] = self._every_answer(models, self.tests)
         accuracy, half = confidence(_mean_accuracies(self.final))
         found: dict[str, Any] = {"few_shot": accuracy, "few_shot_ci95": half}
@@ -247,10 +247,10 @@ class FewShot(Task):
         found["test_episodes"] = len(self.tests.episodes)
         return found
 
-    @staticmethod
-    def models_of(stored: Params) -> list[Params]:
+    def models_of(self, path: Path) -> list[Params]:
         """Return the models that a run has written: the merged one, or every client's own."""
-        return [own for _, own in of_clients(stored)] or [stored]
+        device = self.federation.device
+        return [own for _, own in of_clients(path, device)] or [load_params(path, device)]
 
     def _untrained(self, tasks: Tasks) -> Tensor:
         """Answer by the nearest class mean of the features before training."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation.measures import ZERO_SHOT
-from fedunseen.federation.rounds import Choice
+from fedunseen.federation.rounds import Choice, ModelsOf
 from fedunseen.methods import Candidates, Method
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks.base import (
@@ -134,14 +134,12 @@ class ZeroShot(Task):
         observe_round(self.federation, self.evaluation, self.rounds, path, round, result, kept)
         observe_threats(self.federation, self.rounds, path, round, result.params)
 
-    def personal(
-        self, merged: Params | None, models: Iterable[tuple[int, Params]], line: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
         """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes.
 
         Args:
             merged: the model that is reported; None where every client has its own instead.
-            models: clients, each with its own model.
+            models: gives those of some clients that have a model of their own, with it.
             line: of the round that is reported, with the calibration factor.
 
         Returns:
@@ -152,7 +150,6 @@ class ZeroShot(Task):
         federation, factor = self.federation, line["calibration_factor"]
         labels = federation.benchmark.labels
         holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
-        measured = set(some(holding))
         plain = None if merged is None else federation.answers(merged)
         found: dict[str, Any] = {"clients": [], **({} if plain is None else {"merged": {}}), "own": {}}
 
@@ -164,13 +161,12 @@ class ZeroShot(Task):
             for name in (*self.accuracies, "held"):
                 found[kind].setdefault(name, []).append(numbers[name])
 
-        for client, model in models:
-            if client in measured:
-                classes = np.unique(labels[federation.partition.clients[client]])
-                found["clients"].append(client)
-                if plain is not None:
-                    note("merged", plain, classes)
-                note("own", federation.answers(model), classes)
+        for client, model in models(set(some(holding))):
+            classes = np.unique(labels[federation.partition.clients[client]])
+            found["clients"].append(client)
+            if plain is not None:
+                note("merged", plain, classes)
+            note("own", federation.answers(model), classes)
         return found
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
