@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.phases import SGD, Step
 from fedunseen.core.random import stream
+from fedunseen.core.shelf import Shelved
 from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
@@ -750,6 +751,15 @@ def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, told):
         (on_disk[0], {k: dict(own) for k, own in on_disk[1].items()}, replaced(on_disk[2])),
         rtol=0, atol=0,
     )  # fmt: skip
+
+
+def test_few_of_many_clients_in_a_round_keep_their_updates_in_memory_and_their_states_on_disk(monkeypatch):
+    monkeypatch.setattr(in_process, "_MANY", 2)
+    federation = Federation("fedzsl", None, "scaffold")
+    state = federation.strategy.init(federation.first, 5)
+    result = federation.engine.round(0, state, federation.first, {}, [1, 3])
+    assert [type(reply.update) for reply in result.replies] == [dict, dict]
+    assert {client: type(own) for client, own in result.client_states.items()} == {1: Shelved, 3: Shelved}
 
 
 def replaced(result):

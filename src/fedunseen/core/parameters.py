@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ __all__ = [
     "is_statistic",
     "length",
     "linear_layer",
+    "of_each_client",
     "size_in_bytes",
     "stack",
     "to_device",
@@ -27,6 +29,8 @@ __all__ = [
     "unstack",
     "within",
 ]
+
+T = TypeVar("T")
 
 Params = dict[str, Tensor]
 """Name -> tensor. Nothing may depend on the order of names: files do not keep it."""
@@ -109,6 +113,21 @@ def under(prefix: str, params: Mapping[str, Tensor]) -> Params:
 def within(prefix: str, params: Mapping[str, Tensor]) -> Params:
     """Return what :func:`under` put there."""
     return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+
+
+def of_each_client(params: Mapping[str, T]) -> dict[int, dict[str, T]]:
+    """Return what lies under ``client/K/`` for each client, in client order; other names are left out.
+
+    Example:
+        >>> of_each_client({"client/3/w": 1, "client/0/w": 2, "client/3/b": 4, "w": 5})
+        {0: {'w': 2}, 3: {'w': 1, 'b': 4}}
+    """
+    found: dict[int, dict[str, T]] = {}
+    for key, value in params.items():
+        if key.startswith("client/"):
+            _, client, name = key.split("/", 2)
+            found.setdefault(int(client), {})[name] = value
+    return dict(sorted(found.items()))
 
 
 def is_statistic(name: str) -> bool:

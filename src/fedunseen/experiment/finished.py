@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
@@ -243,7 +243,7 @@ class Run:
     def own_models(self) -> list[int]:
         """The clients that have a model of their own here; none where there is one for all."""
         names = parameter_sizes(self.path / "model.safetensors")
-        return sorted({int(name.split("/")[1]) for name in names if name.startswith("client/")})
+        return list(of_each_client(names))
 
     @property
     def one_model(self) -> bool:

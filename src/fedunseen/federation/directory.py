@@ -44,7 +44,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors, write_text
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
@@ -362,17 +362,8 @@ class RunDirectory:
             RunDirectoryError: a file is missing or damaged.
         """
         tensors = load_params(path, device)
-        checkpoint = Checkpoint(rounds, {}, {}, dict(self._shelved(path, device)))
-        own: dict[int, Params] = {}
-        for key, value in tensors.items():
-            kind, _, name = key.partition("/")
-            if kind == "client":
-                client, _, name = name.partition("/")
-                own.setdefault(int(client), {})[name] = value
-            else:
-                (checkpoint.params if kind == "params" else checkpoint.state)[name] = value
-        checkpoint.client_states |= own
-        return checkpoint
+        states = {**self._shelved(path, device), **of_each_client(tensors)}
+        return Checkpoint(rounds, within("params/", tensors), within("state/", tensors), states)
 
     def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
         """Read what clients remember from the files beside a checkpoint.
@@ -462,13 +453,9 @@ def of_clients(
         RunDirectoryError: the file is missing or damaged.
     """
     with _opened(path, device) as file:
-        names: dict[int, list[str]] = {}
-        for name in file.keys():  # noqa: SIM118 - it is no dictionary
-            if name.startswith("client/"):
-                names.setdefault(int(name.split("/")[1]), []).append(name)
-        for client, own in sorted(names.items()):
+        for client, own in of_each_client({name: name for name in file.keys()}).items():  # noqa: SIM118
             if clients is None or client in clients:
-                yield client, {name.split("/", 2)[2]: file.get_tensor(name) for name in own}
+                yield client, {name: file.get_tensor(stored) for name, stored in own.items()}
 
 
 def _is_leftover(name: str) -> bool:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.parameters import Params, of_each_client, under
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
 from fedunseen.strategies.wrappers import Wrapper
@@ -81,27 +81,28 @@ class Summed(Wrapper):
         """
         state = dict(state)
         for reply in replies:
+            sums = dict(reply.update.items())
             for name, value in self.nothing.items():
-                if not value.is_floating_point() and not torch.equal(value, reply.update[name].to(value.device)):
+                if not value.is_floating_point() and not torch.equal(value, sums[name].to(value.device)):
                     raise FedUnseenError(
                         f"the sums of client {reply.client} are of another class space: all parties need the same "
                         "classes with the same descriptions, in the same order"
                     )
-            if why := self.doubt(dict(reply.update)):
+            if why := self.doubt(sums):
                 raise FedUnseenError(
                     f"the sums of client {reply.client} cannot be those of any samples ({why}): leave it out, or let "
                     "it send them again"
                 )
-            state |= under(f"client/{reply.client}/", dict(reply.update))
+            if self.each:
+                state |= under(f"client/{reply.client}/", sums)
         if not self.each:
-            return {}, _total(self.nothing, kept_sums(state).values())
+            return {}, _total(self.nothing, (reply.update for reply in replies))
         return state, _total(self.nothing, kept_sums(state).values())
 
 
 def kept_sums(state: Params) -> dict[int, Params]:
     """Return what each client has sent, in client order, from the server's state of :class:`Summed`."""
-    clients = sorted({int(name.split("/")[1]) for name in state if name.startswith("client/")})
-    return {client: within(f"client/{client}/", state) for client in clients}
+    return of_each_client(state)
 
 
 def forget(state: Params, client: int) -> tuple[Params, Params]:
@@ -130,10 +131,10 @@ def forget(state: Params, client: int) -> tuple[Params, Params]:
     return left, _total(nothing, parts.values())
 
 
-def _total(nothing: Params, parts: Iterable[Params]) -> Params:
+def _total(nothing: Params, parts: Iterable[Mapping[str, Tensor]]) -> Params:
     total = {name: value.clone() for name, value in nothing.items()}
     for sums in parts:
-        for name, value in total.items():
+        for name, value in sums.items():
             if value.is_floating_point():
-                value += sums[name].to(value.device)
+                total[name] += value.to(total[name].device)
     return total

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged", "not_finite"]
 
-_MANY = 100  # clients in a round whose updates and states stay in memory; of more clients, they go to disk
+_MANY = 100  # clients in a round whose updates stay in memory, and in all whose states do; of more, they go to disk
 _PART = 16  # the part of its memory that an engine takes for updates on their way to disk is one in so many
 
 
@@ -106,15 +106,16 @@ class InProcess:
     ) -> RoundResult:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
-        Of more than 100 clients, updates and states are read from disk when they are asked for, so that memory holds
-        those of a part of the clients at once, whatever the rule of merging.
+        Of more than 100 clients in the round, updates are read from disk when they are asked for, so that memory holds
+        those of a part of the clients at once, whatever the rule of merging. So are the states of more than 100 clients
+        in all, of which a checkpoint then writes those that have changed.
 
         Raises:
             FedUnseenError: a client's update or one of its losses is not finite, unless the engine is forgiving.
             QuorumError: too few clients are there for a sum under masks.
         """
         told = self.strategy.instruct(state, params, round)
-        many = len(clients) > _MANY
+        many, many_states = len(clients) > _MANY, len(self.worker.samples) > _MANY
         dropped: dict[int, str] = {}
         replies: list[Reply] = []
         states: dict[int, Mapping[str, Tensor]] = {}
@@ -132,7 +133,7 @@ class InProcess:
                 update = self.strategy.decode(reply.update, told)
                 replies.append(replace(reply, update=self.shelf.put(update) if many else update))
                 if own:
-                    states[reply.client] = self.shelf.put(own) if many else own
+                    states[reply.client] = self.shelf.put(own) if many_states else own
         down = len(clients) * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else up
         masked = None
