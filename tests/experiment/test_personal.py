@@ -276,7 +276,7 @@ def test_its_report_has_a_row_for_each_client(fedrep):
 def test_what_needs_one_model_for_all_refuses_it(fedrep, tmp_path, use, ask):
     with pytest.raises(ExperimentError) as said:
         ask(fedrep, tmp_path / "out")
-    one = "name a client, --client 0, or " if use in ("to predict with", "to serve", "to export") else ""
+    one = "" if use == "to encode with" else "name a client, --client 0, or "
     assert str(said.value) == (
         f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: "
         f"{one}run with strategy.shared = ['*']"
@@ -316,6 +316,15 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
 def test_a_client_without_a_model_is_named(fedrep, client, wrong):
     with pytest.raises(ExperimentError, match=re.escape(wrong)):
         fedrep.of_client(client)
+
+
+def test_classes_are_added_to_one_clients_model(fedrep, tmp_path):
+    learnt = fedrep.of_client(1).learn({"another": [1.0] + [0.0] * 19}, out=tmp_path / "learnt")
+    own = dict(of_clients(fedrep.path / "model.safetensors"))[1]
+    assert learnt.one_model
+    assert all(torch.equal(learnt.params[name], value) for name, value in own.items())
+    assert "This is the model of client 1" in model_card(learnt)
+    assert ".of_client" not in model_card(learnt)
 
 
 def test_the_card_says_whose_model_it_is(fedrep):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Json, RunPath, say
+from fedunseen.cli.console import Client, Json, RunPath, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
 __all__ = ["forget", "learn", "sums"]
@@ -35,6 +35,7 @@ def learn(
         list[Path] | None,
         typer.Option(metavar="FILE", help="What a party has written with fedunseen sums; repeatable."),
     ] = None,
+    client: Client = None,
     as_json: Json = False,
 ) -> None:
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
@@ -50,6 +51,7 @@ def learn(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE"
         )
     run = load_run(path)
+    run = run if client is None else run.of_client(client)
     if not sums:
         done = run.learn(named or classes, support, out)
     else:

@@ -30,7 +30,7 @@ def learn(
     if classes is None and examples is None:
         raise DataError("there is nothing to learn: give classes, examples, or both")
     run = run.seeds[0] if run.seeds else run
-    run.check_one_model("to add classes to")
+    run.check_one_model("to add classes to", choosable=True)
     folder = free_folder(out) if out is not None else None
     learnt = task_of(run.experiment).learn(run, run.described(classes), examples)
     if folder is None:
@@ -60,7 +60,8 @@ def _write(run: Run, learnt: Learnt, folder: Path) -> None:
     shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
     before, names = set(run.space.names), learnt.space.names
     added = [name for name in names if name not in before]
-    write_json(partial / "manifest.json", {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *added]})
+    told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *added]}
+    write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})
     learnt.space.save(partial / "classes.csv")
     write_tensors(partial / "model.safetensors", learnt.params)
     if not run.brought_home:

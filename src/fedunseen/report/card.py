@@ -58,10 +58,10 @@ def model_card(run: Run) -> str:
         + ("only what it learnt from them was merged." if strategy.merges else "trained alone."),
         "",
     ]
-    own = first.client if first.client is not None else next(iter(first.own_models), None)
-    if own is not None:
-        this = f"This is the model of client {own}" if first.client is not None else "Every client has its own model"
-        lines += [f"{this}; the numbers below are means over the clients' own models.", ""]
+    one, own = manifest.get("client", first.client), next(iter(first.own_models), None)
+    if one is not None or own is not None:
+        whose = "Every client has its own model" if one is None else f"This is the model of client {one}"
+        lines += [f"{whose}; the numbers below are means over the clients' own models.", ""]
     lines += ["## Data", ""]
     shape = " x ".join(map(str, manifest["input_shape"]))
     lines += [
@@ -100,7 +100,8 @@ def model_card(run: Run) -> str:
     for one in run.result.get("warnings", []):
         lines += [f"**Something seems to be wrong:** {one['what']} {one['remedy']}", ""]
     lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
-    taken, named = ("", "") if own is None else (f".of_client({own})", f" --client {own}")
+    of = own if first.client is None else first.client
+    taken, named = ("", "") if of is None else (f".of_client({of})", f" --client {of}")
     lines += ["```python", "from fedunseen import load_run", "", f'run = load_run("{run.path.name}"){taken}']
     if few_shot:
         lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
