@@ -318,19 +318,41 @@ def test_a_client_without_a_model_is_named(fedrep, client, wrong):
         fedrep.of_client(client)
 
 
+def test_a_model_that_a_client_has_trained_on_can_be_asked(tmp_path):
+    told = {**FEW, "strategy.personal_epochs": 1}
+    done = run(Experiment.load("digit-pairs", told), tmp_path / "run")
+    _, made = parts(strategy__personal_epochs=1)
+    state = made.start()
+    for _ in range(2):
+        state, _ = made.round(state)
+    expected = dict(personal_models(made, state.params, state, 1))
+    assert (done.one_model, done.own_models) == (True, [0, 1, 2, 3])
+    for client, model in expected.items():
+        found = done.of_client(client).params
+        assert found.keys() == model.keys()
+        assert all(torch.equal(found[name], value) for name, value in model.items())
+    assert all(torch.equal(done.params[name], value) for name, value in state.params.items())
+    rows = np.zeros((1, 128), dtype=np.float32)
+    scores = [one.predict(rows, top=1)[0][0].score for one in (done, done.of_client(0), done.of_client(1))]
+    assert len(set(scores)) == 3
+    assert "Beside it, 4 clients have models of their own, trained on from it." in model_card(done)
+    assert "the numbers below are those of the merged model." in model_card(done.of_client(0))
+
+
 def test_classes_are_added_to_one_clients_model(fedrep, tmp_path):
     learnt = fedrep.of_client(1).learn({"another": [1.0] + [0.0] * 19}, out=tmp_path / "learnt")
     own = dict(of_clients(fedrep.path / "model.safetensors"))[1]
     assert learnt.one_model
     assert all(torch.equal(learnt.params[name], value) for name, value in own.items())
-    assert "This is the model of client 1" in model_card(learnt)
+    assert "This is the own model of client 1" in model_card(learnt)
     assert ".of_client" not in model_card(learnt)
 
 
 def test_the_card_says_whose_model_it_is(fedrep):
     assert "Every client has its own model; the numbers below are means" in model_card(fedrep)
     card = model_card(fedrep.of_client(3))
-    assert "This is the model of client 3; the numbers below are means over the clients' own models." in card
+    whose = "This is the own model of client 3; the numbers below are means over the clients' own models."
+    assert whose in card
     assert ".of_client(3)" in card
     assert "--client 3" in card
 

@@ -44,7 +44,7 @@ class Run:
         result: the final numbers, in percent; with several seeds, means and ``..._sd``.
         weights: where the encoder's weights are, if they are not where the run had them.
         overrides: settings of ``[data]`` and ``[encoder]`` that say where things are on this machine.
-        client: whose model answers, where every client has its own; see :meth:`of_client`.
+        client: whose own model answers; None: the one for all. See :meth:`of_client`.
     """
 
     path: Path
@@ -113,9 +113,9 @@ class Run:
         """
         if self.seeds:
             raise RunDirectoryError(f"{self.path} holds a model for each seed: take the params of one of its seeds")
-        return load_params(
-            self.path / "model.safetensors", under="" if self.client is None else f"client/{self.client}/"
-        )
+        if self.client is None:
+            return load_params(self.path / "model.safetensors")
+        return load_params(self._own_path, under=f"client/{self.client}/")
 
     def tables(self) -> dict[str, Table]:
         """Return the numbers as tables: rounds, classes, confusions, clients; see ``fedunseen.experiment.tables``.
@@ -221,15 +221,16 @@ class Run:
         return task_of(self.experiment).predict(self, Question(inputs, self.described(classes), support, top, among))
 
     def of_client(self, client: int) -> Run:
-        """Return this run with the model of one client, where every client has its own.
+        """Return this run with the own model of one client.
 
-        Its numbers stay those of the run: means over clients.
+        Every client has its own where nothing is merged or heads stay, and the clients that are measured have one under
+        ``strategy.personal_epochs``. The numbers stay those of the run.
 
         Args:
             client: counted from 0.
 
         Raises:
-            ExperimentError: there is one model for all, or that client has none.
+            ExperimentError: no client has its own model here, or that client has none.
         """
         first = self.seeds[0] if self.seeds else self
         having = first.own_models
@@ -239,16 +240,21 @@ class Run:
             raise ExperimentError(f"{self.path}: {unknown('client', str(client), map(str, having))}")
         return replace(self, client=client)
 
+    @property
+    def _own_path(self) -> Path:
+        """The file of clients' own models."""
+        personal = RunDirectory(self.path).personal_path
+        return personal if personal.exists() else self.path / "model.safetensors"
+
     @cached_property
     def own_models(self) -> list[int]:
-        """The clients that have a model of their own here; none where there is one for all."""
-        names = parameter_sizes(self.path / "model.safetensors")
-        return list(of_each_client(names))
+        """The clients that have a model of their own here."""
+        return list(of_each_client(parameter_sizes(self._own_path)))
 
-    @property
+    @cached_property
     def one_model(self) -> bool:
         """Whether there is one model for all, or that of one client was taken; otherwise every client has its own."""
-        return self.client is not None or not self.own_models
+        return self.client is not None or not of_each_client(parameter_sizes(self.path / "model.safetensors"))
 
     def check_one_model(self, use: str, choosable: bool = False) -> None:
         """Refuse what needs one model where each client has its own.

@@ -20,7 +20,9 @@ from fedunseen.tasks.base import Classes, Learnt, Shown
 
 __all__ = ["free_folder", "learn"]
 
-_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json")  # the rest is copied
+_MADE_ANEW = (  # or left out; the rest is copied
+    *("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "personal.safetensors"),
+)
 
 
 def learn(

@@ -10,6 +10,7 @@
 ``spaces/``              of a class space that grows: its versions, by the round (from 0) in which each came into force
 ``result.json``          the final numbers and warnings; a run that has it is complete
 ``evaluation.safetensors``  what the report draws
+``personal.safetensors``  with ``strategy.personal_epochs``: the measured clients' own models
 ``README.md``            the model card
 ``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
@@ -77,6 +78,7 @@ class RunDirectory:
         self.manifest_path = path / "manifest.json"
         self.metrics_path = path / "metrics.jsonl"
         self.model_path = path / "model.safetensors"
+        self.personal_path = path / "personal.safetensors"
         self.result_path = path / "result.json"
         self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"

@@ -184,7 +184,10 @@ def train(
         begun = {name: merged[name] for name in order if name in merged}
 
         def trained(clients: Collection[int]) -> Iterable[tuple[int, Params]]:
-            return personal_models(federation, begun, then, personal_epochs, clients)
+            owned = dict(personal_models(federation, begun, then, personal_epochs, clients))
+            if owned:
+                write_models(directory.personal_path, list(owned), list(owned.values()))
+            return owned.items()
 
         own = {"personal": {"epochs": personal_epochs, **judge.personal(merged, trained, lines[selected - 1])}}
     elif not federation.strategy.one_model:

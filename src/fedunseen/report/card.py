@@ -58,10 +58,14 @@ def model_card(run: Run) -> str:
         + ("only what it learnt from them was merged." if strategy.merges else "trained alone."),
         "",
     ]
-    one, own = manifest.get("client", first.client), next(iter(first.own_models), None)
-    if one is not None or own is not None:
-        whose = "Every client has its own model" if one is None else f"This is the model of client {one}"
-        lines += [f"{whose}; the numbers below are means over the clients' own models.", ""]
+    one, merged = manifest.get("client", first.client), experiment.strategy.personal_epochs is not None
+    if one is not None:
+        of = "those of the merged model" if merged else "means over the clients' own models"
+        lines += [f"This is the own model of client {one}; the numbers below are {of}.", ""]
+    elif merged and first.own_models:
+        lines += [f"Beside it, {len(first.own_models)} clients have models of their own, trained on from it.", ""]
+    elif not first.one_model:
+        lines += ["Every client has its own model; the numbers below are means over the clients' own models.", ""]
     lines += ["## Data", ""]
     shape = " x ".join(map(str, manifest["input_shape"]))
     lines += [
@@ -100,8 +104,8 @@ def model_card(run: Run) -> str:
     for one in run.result.get("warnings", []):
         lines += [f"**Something seems to be wrong:** {one['what']} {one['remedy']}", ""]
     lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
-    of = own if first.client is None else first.client
-    taken, named = ("", "") if of is None else (f".of_client({of})", f" --client {of}")
+    own = first.own_models[0] if not first.one_model else first.client
+    taken, named = ("", "") if own is None else (f".of_client({own})", f" --client {own}")
     lines += ["```python", "from fedunseen import load_run", "", f'run = load_run("{run.path.name}"){taken}']
     if few_shot:
         lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
