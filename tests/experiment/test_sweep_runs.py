@@ -320,7 +320,7 @@ def test_another_cell_waits_until_its_memory_is_free(file, monkeypatch, tmp_path
     sweep = read_sweep(file)
     cell = sweep.cells[0]
     pool = runner._Pool(sweep, tmp_path, None, lambda cell: None, lambda words: None)
-    need = (512 + 2 * 1024) * 2**20  # before a run has been measured
+    need = (512 + 2 * 256) * 2**20  # before a run has been measured
     monkeypatch.setattr(runner, "free_memory", lambda: 1)
     assert pool._has_room(cell)  # the first always starts
     pool.workers = [Fake(need, cell), Fake(0, None)]
