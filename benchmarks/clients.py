@@ -6,8 +6,14 @@ Every client holds ten samples (of 64 numbers, 100 classes), drawn from all clas
 that 10,000 clients hold 100,000. A row is a run of some rounds in a process of its own, checkpoints and measuring
 included; the time is the processor's, of the rounds alone. "Later" is a client's training and merging alone, in the
 second to fourth round of a federation in the same process: without what a first round does once, and what is measured.
-``--samples`` gives clients more. ``--objects`` tells instead what a client takes in Python's own memory: its rows in
-the partition, and what a finished round keeps of it beyond the tensors on disk.
+``--samples`` gives clients more.
+
+``--turns 9`` compares the numbers of clients with each other: federations of all of them take turns in one process, so
+that all suffer alike where the machine's speed varies. It tells the least and the median of nine turns, and the median
+as a multiple of a hundred clients'.
+
+``--objects`` tells instead what a client takes in Python's own memory: its rows in the partition, and what a finished
+round keeps of it beyond the tensors on disk.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import argparse
 import gc
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -79,18 +86,49 @@ def one(strategy: str, deal: str, clients: int, samples: int, rounds: int) -> di
 def later_rounds(tree: Mapping[str, Any]) -> float:
     """Return the processor seconds of training and merging in a round, the mean of the second to fourth."""
     from fedunseen import Experiment
-    from fedunseen.core.memory import keep_pages
+    from fedunseen.core.memory import keep_pages, libraries_set_aside
     from fedunseen.experiment.assemble import assemble, load_data, partition_of
 
     experiment = Experiment.from_dict(dict(tree))
     benchmark = load_data(experiment, 0)
     federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
-    with keep_pages():  # as runs do
+    with keep_pages(), libraries_set_aside():  # as runs do
         state, _ = federation.round(federation.start())
         start = time.process_time()
         for _ in range(3):
             state, _ = federation.round(state)
         return (time.process_time() - start) / 3
+
+
+def in_turn(strategy: str, deal: str, counts: Sequence[int], samples: int, turns: int) -> list[list[float]]:
+    """Return for each number of clients the processor milliseconds of a client in each turn, after two rounds."""
+    from fedunseen import Experiment
+    from fedunseen.core.memory import keep_pages, libraries_set_aside
+    from fedunseen.experiment.assemble import assemble, load_data, partition_of
+
+    with tempfile.TemporaryDirectory() as name, keep_pages(), libraries_set_aside():
+        made = []
+        for count in counts:
+            root = Path(name) / str(count)
+            root.mkdir()
+            write_data(root / "data", count, samples)
+            experiment = Experiment.from_dict(tree_of(root, strategy, deal, count, 1))
+            benchmark = load_data(experiment, 0)
+            federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+            state, _ = federation.round(federation.start())
+            state, _ = federation.round(state)
+            made.append((federation, state))
+        found: list[list[float]] = [[] for _ in counts]
+        for _ in range(turns):
+            for place, count in enumerate(counts):
+                federation, state = made[place]
+                rounds = max(1, 100 // count)
+                start = time.process_time()
+                for _ in range(rounds):
+                    state, _ = federation.round(state)
+                found[place].append(1000 * (time.process_time() - start) / rounds / count)
+                made[place] = federation, state
+    return found
 
 
 def objects(strategy: str, clients: int, samples: int) -> str:
@@ -123,6 +161,7 @@ def main() -> None:
     parser.add_argument("--deals", nargs="+", default=["iid", "class"], choices=["iid", "class"])
     parser.add_argument("--samples", default=10, type=int, help="of a client [10]")
     parser.add_argument("--rounds", default=3, type=int)
+    parser.add_argument("--turns", default=0, type=int, help="compare the counts in one process, so many times")
     parser.add_argument("--objects", action="store_true", help="what a client takes in Python's memory")
     parser.add_argument("--smallest", action="store_true", help="ten clients, one round: to see that it runs")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -133,6 +172,16 @@ def main() -> None:
     if asked.objects:
         for strategy in asked.strategies:
             print(objects(strategy, asked.counts[-1], asked.samples), flush=True)
+        return
+    if asked.turns:
+        print("| ms a client and round, median (least) | " + " | ".join(f"{count:,}" for count in asked.counts) + " |")
+        print("|---" + "|--:" * len(asked.counts) + "|", flush=True)
+        middle, base = statistics.median, asked.counts.index(100) if 100 in asked.counts else 0
+        for strategy in asked.strategies:
+            for deal in asked.deals:
+                each = in_turn(strategy, deal, asked.counts, asked.samples, asked.turns)
+                cells = [f"{middle(own):.2f} ({min(own):.2f}), {middle(own) / middle(each[base]):.2f}x" for own in each]
+                print(f"| {strategy}, {deal} | {' | '.join(cells)} |", flush=True)
         return
     parts = [*EACH_ROUND, "start", "summary", "report"]
     print(f"| | clients | ms a client and round | later | peak, MiB | {' | '.join(parts)} |")

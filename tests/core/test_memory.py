@@ -1,9 +1,11 @@
+import gc
 import platform
+import weakref
 
 import pytest
 import torch
 
-from fedunseen.core.memory import keep_pages
+from fedunseen.core.memory import keep_pages, libraries_set_aside
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library can keep pages")
@@ -32,3 +34,27 @@ def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     with keep_pages() as kept:
         assert kept is False
+
+
+def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_and_comes_back():
+    class Node:
+        pass
+
+    def cycle():
+        one = Node()
+        one.itself = one
+        return weakref.ref(one)
+
+    gc.collect()
+    with libraries_set_aside():
+        before = gc.get_freeze_count()
+        assert before > 1000
+        assert not any(one is Node for one in gc.get_objects())
+        with libraries_set_aside():
+            assert gc.get_freeze_count() == before
+        gone = cycle()
+        gc.collect()
+        assert gone() is None
+        assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() == 0
+    assert any(one is Node for one in gc.get_objects())

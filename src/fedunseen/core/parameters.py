@@ -169,7 +169,7 @@ def finite(params: Mapping[str, Tensor]) -> bool:
     """
     # A sum is finite only if all it adds is, and takes a tenth of the time; it may overflow where nothing is infinite.
     return all(
-        math.isfinite(float(value.detach().sum())) or bool(torch.isfinite(value).all())
+        math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
         for value in params.values()
         if value.is_floating_point()
     )

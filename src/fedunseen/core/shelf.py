@@ -13,7 +13,7 @@ import math
 import os
 import tempfile
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +35,31 @@ Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 """Names, types and shapes of the tensors of a record, in the order in which they lie in the file."""
 
 
+class _Reading:
+    """How the tensors of a record are read.
+
+    Attributes:
+        layout: of the record.
+        size: bytes of the record.
+        places: name -> where in the record the tensor begins, how many bytes it has, its type and its shape.
+        dtype: of all tensors, if they have the same.
+        views: for each tensor then its name, shape, strides, and how many numbers come before it.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout, self.size = layout, 0
+        self.places: dict[str, tuple[int, int, torch.dtype, tuple[int, ...]]] = {}
+        self.views: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = []
+        types = {dtype for _, dtype, _ in layout}
+        self.dtype = next(iter(types)) if len(types) == 1 else None
+        for name, dtype, shape in layout:
+            size = math.prod(shape) * dtype.itemsize
+            strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+            self.places[name] = self.size, size, dtype, shape
+            self.views.append((name, shape, strides, self.size // dtype.itemsize))
+            self.size += size
+
+
 class Shelf:
     """A file of records.
 
@@ -51,7 +76,7 @@ class Shelf:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = str(device)
         self.free: dict[int, list[int]] = {}
-        self.layouts: dict[Layout, Layout] = {}  # records alike share one: of thousands, each its own is a kilobyte
+        self.layouts: dict[Layout, _Reading] = {}  # records alike share one: of thousands, each its own is a kilobyte
         self.end = 0
 
     @cached_property
@@ -80,33 +105,41 @@ class Shelf:
                 "the environment variable TMPDIR to a folder with more room"
             ) from None
         self.end = max(self.end, place + len(record))
-        return Shelved(self, place, len(record), self.layouts.setdefault(layout, layout))
+        reading = self.layouts.get(layout)
+        if reading is None:
+            reading = self.layouts[layout] = _Reading(layout)
+        return Shelved(self, place, reading)
 
 
 class Shelved(Mapping[str, Tensor]):
     """Tensors on a shelf, each read when it is asked for."""
 
-    def __init__(self, shelf: Shelf, place: int, size: int, layout: Layout) -> None:
-        self.shelf, self.place, self.size, self.layout = shelf, place, size, layout
+    def __init__(self, shelf: Shelf, place: int, reading: _Reading) -> None:
+        self.shelf, self.place, self.reading = shelf, place, reading
+
+    @property
+    def layout(self) -> Layout:
+        """Names, types and shapes."""
+        return self.reading.layout
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        return self.reading.size
 
     def __getitem__(self, name: str) -> Tensor:
-        start, size, dtype, shape = _places(self.layout)[name]
+        start, size, dtype, shape = self.reading.places[name]
         if not size:
             return torch.empty(shape, dtype=dtype, device=self.shelf.device)
         return self._read(start, size, dtype).view(shape)
 
     def items(self) -> ItemsView[str, Tensor]:
         """Read all tensors at once, which for small ones of one type is several times as fast as one by one."""
-        places = _places(self.layout)
-        types = {dtype for _, _, dtype, _ in places.values()}
-        if len(types) != 1 or not self.size:
+        reading = self.reading
+        if reading.dtype is None or not reading.size:
             return super().items()
-        (dtype,) = types
-        flat = self._read(0, self.size, dtype)
-        return {
-            name: flat.as_strided(shape, _strides(shape), start // dtype.itemsize)
-            for name, (start, _, _, shape) in places.items()
-        }.items()
+        flat = self._read(0, reading.size, reading.dtype)
+        return {name: flat.as_strided(shape, strides, before) for name, shape, strides, before in reading.views}.items()
 
     def _read(self, start: int, size: int, dtype: torch.dtype) -> Tensor:
         read = bytearray(size)
@@ -115,10 +148,10 @@ class Shelved(Mapping[str, Tensor]):
         return tensor if self.shelf.device == "cpu" else tensor.to(self.shelf.device)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, *_ in self.layout)
+        return iter(self.reading.places)
 
     def __len__(self) -> int:
-        return len(self.layout)
+        return len(self.reading.places)
 
     def __del__(self) -> None:
         self.shelf.free.setdefault(self.size, []).append(self.place)
@@ -131,30 +164,11 @@ class Shelved(Mapping[str, Tensor]):
 def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
     """Return how tensors are laid out, and their bytes."""
     layout = tuple((name, value.dtype, value.shape) for name, value in params.items())
-    host = [value.detach().contiguous() for value in params.values()]
-    if not all(value.is_cpu for value in host):
-        host = [value.cpu() for value in host]
     try:
+        return layout, b"".join([value.numpy().data for value in params.values()])
+    except (TypeError, RuntimeError, BufferError):  # on a GPU, a transposed one, or of a type that NumPy has not
+        host = [value.detach().cpu().reshape(-1).view(torch.uint8) for value in params.values()]
         return layout, b"".join([value.numpy().data for value in host])
-    except TypeError:  # of a type that NumPy has not, such as bfloat16
-        return layout, b"".join([value.reshape(-1).view(torch.uint8).numpy().data for value in host])
-
-
-@lru_cache(maxsize=256)
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose numbers lie next to each other."""
-    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-@lru_cache(maxsize=16)
-def _places(layout: Layout) -> dict[str, tuple[int, int, torch.dtype, tuple[int, ...]]]:
-    """Return where in a record each tensor begins, how many bytes it has, its type and its shape."""
-    found, start = {}, 0
-    for name, dtype, shape in layout:
-        size = math.prod(shape) * dtype.itemsize
-        found[name] = start, size, dtype, shape
-        start += size
-    return found
 
 
 def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
@@ -220,7 +234,7 @@ def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
     with safe_open(path, "pt") as file:
         layout = _layout(json.loads((file.metadata() or {}).get("layout", "null")))
         clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")
-        if records.get_shape() != [len(clients), sum(size for _, size, *_ in _places(layout).values())]:
+        if records.get_shape() != [len(clients), _Reading(layout).size]:
             raise ValueError("its records are not as long as it says")
         return {client: shelf.put_record(layout, records[i].numpy().tobytes()) for i, client in enumerate(clients)}
 

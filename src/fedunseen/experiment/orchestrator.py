@@ -23,7 +23,7 @@ import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
-from fedunseen.core.memory import enough_memory, keep_pages
+from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark, Partition, fit_semantics
 from fedunseen.data.partition import NEVER, elsewhere
 from fedunseen.engines import Distributed, DistributedSettings
@@ -123,7 +123,7 @@ def run(
     growth = growth_of(experiment, benchmark, partition, directory)
     federation, task = _made(experiment, benchmark, partition) if growth is None else growth.at(0)
     selection = _selection_benchmark(experiment, benchmark, partition)
-    with directory.locked(), keep_pages():
+    with directory.locked(), keep_pages(), libraries_set_aside():
         directory.check(experiment.to_dict(), fingerprint, resume)  # again: another process may have been quicker
         directory.create(manifest(experiment, fingerprint, benchmark))
         if directory.complete():
