@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import ClientStates, Params, Scaled, size_in_bytes, under, within
@@ -128,7 +129,7 @@ class Buffered(InProcess):
             work = {client: (end, version) for client, end, version in zip(*columns, strict=True)}
         models = {version: within(f"model/{version}/", clock) for _, version in work.values()} | {round: params}
         told: dict[int, Instruction] = {}
-        states: dict[int, Params] = {}
+        states: dict[int, Mapping[str, Tensor]] = {}
         came: list[tuple[Reply, Instruction, int]] = []
         down = up = 0
         while len(came) < self.settings.buffer:
@@ -148,7 +149,7 @@ class Buffered(InProcess):
             if what := not_finite(reply, after):
                 raise FedUnseenError(diverged(what, client, round))
             up += size_in_bytes(reply.update)
-            states |= {client: after} if after else {}
+            states |= {client: self.kept(after)} if after else {}
             came.append((replace(reply, update=self.strategy.decode(reply.update, instruction)), instruction, version))
         came.sort(key=lambda one: one[0].client)  # in client order; a client's own in the order of time
         replies = [reply for reply, _, _ in came]

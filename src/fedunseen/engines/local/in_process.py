@@ -115,7 +115,7 @@ class InProcess:
             QuorumError: too few clients are there for a sum under masks.
         """
         told = self.strategy.instruct(state, params, round)
-        many, many_states = len(clients) > _MANY, len(self.worker.samples) > _MANY
+        many = len(clients) > _MANY
         dropped: dict[int, str] = {}
         replies: list[Reply] = []
         states: dict[int, Mapping[str, Tensor]] = {}
@@ -133,7 +133,7 @@ class InProcess:
                 update = self.strategy.decode(reply.update, told)
                 replies.append(replace(reply, update=self.shelf.put(update) if many else update))
                 if own:
-                    states[reply.client] = self.shelf.put(own) if many_states else own
+                    states[reply.client] = self.kept(own)
         down = len(clients) * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else up
         masked = None
@@ -147,6 +147,10 @@ class InProcess:
             return self.strategy.local_model(told.params, replies[place].update)
 
         return RoundResult(state, params, replies, model, states, down, up, dropped, masked=masked)
+
+    def kept(self, own: Params) -> Mapping[str, Tensor]:
+        """Return what a client remembers as it is kept until its next round: on disk where there are many clients."""
+        return self.shelf.put(own) if len(self.worker.samples) > _MANY else own
 
     def _part(
         self, clients: Sequence[int], told: Instruction, client_states: ClientStates, round: int
