@@ -259,6 +259,7 @@ def test_its_report_has_a_row_for_each_client(fedrep):
     assert "of which a part is trained together" in page
     assert "<th>own classes</th><th>ZSL</th><th>H</th>" in page
     assert "own classes, merged" not in page
+    assert "fedunseen predict RUN INPUT --client K, with" in page
     assert ">travels<" in page
     assert ">stays<" in page
 

@@ -110,6 +110,5 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
         found.append(remedy)
     if not run.seeds:
         found.append("Run a few seeds (run.seeds = 5) before you rely on a difference of a point or two.")
-    if facts.one_model:
-        found.append(usage)
+    found.append(usage if facts.one_model else usage.replace(" RUN INPUT", " RUN INPUT --client K", 1))
     return found[:ADVICE]
