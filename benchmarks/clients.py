@@ -83,15 +83,21 @@ def one(strategy: str, deal: str, clients: int, samples: int, rounds: int) -> di
         return {**spent, "peak": peak, "later": later_rounds(tree) / clients}
 
 
-def later_rounds(tree: Mapping[str, Any]) -> float:
-    """Return the processor seconds of training and merging in a round, the mean of the second to fourth."""
+def assembled(tree: Mapping[str, Any]) -> Any:
+    """Return the federation of an experiment."""
     from fedunseen import Experiment
-    from fedunseen.core.memory import keep_pages, libraries_set_aside
     from fedunseen.experiment.assemble import assemble, load_data, partition_of
 
     experiment = Experiment.from_dict(dict(tree))
     benchmark = load_data(experiment, 0)
-    federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+    return assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+
+
+def later_rounds(tree: Mapping[str, Any]) -> float:
+    """Return the processor seconds of training and merging in a round, the mean of the second to fourth."""
+    from fedunseen.core.memory import keep_pages, libraries_set_aside
+
+    federation = assembled(tree)
     with keep_pages(), libraries_set_aside():  # as runs do
         state, _ = federation.round(federation.start())
         start = time.process_time()
@@ -102,9 +108,7 @@ def later_rounds(tree: Mapping[str, Any]) -> float:
 
 def in_turn(strategy: str, deal: str, counts: Sequence[int], samples: int, turns: int) -> list[list[float]]:
     """Return for each number of clients the processor milliseconds of a client in each turn, after two rounds."""
-    from fedunseen import Experiment
     from fedunseen.core.memory import keep_pages, libraries_set_aside
-    from fedunseen.experiment.assemble import assemble, load_data, partition_of
 
     with tempfile.TemporaryDirectory() as name, keep_pages(), libraries_set_aside():
         made = []
@@ -112,9 +116,7 @@ def in_turn(strategy: str, deal: str, counts: Sequence[int], samples: int, turns
             root = Path(name) / str(count)
             root.mkdir()
             write_data(root / "data", count, samples)
-            experiment = Experiment.from_dict(tree_of(root, strategy, deal, count, 1))
-            benchmark = load_data(experiment, 0)
-            federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+            federation = assembled(tree_of(root, strategy, deal, count, 1))
             state, _ = federation.round(federation.start())
             state, _ = federation.round(state)
             made.append((federation, state))

@@ -79,7 +79,7 @@ class Summed(Wrapper):
         Raises:
             FedUnseenError: a client's sums are of another class space, or of no possible samples.
         """
-        state = dict(state)
+        state, brought = dict(state), _total(self.nothing, ())
         for reply in replies:
             sums = dict(reply.update.items())
             for name, value in self.nothing.items():
@@ -95,9 +95,9 @@ class Summed(Wrapper):
                 )
             if self.each:
                 state |= under(f"client/{reply.client}/", sums)
-        if not self.each:
-            return {}, _total(self.nothing, (reply.update for reply in replies))
-        return state, _total(self.nothing, kept_sums(state).values())
+            else:
+                _add(brought, sums)
+        return (state, _total(self.nothing, kept_sums(state).values())) if self.each else ({}, brought)
 
 
 def kept_sums(state: Params) -> dict[int, Params]:
@@ -131,10 +131,15 @@ def forget(state: Params, client: int) -> tuple[Params, Params]:
     return left, _total(nothing, parts.values())
 
 
-def _total(nothing: Params, parts: Iterable[Mapping[str, Tensor]]) -> Params:
+def _add(total: Params, sums: Params) -> None:
+    """Add a client's sums in place; whole numbers say which class space they are of."""
+    for name, value in sums.items():
+        if value.is_floating_point():
+            total[name] += value.to(total[name].device)
+
+
+def _total(nothing: Params, parts: Iterable[Params]) -> Params:
     total = {name: value.clone() for name, value in nothing.items()}
     for sums in parts:
-        for name, value in sums.items():
-            if value.is_floating_point():
-                total[name] += value.to(total[name].device)
+        _add(total, sums)
     return total

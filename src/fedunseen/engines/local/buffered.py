@@ -142,9 +142,9 @@ class Buffered(InProcess):
             client = min(work, key=lambda one: (work[one][0], one))
             now, version = work.pop(client)
             instruction = self._told(state, models, told, version)
-            own = states.get(client, client_states.get(client, {}))
-            recalled = self.strategy.recall(instruction, dict(own), version)
-            ((reply, after),) = self.worker.round([Work(client, recalled, dict(own))], begun[client])
+            own = dict(states.get(client, client_states.get(client, {})).items())
+            recalled = self.strategy.recall(instruction, own, version)
+            ((reply, after),) = self.worker.round([Work(client, recalled, own)], begun[client])
             begun[client] += 1
             if what := not_finite(reply, after):
                 raise FedUnseenError(diverged(what, client, round))
