@@ -8,6 +8,7 @@ import pytest
 
 from fedunseen import ClassSpace, load_run
 from fedunseen.report import write_report
+from pages import without_pictures
 
 NUMBERS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 VOID = {"meta", "img", "br", "input", "link", "hr"}
@@ -91,7 +92,7 @@ def test_every_kind_of_run_has_a_whole_page_that_needs_nothing_else(kind, made, 
     assert "://" not in text
     assert "@import" not in text
     assert not re.search(r"url\((?!#m[0-9a-f]{12}\))", text)
-    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+    assert not re.search(r"\bnan\b", without_pictures(text), re.IGNORECASE)
     assert "None" not in page.text
     assert len(text) < 400_000
 
@@ -270,7 +271,7 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     assert "30 more unseen classes" in page.text
     assert "10 not trained on" in page.text
     assert "Grey: classes without test samples." in page.text
-    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+    assert not re.search(r"\bnan\b", without_pictures(text), re.IGNORECASE)
 
 
 def test_similarities_by_round_stand_in_one_row_with_their_agreement(made, tmp_path):
