@@ -3,11 +3,13 @@
 A change that is not meant to change any result must leave every hash as it is. The bits depend on the machine and on
 the installed PyTorch, so both versions are hashed on one machine, with one thread::
 
-    git stash; OMP_NUM_THREADS=1 python benchmarks/same_bits.py --out before.json; git stash pop
+    git archive main src | tar -x -C OLD
+    OMP_NUM_THREADS=1 PYTHONPATH=OLD/src python benchmarks/same_bits.py --out before.json
     OMP_NUM_THREADS=1 python benchmarks/same_bits.py --against before.json
 
-The runs cover trained methods and closed forms, strategies, defences, attacks, privacy, engines, partitions and
-few-shot.
+What counts as a result is the list ``QUANTITIES``. ``RENAMED`` maps old names of tensors, keys and settings to new
+ones, so a rename changes no hash. The runs cover trained methods, closed forms, strategies, defences, attacks, privacy,
+engines, partitions and few-shot.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import json
 import sys
 import tempfile
 import warnings
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load_file
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, FedUnseenError, run
 
 FEW_SHOT = str(Path(__file__).parents[1] / "tests" / "digits-maml.toml")
 SHORT: dict[str, Any] = {"strategy.rounds": 2, "evaluation.embedding": False}
@@ -106,22 +109,36 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nvflare": ("digit-pairs", {**ENGINE, "engine.name": "nvflare"}),
 }
 
-UNEQUAL = ("seconds", "client_seconds", "run")  # what no two runs have alike
+QUANTITIES = (  # patterns of the keys of metrics.jsonl and result.json whose values are compared
+    *("round", "rounds", "selected_round", "stopped", "participants", "measured", "dropped", "clock", "losses"),
+    *("zsl*", "gzsl_*", "uncalibrated_*", "calibration_factor", "clients", "stages", "forgetting", "personal"),
+    *("few_shot*", "mi_share", "backdoor*", "attackers", "screening", "privacy", "epsilon", "defence"),
+    *("bytes_down", "bytes_up", "parameters", "parameters_shared", "chosen_on_validation"),
+)
+LEFT_OUT = ("rivals",)  # inside of these
+RENAMED: dict[str, str] = {}
+"""Old name -> new name, of tensors, of keys, and of settings as ``section.key``."""
+
+
+def renamed(value: Any) -> Any:
+    """Return a JSON value with new names in the place of old ones, without what is left out."""
+    if isinstance(value, dict):
+        return {RENAMED.get(key, key): renamed(one) for key, one in value.items() if key not in LEFT_OUT}
+    return [renamed(one) for one in value] if isinstance(value, list) else value
 
 
 def hashed(path: Path) -> str:
-    """Return the hash of a run: every model, every line of metrics and the result, without times and places."""
+    """Return the hash of a run: the tensors of every model, and the compared quantities of metrics and result."""
     found = hashlib.sha256()
     for model in sorted(path.rglob("model.safetensors")):
-        for name, value in sorted(load_file(model).items()):
+        tensors = {RENAMED.get(name, name): value for name, value in load_file(model).items()}
+        for name, value in sorted(tensors.items()):
             found.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
-    for lines in sorted(path.rglob("metrics.jsonl")):
-        for line in lines.read_text("utf-8").splitlines():
-            kept = {key: value for key, value in json.loads(line).items() if key not in UNEQUAL}
-            found.update(json.dumps(kept, sort_keys=True).encode())
-    numbers = json.loads((path / "result.json").read_text("utf-8"))
-    kept = {key: value for key, value in numbers.items() if isinstance(value, (int, float)) and key not in UNEQUAL}
-    found.update(json.dumps(kept, sort_keys=True).encode())
+    numbers = [line for place in sorted(path.rglob("metrics.jsonl")) for line in place.read_text("utf-8").splitlines()]
+    for line in [*numbers, (path / "result.json").read_text("utf-8")]:
+        kept = renamed(json.loads(line))
+        kept = {key: kept[key] for key in kept if any(fnmatchcase(key, pattern) for pattern in QUANTITIES)}
+        found.update(json.dumps(kept, sort_keys=True).encode())
     return found.hexdigest()[:16]
 
 
@@ -133,10 +150,14 @@ def one(name: str) -> str:
         settings = {key: value for key, value in settings.items() if key != "method.kl"} | {"strategy.rounds": 1}
     elif preset == "digit-pairs" and "method.name" in settings:
         settings = {key: value for key, value in settings.items() if key != "method.kl"}
+    try:
+        experiment = Experiment.load(preset, settings)
+    except FedUnseenError:  # the other version's names
+        experiment = Experiment.load(preset, {RENAMED.get(key, key): value for key, value in settings.items()})
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return hashed(run(Experiment.load(preset, settings), Path(folder) / "run").path)
+            return hashed(run(experiment, Path(folder) / "run").path)
         except Exception as error:  # the case is reported as failed, and the others go on
             return f"{type(error).__name__}: {error}"
 
