@@ -1,22 +1,13 @@
 """What ``fedunseen health`` says of folders in which somebody works, and in which nobody does."""
 
-import fcntl
 import json
 import logging
 import shutil
-from contextlib import contextmanager
 
 import pytest
 
 from fedunseen.cli.health import Status
-
-
-@contextmanager
-def held(folder):
-    """Hold a folder as the process does that works in it."""
-    with open(folder / ".lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+from fedunseen.core.files import holding
 
 
 def record(text, **more):
@@ -33,7 +24,7 @@ def asked(command, folder):
 def test_a_party_is_well_while_it_is_connected(command, tmp_path):
     status = Status(tmp_path)
     assert asked(command, tmp_path) == (False, "no process is at work; last: started")
-    with held(tmp_path):
+    with holding(tmp_path):
         assert asked(command, tmp_path) == (False, "no coordinator is reached; last: started")
         status.emit(record("joined with 1620 samples of 27 classes"))
         assert asked(command, tmp_path) == (True, "connected; last: joined with 1620 samples of 27 classes")
@@ -50,7 +41,7 @@ def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digit
     (run / "result.json").unlink()
     assert asked(command, run) == (False, "no process is at work; round 3 of 3 is done")
     (run / "metrics.jsonl").write_bytes(b"".join((digits / "metrics.jsonl").read_bytes().splitlines(True)[:2]))
-    with held(run):
+    with holding(run):
         assert asked(command, run) == (True, "round 2 of 3 is done")
 
 

@@ -1,6 +1,5 @@
 """The run directory: what it refuses, what it heals, and that a kill between any two writes changes nothing."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ import torch
 
 from fedunseen import load_run, run
 from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import holding
 from fedunseen.core.shelf import Shelf, read_records
 from fedunseen.federation import directory as directory_module
 from fedunseen.federation.directory import Checkpoint, RunDirectory, load_params, parts_of
@@ -275,8 +275,8 @@ def test_a_second_process_is_kept_out(make, tmp_path):
 
     done = run(experiment, tmp_path / "run", progress=intrude)
     assert heard == [f"{done.path} is in use by another process: wait for it, or choose another --out"]
-    with open(done.path / ".lock") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it was let go
+    with holding(done.path) as free:
+        assert free
 
 
 def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(make, tmp_path, monkeypatch):

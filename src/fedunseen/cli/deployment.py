@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import signal
@@ -20,7 +19,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
-from fedunseen.core.files import existing_folder
+from fedunseen.core.files import existing_folder, holding
 
 __all__ = ["certs", "host", "join"]
 
@@ -305,11 +304,9 @@ def _alone(state: Path) -> Iterator[None]:
     """Hold a party's folder against a second process."""
     state.mkdir(parents=True, exist_ok=True)
     state.chmod(0o700)  # what a client remembers says something of its data
-    with open(state / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with holding(state) as held:
+        if not held:
             raise FedUnseenError(
                 f"{state} is in use by another process: this party has joined already, or give another --state"
-            ) from None
+            )
         yield

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import torch
 
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.memory import peak_memory
 from fedunseen.data import Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.registry import task_of
@@ -98,14 +97,13 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
         own = sum(judge.measures_clients(round, choices[0]) for round in measured[0])
         evaluations += own * len(some(range(taking)))
     total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "seconds_round": per_round,
         "seconds_evaluation": per_evaluation,
         "seconds_run": total,
         "rounds": experiment.strategy.rounds,
         "stages": stages * experiment.run.seeds,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
+        "peak_bytes": peak_memory(),
         "device": str(made.device),
         "device_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
         "parameters": sum(whole.sizes.values()),

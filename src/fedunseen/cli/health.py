@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import time
@@ -13,6 +12,7 @@ import typer
 
 from fedunseen.cli.console import Json
 from fedunseen.core.errors import DataError
+from fedunseen.core.files import holding
 
 __all__ = ["Status", "health"]
 
@@ -98,11 +98,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _held(folder: Path) -> bool:
     """Say whether a process holds a folder."""
-    try:
-        with open(folder / ".lock") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
+    if not (folder / ".lock").exists():
         return False
-    return False
+    try:
+        with holding(folder) as free:
+            return not free
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be locked ({error.strerror or error}): ask as the user who started the process"
+        ) from None

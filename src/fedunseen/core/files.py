@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["cache_folder", "existing_folder", "replacing", "write_json", "write_tensors", "write_text"]
+__all__ = ["cache_folder", "existing_folder", "holding", "replacing", "write_json", "write_tensors", "write_text"]
 
 
 def cache_folder() -> Path:
@@ -34,6 +34,24 @@ def existing_folder(folder: Path, remedy: str) -> Path:
     if not os.path.isdir(folder):  # which is False, not an error, within a folder that may not be searched
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[bool]:
+    """Lock a folder against other processes; yield False, without the lock, if another process has it.
+
+    Raises:
+        OSError: the file ``.lock`` in the folder cannot be written.
+    """
+    from filelock import FileLock, Timeout  # here, because most commands lock nothing
+
+    try:
+        lock = FileLock(folder / ".lock").acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    with lock:
+        yield True
 
 
 @contextmanager

@@ -10,17 +10,20 @@ every few rounds. Most of what it looks at then are the libraries, which are nev
 
 from __future__ import annotations
 
-import ctypes
 import gc
+import mmap
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from fedunseen.core.errors import FedUnseenError
 
-__all__ = ["enough_memory", "keep_pages", "libraries_set_aside"]
+__all__ = ["enough_memory", "free_pages", "keep_pages", "libraries_set_aside", "peak_memory"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 
@@ -65,6 +68,8 @@ def keep_pages() -> Iterator[bool]:
     if platform.libc_ver()[0] != "glibc":
         yield False
         return
+    import ctypes
+
     libc = ctypes.CDLL(None)
     # No block is mapped on its own (M_MMAP_MAX 0; older releases refuse an M_MMAP_THRESHOLD above 32 MiB), and the top
     # of the heap is never trimmed (2 GiB - 1 is the most).
@@ -77,6 +82,22 @@ def keep_pages() -> Iterator[bool]:
         libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)
         libc.mallopt(_M_TRIM_THRESHOLD, 64 * 2**20)
         libc.malloc_trim(0)
+
+
+def free_pages(array: NDArray[Any]) -> None:
+    """Return the pages of an array on disk (``numpy.memmap``) to the system, where it takes them."""
+    pages, advice = getattr(array, "_mmap", None), getattr(mmap, "MADV_DONTNEED", None)
+    if pages is not None and advice is not None:
+        pages.madvise(advice)
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has taken, in bytes; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 @contextmanager

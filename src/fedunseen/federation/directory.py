@@ -28,7 +28,6 @@ done again, with the same result.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -44,7 +43,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
-from fedunseen.core.files import write_json, write_tensors, write_text
+from fedunseen.core.files import holding, write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
@@ -137,13 +136,11 @@ class RunDirectory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with open(self.path / ".lock", "w") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+            with holding(self.path) as held:
+                if not held:
                     raise RunDirectoryError(
                         f"{self.path} is in use by another process: wait for it, or choose another --out"
-                    ) from None
+                    )
                 yield
         except OSError as error:
             raise RunDirectoryError(

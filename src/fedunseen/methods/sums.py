@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.memory import free_pages
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
 
@@ -44,7 +45,6 @@ BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
 
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
 _FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorised for a check
-_DONTNEED = 4  # MADV_DONTNEED
 
 
 def statistics(
@@ -73,7 +73,6 @@ def statistics(
     found = no_sums(inputs.shape[1], space)
     width = inputs.shape[1]
     square = torch.zeros(width, width, dtype=torch.float64)
-    on_disk = getattr(inputs, "_mmap", None) if isinstance(inputs, np.memmap) else None
     for start in range(0, len(labels), BLOCK):
         rows, own = inputs[start : start + BLOCK], torch.as_tensor(labels[start : start + BLOCK])
         if isinstance(rows, np.ndarray):  # a copy: torch does not take what is read-only
@@ -87,8 +86,8 @@ def statistics(
             square[:right, left:right].addmm_(rows[:, :right].T, rows[:, left:right])
         found["count"] += torch.bincount(own, minlength=len(space.names)).double().cpu()
         found["total"] = found["total"].to(rows.device).index_add_(0, own, rows)
-        if on_disk is not None:  # its pages count as this process's memory until they are given back
-            on_disk.madvise(_DONTNEED)
+        if isinstance(inputs, np.memmap):  # its pages count as this process's memory until they are freed
+            free_pages(inputs)
     found |= {"total": found["total"].cpu(), "square": packed(square.cpu())}
     if not all(bool(torch.isfinite(found[name]).all()) for name in ("total", "square")):
         raise DataError(

@@ -17,7 +17,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import traceback
 import warnings
@@ -31,6 +30,7 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json
+from fedunseen.core.memory import peak_memory
 from fedunseen.data import Benchmark
 from fedunseen.experiment.registry import find
 from fedunseen.experiment.sweep.results import Row, row, write_csv
@@ -331,7 +331,7 @@ class _Pool:
         code = worker.process.exitcode or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if worker.cell is not None:
-            hint = "; perhaps memory ran out: try --jobs 1" if code == -signal.SIGKILL else ""
+            hint = "; perhaps memory ran out: try --jobs 1" if how.endswith("SIGKILL") else ""
             self._note(worker.cell, {"problem": f"its process {how}{hint}", "refused": False})
 
     def _note(self, cell: Cell, message: Mapping[str, Any]) -> None:
@@ -406,7 +406,7 @@ def _work(connection: Connection) -> None:
                 "refused": False,
                 "traceback": traceback.format_exc(),
             }
-        say(**problem, peak=_peak())
+        say(**problem, peak=peak_memory())
 
 
 def _end_with_parent() -> None:
@@ -415,11 +415,3 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
     os._exit(1)
-
-
-def _peak() -> int:
-    """Return the peak memory of this process, in bytes."""
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
