@@ -42,10 +42,10 @@ from fedunseen.engines.masked.party import least
 from fedunseen.evaluation import answer
 from fedunseen.experiment.turns import turns as class_turns
 from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
-from fedunseen.methods.gaussian import Gaussian, GaussianSettings
-from fedunseen.methods.ridge import Ridge, RidgeSettings
-from fedunseen.methods.sums import add, statistics
+from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings
+from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+from fedunseen.methods.closed_form.statistics import add, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
 from fedunseen.threats import private_sums
 from fedunseen.threats.privacy import needed_noise
@@ -416,8 +416,8 @@ def attacked(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
         for what, (sent, said, times, lengths) in lies.items():
             for length in lengths:
                 cells = []
-                for longest in (None, 1.0):
-                    false = statistics(length * sent, said, benchmark.space, longest)
+                for clip_norm in (None, 1.0):
+                    false = statistics(length * sent, said, benchmark.space, clip_norm)
                     false |= {key: times * false[key] for key in ("count", "total", "square")}
                     model = method.solve(add([honest, false], benchmark.space))
                     cells += [f"{value:.1f}" for value in judged(method, model, inputs, benchmark)]
@@ -641,7 +641,7 @@ def described(width: int, classes: int) -> None:
         "kernel": torch.tensor([0.05, 0.01, 20.0, 0.3], dtype=torch.float64),
         "count": torch.ones(classes, dtype=torch.float64),
         "described": torch.ones(classes, dtype=torch.float64),
-        "effect": torch.randn(classes, width, dtype=torch.float64),
+        "dual_coefficients": torch.randn(classes, width, dtype=torch.float64),
         "precision": torch.eye(width, dtype=torch.float64),
     }
     new, times = torch.randn(1, 85), []

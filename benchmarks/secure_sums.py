@@ -59,7 +59,8 @@ from fedunseen.engines.masked.primitives import MaskError
 from fedunseen.engines.masked.server import SMALLEST, ServerHalf
 from fedunseen.engines.remote.masking import Masking
 from fedunseen.experiment.registry import find
-from fedunseen.methods.gaussian import Gaussian, GaussianSettings, Kernel, squared_distances
+from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.threats.privacy import Private
 

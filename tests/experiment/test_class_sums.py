@@ -239,7 +239,7 @@ def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_
 
 @pytest.mark.slow
 def test_the_total_alone_gives_the_same_model_and_nobody_can_be_forgotten(done, tmp_path):
-    told = {**FEW, "evaluation.selection": "last", "method.keep": "total"}
+    told = {**FEW, "evaluation.selection": "last", "method.retention": "total"}
     total = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
     for name, value in done.params.items():
         assert torch.equal(total.params[name], value), name
@@ -249,6 +249,6 @@ def test_the_total_alone_gives_the_same_model_and_nobody_can_be_forgotten(done, 
     with pytest.raises(ExperimentError) as caught:
         forget(total, "3", tmp_path / "without")
     assert str(caught.value) == (
-        "method.keep = 'total' has kept the total of all parties' sums alone, so that none can be taken out: run it "
-        "again without the party"
+        "method.retention = 'total' has kept only the total of all parties' sums, so that none can be taken out: "
+        "run it again without the party"
     )

@@ -14,8 +14,8 @@ from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation import answer
 from fedunseen.federation.directory import RunDirectory
-from fedunseen.methods.gaussian import Gaussian, GaussianSettings
-from fedunseen.methods.sums import add
+from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.statistics import add
 from fedunseen.metrics import accuracies
 from fedunseen.strategies.summed import kept_sums
 
@@ -24,7 +24,9 @@ LAST = {**QUICK, "evaluation.selection": "last"}
 
 
 def relative(one, other):
-    return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in ("weight", "bias", "effect"))
+    return max(
+        float((one[name] - other[name]).norm() / other[name].norm()) for name in ("weight", "bias", "dual_coefficients")
+    )
 
 
 @pytest.mark.slow

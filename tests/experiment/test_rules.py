@@ -39,8 +39,8 @@ READ = {
     ),
     "totals_are_of_one_round": (
         "digit-pairs-gaussian",
-        {"method.keep": "total", "strategy.rounds": 2, "partition.join": {"1": 1}},
-        "method.keep = 'total' remembers nothing of who has sent what, so that nobody can come late or leave",
+        {"method.retention": "total", "strategy.rounds": 2, "partition.join": {"1": 1}},
+        "method.retention = 'total' remembers nothing of who has sent what, so that nobody can come late or leave",
     ),
     "starting_needs_plain_sums": (
         "digit-pairs",

@@ -88,7 +88,7 @@ def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch):
 
     with pytest.raises(Cut):
         run(experiment, tmp_path / "cut", progress=stop)
-    monkeypatch.setattr("fedunseen.methods.gaussian.Gaussian.statistics", None)
+    monkeypatch.setattr("fedunseen.methods.closed_form.gaussian.Gaussian.statistics", None)
     again = run(experiment, tmp_path / "cut", resume=True)
     for name, value in whole.params.items():
         assert torch.equal(value, again.params[name])

@@ -2,8 +2,8 @@ import numpy as np
 import torch
 
 from fedunseen.encoders import Backbone
-from fedunseen.methods.eszsl import ESZSL, ESZSLSettings
-from fedunseen.methods.sums import add
+from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings
+from fedunseen.methods.closed_form.statistics import add
 
 GAMMA, LAMBDA = 10.0**0.5, 10.0**-0.3
 

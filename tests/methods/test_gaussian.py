@@ -11,21 +11,20 @@ from sklearn.datasets import load_digits
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
-from fedunseen.methods import gaussian
-from fedunseen.methods.gaussian import (
-    Gaussian,
-    GaussianSettings,
+from fedunseen.methods.closed_form import gaussian_process
+from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.gaussian_process import (
     Kernel,
     Whitened,
     evidence,
     fit_kernel,
-    left_out,
+    leave_class_out,
     median_distance,
     moments,
     squared_distances,
     whitened,
 )
-from fedunseen.methods.sums import add, statistics
+from fedunseen.methods.closed_form.statistics import add, statistics
 
 WIDTH = 5
 
@@ -166,7 +165,7 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     found = moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
     white = whitened(found, 0.5)
     kernel, _ = fit_kernel(white, s, found.count, (None, None, None))
-    expected = left_out(white, s, found.count, kernel, 3)
+    expected = leave_class_out(white, s, found.count, kernel, 3)
     # slow: sigma, prototypes and samples as they are
     sigma0 = found.covariance.numpy()
     sigma = 0.5 * sigma0 + 0.5 * np.trace(sigma0) / 64 * np.eye(64)
@@ -183,7 +182,7 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
         for c in range(10):
             x = rng.multivariate_normal(full[c], sigma0, size=40)
             scores = x @ w - (p * w.T).sum(1) / 2
-            scores[:, kept] -= expected.factor
+            scores[:, kept] -= expected.offset
             shares.append((scores.argmax(1) == c).mean())
             if c in out:
                 right.append((out[scores[:, out].argmax(1)] == c).mean())
@@ -196,13 +195,13 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
 
 def test_the_factor_is_the_best_of_all_for_what_is_drawn(space, monkeypatch):
     seen: list[tuple] = []
-    original = gaussian._best_factor
+    original = gaussian_process._best_offset
 
     def spy(*given):
         seen.append((given, original(*given)))
         return seen[-1][1]
 
-    monkeypatch.setattr(gaussian, "_best_factor", spy)
+    monkeypatch.setattr(gaussian_process, "_best_offset", spy)
     method, x, labels = problem(space, calibration=True)
     method.solve(method.statistics(x, labels))
     for (unseen, kept, all_unseen, all_kept), (_, best) in seen:
@@ -308,9 +307,9 @@ def test_seen_classes_are_lowered_by_the_factor_alone(space):
     model = method.solve(sums)
     plain = Gaussian(GaussianSettings(), space, method.semantics, Backbone((WIDTH,))).solve(sums)
     lowered = plain["bias"] - model["bias"]
-    torch.testing.assert_close(lowered[[0, 1, 3, 4]], model["factor"].expand(4))
+    torch.testing.assert_close(lowered[[0, 1, 3, 4]], model["offset"].expand(4))
     assert not lowered[[2, 5, 6, 7]].any()
-    assert plain["factor"] == 0
+    assert plain["offset"] == 0
 
 
 def test_merged_sums_give_the_model_of_one_place(space):
@@ -318,7 +317,7 @@ def test_merged_sums_give_the_model_of_one_place(space):
     whole = method.solve(method.statistics(x, labels))
     parts = [method.statistics(x[k::3], labels[k::3]) for k in range(3)]
     merged = method.solve(add(parts, space))
-    for name in ("weight", "bias", "precision", "effect"):
+    for name in ("weight", "bias", "precision", "dual_coefficients"):
         assert float((merged[name] - whole[name]).norm() / whole[name].norm()) < 1e-10, name
 
 
@@ -372,7 +371,7 @@ def test_the_class_space_says_which_classes_count_as_seen(space):
     method, x, labels = problem(space, calibration=True)
     fewer = replace(space, seen=np.array([0, 1, 2, 3]), validation=np.array([], dtype=np.int64))
     other = Gaussian(method.settings, fewer, method.semantics, Backbone((WIDTH,)))
-    assert other.solve(other.statistics(x, labels))["lowered"].tolist() == [1, 1, 0, 1, 0, 0, 0, 0]
+    assert other.solve(other.statistics(x, labels))["seen_mask"].tolist() == [1, 1, 0, 1, 0, 0, 0, 0]
 
 
 def aligned(classes=30, wide=24, seed=0, apart=1.0):

@@ -59,7 +59,7 @@ def test_classes_may_come_later_only_if_no_parameter_is_about_a_class(method, gr
     if not method.trained:
         rows, labels = samples(method, 20), torch.arange(20) % 5
         before, after = method.statistics(rows, labels), later.statistics(rows, labels)
-    carried = later.grown(before)
+    carried = later.expand_classes(before)
     assert list(carried) == list(after)
     assert all(torch.equal(carried[name], after[name]) for name in after)
 

@@ -5,8 +5,16 @@ from sklearn.datasets import load_digits
 
 from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace
-from fedunseen.methods import sums as module
-from fedunseen.methods.sums import add, impossible, packed, scatter, statistics, subtract, unpacked
+from fedunseen.methods.closed_form import statistics as module
+from fedunseen.methods.closed_form.statistics import (
+    add,
+    packed,
+    scatter,
+    statistics,
+    subtract,
+    unpacked,
+    validate_statistics,
+)
 
 
 def digits():
@@ -137,10 +145,10 @@ def test_what_does_not_add_up_is_refused():
 
 def test_sums_of_longer_samples_than_agreed_are_told():
     inputs, labels, space = digits()
-    longest = float(inputs.norm(dim=1).median())
-    assert impossible(statistics(inputs, labels, space, longest), longest) == ""
-    assert impossible(statistics(2 * inputs, labels, space), longest) == (
-        f"their samples are longer than {longest:g} on average"
+    clip_norm = float(inputs.norm(dim=1).median())
+    assert validate_statistics(statistics(inputs, labels, space, clip_norm), clip_norm) == ""
+    assert validate_statistics(statistics(2 * inputs, labels, space), clip_norm) == (
+        f"their samples are longer than {clip_norm:g} on average"
     )
 
 
@@ -148,7 +156,7 @@ def test_sums_that_no_samples_have_are_told_from_those_of_samples():
     inputs, labels, space = digits()
     whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)
     for real in (whole, few, statistics(inputs[:0], labels[:0], space), statistics(1e6 * inputs, labels, space)):
-        assert impossible(real) == ""
+        assert validate_statistics(real) == ""
     square = unpacked(whole["square"], 64)
     i, j = square.diagonal().topk(2).indices.tolist()
     square[i, j] = square[j, i] = 1.5 * square[i, i]  # more than two features can have in common
@@ -158,4 +166,4 @@ def test_sums_that_no_samples_have_are_told_from_those_of_samples():
         ({"total": 3 * whole["total"]}, "their second moments are too small for their means"),
         ({"square": packed(square)}, "their second moments are no sum of squares"),
     ):
-        assert impossible(whole | change) == why, why
+        assert validate_statistics(whole | change) == why, why

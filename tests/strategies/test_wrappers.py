@@ -93,8 +93,8 @@ class Talkative(Strategy):
         changed = {"w": params["w"] + sum(reply.update["w"] for reply in replies)}
         return {**state, "counted": torch.tensor(5.0 + round)}, changed
 
-    def grown(self, state, grown):
-        return grown(state)
+    def expand_classes(self, state, expand):
+        return expand(state)
 
     def notes(self, state):
         return {"counted": float(state["counted"])}
@@ -140,7 +140,7 @@ def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_c
     def recording(name):
         def hook(self, *given):
             called.append((name, given))
-            return ({"w": 1}, name) if name == "merge" else {"w": 1} if name in ("init", "grown") else name
+            return ({"w": 1}, name) if name == "merge" else {"w": 1} if name in ("init", "expand_classes") else name
 
         return hook
 
@@ -159,7 +159,7 @@ def test_a_wrapper_calls_the_inner_hook_with_what_it_is_given_and_returns_what_c
         assert back == {
             "merge": ({"inner/w": 1}, "merge"),
             "init": {"inner/w": 1},
-            "grown": {"inner/w": 1},
+            "expand_classes": {"inner/w": 1},
         }.get(name, name)
 
 

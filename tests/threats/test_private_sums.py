@@ -10,8 +10,8 @@ import torch
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.experiment import Experiment, run
-from fedunseen.methods.gaussian import moments
-from fedunseen.methods.sums import impossible, no_sums, packed, statistics, unpacked
+from fedunseen.methods.closed_form.gaussian_process import moments
+from fedunseen.methods.closed_form.statistics import no_sums, packed, statistics, unpacked, validate_statistics
 from fedunseen.report import write_report
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.strategies.summed import Summed
@@ -55,7 +55,7 @@ def test_one_sample_changes_what_is_released_by_one_over_the_noise_multiplier_at
 def test_samples_are_shortened_and_not_lengthened():
     inputs = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
     space = ClassSpace(("a", "b"), np.eye(2), ("u", "v"), [0], [], [1])
-    sums = statistics(inputs, torch.tensor([0, 0, 0]), space, longest=1.0)
+    sums = statistics(inputs, torch.tensor([0, 0, 0]), space, clip_norm=1.0)
     assert sums["total"][0].tolist() == pytest.approx([0.6 + 0.3, 0.8 + 0.4])
     assert sums["count"].tolist() == [3.0, 0.0]
 
@@ -103,7 +103,7 @@ def test_what_is_left_of_a_covariance_under_noise():
     release = Release(10.0, 0.5)
     noisy = release.noisy(release.nothing(exact), 1, np.random.default_rng(2))
     cleaned = release.cleaned(noisy, SPACE.seen)
-    assert impossible(cleaned) == ""
+    assert validate_statistics(cleaned) == ""
     truth, blurred, found = (moments(sums).covariance for sums in (exact, noisy, cleaned))
     assert float(torch.linalg.eigvalsh(blurred)[0]) < 0 < float(torch.linalg.eigvalsh(found)[0])
     assert float((found - truth).norm()) < 0.3 * float((blurred - truth).norm())

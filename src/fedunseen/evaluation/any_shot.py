@@ -14,7 +14,7 @@ from fedunseen import metrics
 from fedunseen.core.parameters import Params
 
 if TYPE_CHECKING:
-    from fedunseen.methods.gaussian import Gaussian
+    from fedunseen.methods.closed_form.gaussian import Gaussian
 
 __all__ = ["curve"]
 

@@ -23,7 +23,7 @@ from fedunseen.data.class_space import check_semantics
 from fedunseen.data.tables import composed
 from fedunseen.experiment.finished import Run
 from fedunseen.experiment.party import PartyData
-from fedunseen.methods.gaussian import Gaussian
+from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.base import ClassSum
 

@@ -65,10 +65,10 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
             f"under strategy.name = {experiment.strategy.name!r} no party's sums are kept at a server: run with a "
             "strategy that merges, for example fedavg"
         )
-    if getattr(experiment.method, "keep", "each") == "total":
+    if getattr(experiment.method, "retention", "each") == "total":
         raise ExperimentError(
-            "method.keep = 'total' has kept the total of all parties' sums alone, so that none can be taken out: run "
-            "it again without the party"
+            "method.retention = 'total' has kept only the total of all parties' sums, so that none can be taken out: "
+            "run it again without the party"
         )
     if experiment.privacy.aggregation == "masked":
         raise ExperimentError(

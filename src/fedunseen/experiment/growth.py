@@ -130,7 +130,10 @@ class Growth(ABC):
         method, strategy = self.federation.method, self.federation.strategy
         with torch.no_grad():
             return State(
-                state.round, strategy.grown(state.server, method.grown), method.grown(state.params), state.clients
+                state.round,
+                strategy.expand_classes(state.server, method.expand_classes),
+                method.expand_classes(state.params),
+                state.clients,
             )
 
 

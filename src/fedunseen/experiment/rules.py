@@ -122,9 +122,9 @@ def sample_level_is_for_sums(c: Chosen) -> str | None:
             f"privacy.name = 'sample-level' is about sums over samples, but method.name = {c.name!r} trains: set it to "
             "'client-level', or choose a method in closed form, for example gaussian"
         )
-    if getattr(c.experiment.method, "longest", None) is not None:
+    if getattr(c.experiment.method, "clip_norm", None) is not None:
         return (
-            "privacy.clip says how long a sample may be under privacy.name = 'sample-level': leave method.longest out"
+            "privacy.clip says how long a sample may be under privacy.name = 'sample-level': leave method.clip_norm out"
         )
     if c.experiment.strategy.rounds > 1:
         return (
@@ -148,10 +148,10 @@ def sums_are_sent_once(c: Chosen) -> str | None:
 
 def totals_are_of_one_round(c: Chosen) -> str | None:
     """Who sends again replaces what he has sent, which a total does not remember."""
-    if getattr(c.experiment.method, "keep", "each") == "total" and c.experiment.strategy.rounds > 1:
+    if getattr(c.experiment.method, "retention", "each") == "total" and c.experiment.strategy.rounds > 1:
         return (
-            "method.keep = 'total' remembers nothing of who has sent what, so that nobody can come late or leave: set "
-            "strategy.rounds to 1 and leave partition.join and partition.leave out, or set method.keep to 'each'"
+            "method.retention = 'total' remembers nothing of who has sent what, so that nobody can come late or leave: "
+            "set strategy.rounds to 1 and leave partition.join and partition.leave out, or method.retention = 'each'"
         )
     return None
 

@@ -244,7 +244,9 @@ def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy
         strategy = Peers(strategy, method.settings.exclusive, method.settings.mi_from)
     strategy, params = selective(strategy, method.private, params, method.training_only)
     if not method.trained and strategy.merges:
-        strategy = Summed(strategy, params, getattr(method.settings, "keep", "each") == "each", method.doubt)
+        strategy = Summed(
+            strategy, params, getattr(method.settings, "retention", "each") == "each", method.validate_statistics
+        )
     return strategy, params
 
 

@@ -29,10 +29,10 @@ METHODS = {
     "maml-mi-adv": "fedunseen.methods.maml_mi_adv:MAMLMIAdv",
     "protonet": "fedunseen.methods.protonet:ProtoNet",
     "classifier": "fedunseen.methods.classifier:Classifier",
-    "eszsl": "fedunseen.methods.eszsl:ESZSL",
-    "ridge": "fedunseen.methods.ridge:Ridge",
+    "eszsl": "fedunseen.methods.closed_form.eszsl:ESZSL",
+    "ridge": "fedunseen.methods.closed_form.ridge:Ridge",
     "auto": "fedunseen.methods.auto:Auto",
-    "gaussian": "fedunseen.methods.gaussian:Gaussian",
+    "gaussian": "fedunseen.methods.closed_form.gaussian:Gaussian",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedunseen.methods.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 
 __all__ = ["Auto", "AutoSettings"]
 

@@ -85,7 +85,8 @@ class Method:
         training_only: patterns of parameters that scoring does not read, so that they may stay with the clients.
         compares: its loss compares the client's model with that of all clients, or with ``settings.exclusive`` of all
             other clients. It finds that model under ``peers/`` in its context.
-        grows: classes may come while it is trained: no parameter is about a class, or :meth:`grown` adds what is.
+        grows: classes may be added while it is trained: no parameter is about a class, or :meth:`expand_classes` adds
+            what is.
         one_draw: a phase that runs before the round takes the same batches as the phases of the round.
         batched: its losses are pure functions, so that all clients of a round can train as one batch
             (``torch.func.vmap``). An instance has False also where its backbone is not pure.
@@ -94,7 +95,7 @@ class Method:
 
     Attributes:
         trained: it has :meth:`phases`. Without, it has :meth:`statistics` and :meth:`solve`: parties send sums, once,
-            and the model follows from what they add up to (:class:`fedunseen.methods.closed_form.ClosedForm`).
+            and the model follows from what they add up to (:class:`fedunseen.methods.closed_form.base.ClosedForm`).
         predicts_attributes: it has :meth:`attributes`.
         reconstructs: it has :meth:`reconstruct`.
         generates: it has :meth:`generated`: it makes features of a class from the class's semantics, and
@@ -191,8 +192,8 @@ class Method:
         """
         raise TypeError(f"{type(self).__name__} is trained, not solved")
 
-    def doubt(self, sums: Params) -> str:
-        """Say why no samples whatever can have the sums that a party has sent; nothing where some can."""
+    def validate_statistics(self, sums: Params) -> str:
+        """Return why the statistics that a party has sent are infeasible, or ""."""
         return ""
 
     def solve(self, sums: Params) -> Params:
@@ -224,7 +225,7 @@ class Method:
         """
         return params
 
-    def grown(self, params: Params) -> Params:
+    def expand_classes(self, params: Params) -> Params:
         """Return parameters of an earlier version of the class space as this one's; for a method that ``grows``.
 
         The earlier version's classes are the first ones of this space, in the same order.

@@ -234,12 +234,12 @@ class Strategy:
         """Return what leaves a client that has sent sums: private ones have their noise by then."""
         return reply
 
-    def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
+    def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
         """Return the server's state once the class space has grown.
 
         Args:
             state: of the class space before.
-            grown: makes parameters, or sums, of the class space before those of the one now.
+            expand: makes parameters, or sums, of the class space before those of the one now.
         """
         return state
 

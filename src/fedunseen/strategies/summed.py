@@ -32,14 +32,14 @@ class Summed(Wrapper):
         inner: a strategy.
         nothing: the sums of no sample, which all sums are like.
         each: keep those of every client; otherwise what a round brings is added, and only the total stays.
-        doubt: says why no samples can have some sums; nothing where some can.
+        validate: returns why statistics are infeasible, or "".
     """
 
     def __init__(
-        self, inner: Strategy, nothing: Params, each: bool = True, doubt: Callable[[Params], str] = lambda sums: ""
+        self, inner: Strategy, nothing: Params, each: bool = True, validate: Callable[[Params], str] = lambda sums: ""
     ) -> None:
         super().__init__(inner)
-        self.nothing, self.each, self.doubt = nothing, each, doubt
+        self.nothing, self.each, self.validate = nothing, each, validate
         self.lengths, self.merges_by_mean, self.adds = "nothing", False, True
 
     def init(self, params: Params, clients: int) -> Params:
@@ -66,11 +66,11 @@ class Summed(Wrapper):
         """Return a client's own sums."""
         return dict(update)
 
-    def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
+    def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
         """Give every client's sums the rows of the new classes: nobody has to send them again."""
         found: Params = {}
         for client, sums in kept_sums(state).items():
-            found |= under(f"client/{client}/", grown(sums))
+            found |= under(f"client/{client}/", expand(sums))
         return found
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
@@ -88,7 +88,7 @@ class Summed(Wrapper):
                         f"the sums of client {reply.client} are of another class space: all parties need the same "
                         "classes with the same descriptions, in the same order"
                     )
-            if why := self.doubt(sums):
+            if why := self.validate(sums):
                 raise FedUnseenError(
                     f"the sums of client {reply.client} cannot be those of any samples ({why}): leave it out, or let "
                     "it send them again"

@@ -97,9 +97,9 @@ class Wrapper(Strategy):
         """As the inner strategy."""
         return self.inner.released(reply, round)
 
-    def grown(self, state: Params, grown: Callable[[Params], Params]) -> Params:
+    def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
         """As the inner strategy; the state returned is the inner strategy's alone."""
-        return under("inner/", self.inner.grown(within("inner/", state), grown))
+        return under("inner/", self.inner.expand_classes(within("inner/", state), expand))
 
     def notes(self, state: Params) -> dict[str, Any]:
         """As the inner strategy."""

@@ -19,7 +19,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data.tables import composed
 from fedunseen.evaluation.any_shot import curve
-from fedunseen.methods.gaussian import Gaussian
+from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained
 from fedunseen.tasks.few_shot import example_folders
 from fedunseen.tasks.zero_shot import ZeroShot, added_classes, candidates, grown, ranked

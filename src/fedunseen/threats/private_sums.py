@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
-from fedunseen.methods.sums import packed, unpacked
+from fedunseen.methods.closed_form.statistics import packed, unpacked
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import Summed
 from fedunseen.threats.privacy import PrivacySettings, epsilon, needed_noise

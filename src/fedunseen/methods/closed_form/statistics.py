@@ -37,7 +37,17 @@ from fedunseen.core.memory import free_pages
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
 
-__all__ = ["add", "impossible", "no_sums", "packed", "scatter", "statistics", "subtract", "unpacked", "widened"]
+__all__ = [
+    "add",
+    "expand_classes",
+    "no_sums",
+    "packed",
+    "scatter",
+    "statistics",
+    "subtract",
+    "unpacked",
+    "validate_statistics",
+]
 
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
@@ -51,7 +61,7 @@ def statistics(
     inputs: Tensor | NDArray[Any],
     labels: Tensor | NDArray[np.int64],
     space: ClassSpace,
-    longest: float | None = None,
+    clip_norm: float | None = None,
 ) -> Params:
     """Return the sums of samples, read block by block: memory beside them is d x d numbers and one block.
 
@@ -59,7 +69,7 @@ def statistics(
         inputs: (n, d) any real type; an array on disk (``numpy.memmap``) is read once, front to back.
         labels: (n,) class ids.
         space: the classes.
-        longest: to which length samples are shortened that are longer; None: none is.
+        clip_norm: to which length samples are shortened that are longer; None: none is.
 
     Raises:
         DataError: an input is not finite, or so large that its square is not.
@@ -78,8 +88,8 @@ def statistics(
         if isinstance(rows, np.ndarray):  # a copy: torch does not take what is read-only
             rows = torch.from_numpy(np.array(rows, dtype=np.float64))
         rows, own = rows.to(torch.float64), own.to(rows.device)
-        if longest is not None:
-            rows = rows * (longest / rows.norm(dim=1, keepdim=True).clamp(min=longest))
+        if clip_norm is not None:
+            rows = rows * (clip_norm / rows.norm(dim=1, keepdim=True).clamp(min=clip_norm))
         square = square.to(rows.device)
         for left in range(0, width, COLUMNS):  # what is below the diagonal is not asked for
             right = left + COLUMNS
@@ -116,7 +126,7 @@ def no_sums(width: int, space: ClassSpace) -> Params:
     }
 
 
-def widened(sums: Params, space: ClassSpace) -> Params:
+def expand_classes(sums: Params, space: ClassSpace) -> Params:
     """Return the sums as those of a class space that has grown: what the same samples give there, bit for bit.
 
     Args:
@@ -127,7 +137,7 @@ def widened(sums: Params, space: ClassSpace) -> Params:
         >>> pets = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
         >>> more = ClassSpace(("cat", "dog", "fox"), np.ones((3, 2)), ("fur", "bark"), [0, 2], [], [1])
         >>> sums = statistics(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64), pets)
-        >>> widened(sums, more)["count"].tolist()
+        >>> expand_classes(sums, more)["count"].tolist()
         [5.0, 0.0, 0.0]
     """
     new = len(space.names) - len(sums["count"])
@@ -202,12 +212,12 @@ def check(sums: Params, space: ClassSpace) -> None:
         raise DataError("the sums hold numbers that are not finite: leave the party that sent them out")
 
 
-def impossible(sums: Params, longest: float | None = None) -> str:
-    """Return why no samples whatever can have these sums; nothing if some can.
+def validate_statistics(sums: Params, clip_norm: float | None = None) -> str:
+    """Return why these statistics are infeasible, or "".
 
     Args:
         sums: a party's.
-        longest: the length that no sample exceeds; None: any.
+        clip_norm: the length that no sample exceeds; None: any.
 
     The scatter within classes of real samples has no negative direction. Whoever makes sums up without making samples
     up has to know that; whoever makes samples up is not found.
@@ -215,7 +225,7 @@ def impossible(sums: Params, longest: float | None = None) -> str:
     Example:
         >>> space = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
         >>> sums = statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 0]), space)
-        >>> impossible(sums), impossible(sums | {"total": 10 * sums["total"]})
+        >>> validate_statistics(sums), validate_statistics(sums | {"total": 10 * sums["total"]})
         ('', 'their second moments are too small for their means')
     """
     count, total = sums["count"], sums["total"]
@@ -229,8 +239,8 @@ def impossible(sums: Params, longest: float | None = None) -> str:
     level = float(square.diagonal().clamp(min=0.0).mean()) + float(torch.finfo(torch.float64).tiny)
     own = total[there]
     least = (own.square() / count[there][:, None]).sum(0)
-    if longest is not None and float(square.diagonal().sum()) > (1 + _SLACK) * longest**2 * float(count.sum()):
-        return f"their samples are longer than {longest:g} on average"
+    if clip_norm is not None and float(square.diagonal().sum()) > (1 + _SLACK) * clip_norm**2 * float(count.sum()):
+        return f"their samples are longer than {clip_norm:g} on average"
     if bool((square.diagonal() - least < -_SLACK * level).any()):
         return "their second moments are too small for their means"
     if width <= _FACTORISED:

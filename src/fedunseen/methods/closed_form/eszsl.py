@@ -9,27 +9,19 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.core.settings import NamedSettings
-from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.sums import unpacked
+from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.statistics import unpacked
 
 __all__ = ["ESZSL", "ESZSLSettings"]
 
 
-class ESZSLSettings(NamedSettings):
+class ESZSLSettings(ClosedFormSettings):
     """Settings of ESZSL: both regularisers as powers of ten, chosen on validation classes in the papers."""
 
     name: Literal["eszsl"] = "eszsl"
-    keep: Literal["each", "total"] = "each"
-    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
-    total alone, after which nobody can tell what a party has sent."""
-    longest: float | None = Field(None, gt=0)
-    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
-    what samples that a party has made up can do. Unset: samples are taken as they are."""
     log_gamma: float = 3.0
     """Exponent of the regulariser on features."""
     log_lambda: float = 0.0

@@ -12,27 +12,19 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.core.settings import NamedSettings
-from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.sums import unpacked
+from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.statistics import unpacked
 
 __all__ = ["Ridge", "RidgeSettings"]
 
 
-class RidgeSettings(NamedSettings):
+class RidgeSettings(ClosedFormSettings):
     """Settings of ridge regression to semantics."""
 
     name: Literal["ridge"] = "ridge"
-    keep: Literal["each", "total"] = "each"
-    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
-    total alone, after which nobody can tell what a party has sent."""
-    longest: float | None = Field(None, gt=0)
-    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
-    what samples that a party has made up can do. Unset: samples are taken as they are."""
     log_gamma: float = -1.0
     """Exponent of the regulariser, as a power of ten, in units of the features' mean variance times the number of
     samples: so it means the same whatever the features' scale."""

@@ -19,8 +19,9 @@ regression for every feature); the shared covariance is that of linear discrimin
 - Sigma is the covariance within classes, shrunk towards the identity: (1 - s) Sigma_0 + s I tr Sigma_0 / d.
 - v, lambda and w maximise the likelihood of the class means (:func:`evidence`): three numbers, no validation class.
 - s is the one under which left-out classes are recognised best. Samples of them are drawn at the server, from the
-  posterior of their prototypes and Sigma_0 (:func:`left_out`): it needs no sample, and no class set aside. The same
-  draws say by how much seen classes have to be lowered when all classes are candidates (calibrated stacking).
+  posterior of their prototypes and Sigma_0 (:func:`~.gaussian_process.leave_class_out`): it needs no sample, and no
+  class set aside. The same draws give the offset of seen classes when all classes are candidates (calibrated
+  stacking).
 - Scores are linear: mu_c^T Sigma^-1 x - mu_c^T Sigma^-1 mu_c / 2.
 
 Shifting, scaling or rotating all features, or scaling all semantics, changes no prediction.
@@ -33,7 +34,6 @@ zero, a is 1 and Sigma the identity: zero-shot CLIP, the class with the nearest 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -44,45 +44,34 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
-from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.sums import scatter
+from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.gaussian_process import (
+    Kernel,
+    LeaveClassOut,
+    Posterior,
+    Whitened,
+    fit_kernel,
+    leave_class_out,
+    median_distance,
+    moments,
+    posterior,
+    squared_distances,
+    whitened,
+)
 
-__all__ = [
-    "Gaussian",
-    "GaussianSettings",
-    "Kernel",
-    "LeftOut",
-    "Moments",
-    "Whitened",
-    "evidence",
-    "fit_kernel",
-    "left_out",
-    "median_distance",
-    "moments",
-    "posterior",
-    "squared_distances",
-    "whitened",
-]
+__all__ = ["SHRINKAGES", "Gaussian", "GaussianSettings"]
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7)  # tried where none is given
 _SAME_ROW = 1e-9  # squared distance of two rows that are the same description, as a part of the kernel's width
-EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 
 
-class GaussianSettings(NamedSettings):
+class GaussianSettings(ClosedFormSettings):
     """Settings of Gaussian classes. By default the sums themselves say what each should be."""
 
     name: Literal["gaussian"] = "gaussian"
-    keep: Literal["each", "total"] = "each"
-    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
-    total alone, after which nobody can tell what a party has sent."""
-    longest: float | None = Field(None, gt=0)
-    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
-    what samples that a party has made up can do. Unset: samples are taken as they are."""
     shrinkage: float | None = Field(None, gt=0, le=1)
     """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset: the best of 0.01,
     0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the server."""
@@ -98,325 +87,8 @@ class GaussianSettings(NamedSettings):
     texts share a space (CLIP's kind), at its own description: `semantics`, which then has as many numbers as a
     sample has features."""
     calibration: bool = False
-    """Lower seen classes by the factor that is best for classes that are left out, by draws at the server; what
+    """Lower seen classes by the offset that is best for classes that are left out, by draws at the server; what
     `evaluation.selection` chooses on validation classes is added to it. For runs without (`selection = "last"`)."""
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """The covariance between prototypes, in units of the covariance within classes.
-
-    Attributes:
-        variance: v.
-        nugget: lambda.
-        width: w, in units of squared distances between semantics.
-    """
-
-    variance: float
-    nugget: float
-    width: float
-
-    def __call__(self, distances: Tensor, same: Tensor | None = None) -> Tensor:
-        """Return K (...) from squared distances (...); ``same`` (...) is true where both are one class."""
-        k = torch.exp(distances / (-2 * self.width))
-        return self.variance * (k if same is None else k + self.nugget * same)
-
-    def within(self, semantics: Tensor) -> Tensor:
-        """Return K (C, C) among different classes of these semantics (C, a)."""
-        same = torch.eye(len(semantics), dtype=semantics.dtype, device=semantics.device)
-        return self(squared_distances(semantics, semantics), same)
-
-
-def squared_distances(one: Tensor, other: Tensor) -> Tensor:
-    """Return the squared distances (A, B) between rows (A, a) and (B, a), exactly zero between equal rows."""
-    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square()
-
-
-def median_distance(semantics: Tensor) -> float:
-    """Return the median squared distance between rows (C, a) that differ; 1 if none do."""
-    at = torch.triu_indices(len(semantics), len(semantics), 1)
-    distances = squared_distances(semantics, semantics)[at[0], at[1]]
-    apart = distances[distances > 0]
-    return float(apart.median()) if len(apart) else 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """What the sums say of the classes that have samples.
-
-    Attributes:
-        classes: (O,) their ids.
-        count: (O,) their numbers of samples.
-        means: (O, d) the means of those.
-        covariance: (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples.
-    """
-
-    classes: NDArray[np.int64]
-    count: Tensor
-    means: Tensor
-    covariance: Tensor
-
-
-def moments(sums: Params) -> Moments:
-    """Return the moments of classes from sums.
-
-    Where no class has two samples that differ, nothing tells how samples of one class vary. Then Sigma_0 is the
-    identity times the mean variance over all samples, and classes are told by plain distance.
-
-    Raises:
-        DataError: no class has a sample.
-    """
-    there = sums["count"] > 0
-    count, total = sums["count"][there], sums["total"][there]
-    if not len(count):
-        raise DataError("the sums are of no sample at all: at least one party needs samples")
-    covariance = scatter(sums) / max(1.0, float(count.sum()) - len(count))
-    level = float(covariance.diagonal().mean())
-    means = total / count[:, None]
-    # what rounding leaves of numbers as large as these is no variance
-    if not level > 1e-12 * float(means.square().mean()):
-        apart = float((means - means.mean(0)).square().mean())
-        covariance = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0)
-    return Moments(torch.nonzero(there)[:, 0].numpy(), count, means, covariance)
-
-
-@dataclass(frozen=True, eq=False)
-class Whitened:
-    """Class means under one shrinkage, in the only form that evidence and draws need: inner products.
-
-    Attributes:
-        shrinkage: s.
-        factor: (d, d) lower Cholesky factor of the shrunk Sigma.
-        logdet: of Sigma.
-        centre: (d,) m, the mean of the class means.
-        gram: (O, O) (M - m) Sigma^-1 (M - m)^T; where classes have prior means P of their own, (2 O, 2 O), M - m - P
-            being the first O rows of what is multiplied and P the others.
-        spread: likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart along these directions.
-        width: d.
-    """
-
-    shrinkage: float
-    factor: Tensor
-    logdet: float
-    centre: Tensor
-    gram: Tensor
-    spread: Tensor
-    width: int
-
-
-def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
-    """Shrink Sigma_0 and take the class means' inner products under it: one factorisation, d^3 / 3 multiplications.
-
-    Args:
-        found: the class means.
-        shrinkage: s.
-        prior: (O, d) where each class is expected, less the centre; None: all at the centre.
-    """
-    covariance, width = found.covariance, len(found.covariance)
-    level = float(covariance.diagonal().mean())
-    shrunk = covariance * (1 - shrinkage)
-    shrunk.diagonal().add_(shrinkage * level)
-    factor = torch.linalg.cholesky(shrunk)
-    centre = found.means.mean(0)
-    apart = found.means - centre
-    if prior is not None:
-        apart = torch.cat([apart - prior, prior])
-    half = torch.linalg.solve_triangular(factor, apart.T, upper=False)  # (d, O)
-    gram = half.T @ half
-    weights = torch.linalg.solve_triangular(factor.T, half, upper=True)  # Sigma^-1 (M - m)^T
-    # Sigma_0 = (Sigma - s level I) / (1 - s): no product with it needed, unless it has no part in Sigma
-    if shrinkage < 1:
-        spread = (gram - shrinkage * level * (weights.T @ weights)) / (1 - shrinkage)
-    else:
-        spread = weights.T @ covariance @ weights
-    logdet = 2 * float(factor.diagonal().log().sum())
-    return Whitened(shrinkage, factor, logdet, centre, (gram + gram.T) / 2, (spread + spread.T) / 2, width)
-
-
-def evidence(
-    kernel: Kernel, gram: Tensor, distances: Tensor, count: Tensor, width: int, logdet: float = 0.0
-) -> tuple[float, tuple[float, float, float]]:
-    """Return how likely class means are, and its gradient by the logarithms of variance, nugget and width.
-
-    With A = K + diag(1 / n) and Z = (M - m) Sigma^-1/2, whose rows' inner products are ``gram``, it is
-
-        - d / 2 log |2 pi A| - tr(A^-1 Z Z^T) / 2 - C / 2 log |Sigma|,
-
-    the last term being the Jacobian of whitening, without which likelihoods under different Sigma cannot be compared.
-
-    Args:
-        kernel: v, lambda, w.
-        gram: (C, C).
-        distances: (C, C) squared distances between the classes' semantics.
-        count: (C,) samples of each class.
-        width: d.
-        logdet: log |Sigma|.
-    """
-    smooth = kernel.variance * torch.exp(distances / (-2 * kernel.width))
-    k = smooth.clone()
-    k.diagonal().add_(kernel.variance * kernel.nugget)
-    a = k.clone()
-    a.diagonal().add_(1 / count)
-    factor = torch.linalg.cholesky(a)
-    inverse = torch.cholesky_inverse(factor)
-    fitted = inverse @ gram @ inverse
-    value = -width * float(factor.diagonal().log().sum()) - float((inverse * gram).sum()) / 2
-    value -= len(a) * (width * float(np.log(2 * np.pi)) + logdet) / 2
-    slope = (fitted - width * inverse) / 2  # of the value by A
-    by_nugget = kernel.variance * kernel.nugget * float(slope.diagonal().sum())
-    by_width = float((slope * smooth * distances).sum()) / (2 * kernel.width)
-    return value, (float((slope * k).sum()), by_nugget, by_width)
-
-
-def fit_kernel(
-    found: Whitened, semantics: Tensor, count: Tensor, fixed: tuple[float | None, float | None, float | None]
-) -> tuple[Kernel, float]:
-    """Return the kernel with the greatest evidence, and that evidence; whatever is fixed stays.
-
-    Args:
-        found: the class means.
-        semantics: (C, a) of these classes.
-        count: (C,) their samples.
-        fixed: variance, nugget and width (a multiple of the median squared distance), each None where it is free.
-    """
-    median = median_distance(semantics)
-    some = np.unique(np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64))
-    at = torch.from_numpy(some)
-    gram, distances = found.gram[at][:, at], squared_distances(semantics[at], semantics[at])
-    logs = [None if value is None else float(np.log(max(value, 1e-300))) for value in fixed]
-    free = [i for i, value in enumerate(logs) if value is None]
-
-    def kernel(x: NDArray[np.float64]) -> Kernel:
-        given = list(logs)
-        for i, value in zip(free, x, strict=True):
-            given[i] = float(value)
-        v, nugget, width = (float(np.exp(value)) for value in given)  # type: ignore[arg-type]
-        return Kernel(v, nugget if fixed[1] != 0 else 0.0, width * median)
-
-    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        value, slope = evidence(kernel(x), gram, distances, count[at], found.width, found.logdet)
-        return -value, -np.array([slope[i] for i in free])
-
-    # class means are apart by v and 1 / n: where v begins, so that the scale of features and semantics is no matter
-    begin = max(float(gram.diagonal().mean()) / found.width, 1e-6)
-    start = np.array([(float(np.log(begin)), -3.0, -1.5)[i] for i in free])
-    bounds = [((-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0))[i] for i in free]
-    if not free:
-        return kernel(start), -loss(start)[0]
-    from scipy.optimize import minimize  # half a second to import, and many runs fix the kernel or have none
-
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    if free[0] == 0 and best.x[0] <= bounds[0][0] + 1:
-        # Where 1 / n is as large as v, a first step from there may be so long that it ends where v is nothing and the
-        # evidence is flat. What 1 / n leaves of the spread is a nearer start.
-        start[0] = np.log(max(begin - float((1 / count[at]).mean()), 0.01 * begin))
-        best = min(best, minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds), key=lambda one: one.fun)
-    return kernel(best.x), -float(best.fun)
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior:
-    """Prototypes as combinations of observed class means.
-
-    Attributes:
-        weights: (T, O): mu = m + weights (M - m).
-        variance: (T,) of each prototype, in units of Sigma: 0 where its class has been seen without end.
-    """
-
-    weights: Tensor
-    variance: Tensor
-
-
-def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Posterior:
-    """Return the posterior of prototypes.
-
-    Args:
-        kernel: K (O, O) among observed classes.
-        cross: K (T, O) of target classes with observed ones; a target may be observed itself.
-        own: K (T,) of each target with itself.
-        count: (O,) samples of each observed class.
-    """
-    a = kernel.clone()
-    a.diagonal().add_(1 / count)
-    factor = torch.linalg.cholesky(a)
-    half = torch.linalg.solve_triangular(factor, cross.T, upper=False)
-    weights = torch.linalg.solve_triangular(factor.T, half, upper=True).T
-    return Posterior(weights, (own - half.square().sum(0)).clamp(min=0.0))
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """What to expect of classes that have no examples, in percent.
-
-    Attributes:
-        zsl: per-class accuracy among classes that are left out.
-        harmonic: harmonic mean of the accuracies on left-out and on other classes, all being candidates.
-        factor: by how much to lower the scores of the other classes, for the highest harmonic mean.
-    """
-
-    zsl: float
-    harmonic: float
-    factor: float
-
-
-def left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> LeftOut:
-    """Leave classes out, predict them from their descriptions, and recognise samples that are drawn, not sent.
-
-    Some ``classes`` at random are left out at once, several times over. The prototypes of all are predicted from the
-    others' means. Samples of every class are then drawn where all data, the left-out ones' too, say that they lie:
-    from the posterior of its prototype and Sigma_0. As scores are linear, scores are drawn in place of samples, so
-    that nothing of size d takes part.
-    """
-    total = len(count)
-    classes = max(1, min(classes, total // 2))
-    repeats = 20 if total <= 200 else 5 if total <= 500 else 2  # a repeat takes the number of classes cubed
-    draws = max(4, min(30, 4000 // total))
-    k, everyone = kernel.within(semantics), torch.arange(total)
-    full = posterior(k, k, k.diagonal(), count)
-    places = torch.eye(total, dtype=k.dtype) - 1 / total  # from means to their distance from m
-    hits, gaps, held = [], [], []
-    for repeat in range(repeats):
-        rng = stream(0, "left-out classes", repeat)
-        out = torch.from_numpy(np.sort(rng.choice(total, classes, replace=False)))
-        kept = everyone[~torch.isin(everyone, out)]
-        inner = posterior(k[kept][:, kept], k[:, kept], k.diagonal(), count[kept])
-        # as combinations of all (M - m): the kept classes have a mean of their own
-        combined = torch.zeros(total, total, dtype=k.dtype)
-        combined[:, kept] = inner.weights + (1 - inner.weights.sum(1, keepdim=True)) / len(kept)
-        combined = combined @ places
-        centres = full.weights
-        if len(found.gram) > total:  # and each class's own prior mean
-            combined, centres = (torch.cat([one, torch.eye(total, dtype=k.dtype)], 1) for one in (combined, centres))
-        mean = centres @ found.gram @ combined.T - ((combined @ found.gram) * combined).sum(1) / 2
-        covariance = combined @ found.spread @ combined.T
-        covariance.diagonal().add_(1e-9 * covariance.diagonal().mean() + 1e-300)
-        noise = torch.from_numpy(rng.standard_normal((total * draws, total), dtype=np.float32))
-        scores = (noise @ torch.linalg.cholesky(covariance).T.float()).view(total, draws, total)
-        scores = scores * (1 + full.variance).sqrt().float()[:, None, None] + mean.float()[:, None]
-        among_kept, among_out = scores[:, :, kept].max(2), scores[:, :, out].max(2)
-        unseen = torch.isin(everyone, out)[:, None]
-        answer = torch.where(unseen, out[among_out.indices], kept[among_kept.indices])
-        hits.append(answer == everyone[:, None])
-        gaps.append(among_kept.values - among_out.values)
-        held.append(unseen.expand_as(answer))
-    right, gap, unseen = torch.stack(hits), torch.stack(gaps), torch.stack(held)
-    zsl = right[unseen].double().mean()
-    factor, harmonic = _best_factor(gap[unseen & right], gap[~unseen & right], int(unseen.sum()), int((~unseen).sum()))
-    return LeftOut(100 * float(zsl), 100 * harmonic, factor)
-
-
-def _best_factor(unseen: Tensor, seen: Tensor, all_unseen: int, all_seen: int) -> tuple[float, float]:
-    """Return the factor with the highest harmonic mean, and that, from the gaps of what is answered rightly."""
-    unseen, seen = unseen.sort().values, seen.sort().values
-    both = torch.cat([unseen, seen])
-    if not len(both):
-        return 0.0, 0.0
-    tried = torch.linspace(min(0.0, float(both.min())), float(both.max()), 401)
-    u = torch.searchsorted(unseen, tried) / all_unseen
-    s = (len(seen) - torch.searchsorted(seen, tried)) / all_seen
-    harmonic = torch.where(u + s > 0, 2 * u * s / (u + s).clamp(min=1e-12), torch.zeros(()))
-    best = int(harmonic.argmax())
-    return float(tried[best]), float(harmonic[best])
 
 
 class Gaussian(ClosedForm):
@@ -427,15 +99,15 @@ class Gaussian(ClosedForm):
     ============= ======== ===========================================================================
     ``kernel``    (4,)     v, lambda, w and the shrinkage s
     ``centre``    (d,)     m
-    ``effect``    (C, d)   A, zero for classes without examples
+    ``dual_coefficients`` (C, d) A, zero for classes without examples
     ``precision`` (d, d)   Sigma^-1
     ``weight``    (C, d)   Sigma^-1 (mu_c - m)
-    ``bias``      (C,)     - (mu_c - m)^T Sigma^-1 (mu_c - m) / 2, less the factor for seen classes
+    ``bias``      (C,)     - (mu_c - m)^T Sigma^-1 (mu_c - m) / 2, less the offset for seen classes
     ``variance``  (C,)     of each prototype, in units of Sigma
     ``count``     (C,)     samples of each class
     ``described`` (C,)     1 where the class has a description, 0 where it is told by examples alone
-    ``lowered``   (C,)     1 for the seen classes, which ``factor`` lowers
-    ``factor``    ()       see :func:`left_out`
+    ``seen_mask`` (C,)     1 for the seen classes, which ``offset`` lowers
+    ``offset``    ()       see :func:`~.gaussian_process.leave_class_out`
     ``expected``  (2,)     ZSL accuracy and harmonic mean that left-out classes would have, in percent
     ``slope``     ()       a; only with the prior ``semantics``
     ``middle``    (d,)     s; only with the prior ``semantics``
@@ -470,14 +142,14 @@ class Gaussian(ClosedForm):
             told = {"slope": _slope(own, found.means), "middle": own.mean(0)}
         prior = told["slope"] * (own - told["middle"]) if told else None
         unseen = len(self.space.unseen) or some // 5
-        best: tuple[Whitened, Kernel, LeftOut] | None = None
+        best: tuple[Whitened, Kernel, LeaveClassOut] | None = None
         for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
             white = whitened(found, shrinkage, prior)
-            kernel, expected = Kernel(1.0, 0.0, median_distance(own)), LeftOut(0.0, 0.0, 0.0)
+            kernel, expected = Kernel(1.0, 0.0, median_distance(own)), LeaveClassOut(0.0, 0.0, 0.0)
             if some > 1:
                 kernel, _ = fit_kernel(white, own, found.count, (s.variance, s.nugget, s.width))
                 if s.shrinkage is None or s.calibration:
-                    expected = left_out(white, own, found.count, kernel, unseen)
+                    expected = leave_class_out(white, own, found.count, kernel, unseen)
             if best is None or expected.zsl > best[2].zsl:
                 best = white, kernel, expected
         assert best is not None
@@ -486,22 +158,22 @@ class Gaussian(ClosedForm):
         classes, ids = len(self.space.names), torch.from_numpy(found.classes)
         a = kernel.within(own)
         a.diagonal().add_(1 / found.count)
-        effect = torch.zeros(classes, found.means.shape[1], dtype=torch.float64)
+        dual = torch.zeros(classes, found.means.shape[1], dtype=torch.float64)
         apart = found.means - white.centre if prior is None else found.means - white.centre - prior
-        effect[ids] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
-        lowered = torch.zeros(classes, dtype=torch.float64)
-        lowered[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
+        dual[ids] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
+        seen_mask = torch.zeros(classes, dtype=torch.float64)
+        seen_mask[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
         model = {
             "kernel": torch.tensor(
                 [kernel.variance, kernel.nugget, kernel.width, white.shrinkage], dtype=torch.float64
             ),
             "centre": white.centre,
-            "effect": effect,
+            "dual_coefficients": dual,
             "precision": torch.cholesky_inverse(white.factor),
             "count": sums["count"].clone(),
             "described": torch.ones(classes, dtype=torch.float64),
-            "lowered": lowered,
-            "factor": torch.tensor(expected.factor if s.calibration else 0.0, dtype=torch.float64),
+            "seen_mask": seen_mask,
+            "offset": torch.tensor(expected.offset if s.calibration else 0.0, dtype=torch.float64),
             "expected": torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64),
         }
         model |= told
@@ -519,12 +191,12 @@ class Gaussian(ClosedForm):
         model = {
             "kernel": torch.tensor([variance, nugget, relative * median_distance(semantics), 1.0], dtype=torch.float64),
             "centre": torch.zeros(width, dtype=torch.float64),
-            "effect": torch.zeros(classes, width, dtype=torch.float64),
+            "dual_coefficients": torch.zeros(classes, width, dtype=torch.float64),
             "precision": torch.eye(width, dtype=torch.float64),
             "count": none.clone(),
             "described": torch.ones(classes, dtype=torch.float64),
-            "lowered": none.clone(),
-            "factor": torch.tensor(0.0, dtype=torch.float64),
+            "seen_mask": none.clone(),
+            "offset": torch.tensor(0.0, dtype=torch.float64),
             "expected": torch.zeros(2, dtype=torch.float64),
             "slope": torch.tensor(1.0, dtype=torch.float64),
             "middle": torch.zeros(width, dtype=torch.float64),
@@ -532,7 +204,7 @@ class Gaussian(ClosedForm):
         return model | self._linear(model, semantics)
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
-        """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the factor.
+        """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the offset.
 
         A row of ``semantics`` that is that of the model's class of the same place is that class; any other is a class
         that is told by its description alone.
@@ -565,7 +237,7 @@ class Gaussian(ClosedForm):
         own = (here | (close & ~here.any(1, keepdim=True))).double()
         own = own / own.sum(1, keepdim=True).clamp(min=1.0)
         cross = torch.where(params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0)
-        weight, bias = _discriminants(_from_prior(params, cross @ params["effect"], s), params["precision"])
+        weight, bias = _discriminants(_from_prior(params, cross @ params["dual_coefficients"], s), params["precision"])
         mine = close.any(1)
         weight = torch.where(mine[:, None], own @ params["weight"], weight)
         bias = torch.where(mine, (own @ params["bias"][:, None])[:, 0], bias)
@@ -580,10 +252,10 @@ class Gaussian(ClosedForm):
 
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
-        known = self.semantics.to(params["effect"])
+        known = self.semantics.to(params["dual_coefficients"])
         cross = self._kernel(params)(squared_distances(semantics.to(known), known))
         cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
-        apart = _from_prior(params, cross @ params["effect"], semantics.to(known))
+        apart = _from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
         return _discriminants(apart, params["precision"])
 
     def extend(
@@ -596,7 +268,7 @@ class Gaussian(ClosedForm):
     ) -> Params:
         """Learn classes, or more of classes, at any time: from descriptions, examples, or both.
 
-        Sigma, the kernel and the factor stay; the prototypes of all classes follow anew from all class means.
+        Sigma, the kernel and the offset stay; the prototypes of all classes follow anew from all class means.
 
         Args:
             params: the model of :meth:`solve`, or of an earlier call.
@@ -628,7 +300,7 @@ class Gaussian(ClosedForm):
         if not (bool(torch.isfinite(total).all()) and bool((count >= 0).all())):
             raise DataError("the examples hold numbers that are not finite: leave those out")
         semantics, count, total = semantics.double().cpu(), count.double(), total.double()
-        grown = torch.zeros(classes, dtype=torch.float64)
+        empty = torch.zeros(classes, dtype=torch.float64)
         told = torch.ones(classes) if described is None else torch.from_numpy(np.asarray(described)).double()
         told[:before] = torch.maximum(told[:before], params["described"])
         kernel = self._kernel(params)
@@ -638,8 +310,8 @@ class Gaussian(ClosedForm):
         a = _covariance(kernel, known, params["described"][old])
         a.diagonal().add_(1 / params["count"][old])
         apart = torch.zeros(classes, width, dtype=torch.float64)
-        apart[old] = _from_prior(params, a @ params["effect"][old], known, params["described"][old])
-        has = grown.clone()
+        apart[old] = _from_prior(params, a @ params["dual_coefficients"][old], known, params["described"][old])
+        has = empty.clone()
         has[:before] = params["count"]
         samples = has + count
         now = torch.nonzero(samples > 0)[:, 0]
@@ -647,12 +319,17 @@ class Gaussian(ClosedForm):
         means = means[now] / samples[now][:, None]
         a = _covariance(kernel, semantics[now], told[now])
         a.diagonal().add_(1 / samples[now])
-        effect = torch.zeros(classes, width, dtype=torch.float64)
+        dual = torch.zeros(classes, width, dtype=torch.float64)
         means = _from_prior(params, means, semantics[now], told[now], sign=-1.0)
-        effect[now] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
-        lowered = grown.clone()
-        lowered[:before] = params["lowered"]
-        model = params | {"effect": effect, "count": samples, "described": told.double(), "lowered": lowered}
+        dual[now] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
+        seen_mask = empty.clone()
+        seen_mask[:before] = params["seen_mask"]
+        model = params | {
+            "dual_coefficients": dual,
+            "count": samples,
+            "described": told.double(),
+            "seen_mask": seen_mask,
+        }
         return model | self._linear(model, semantics)
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
@@ -669,10 +346,10 @@ class Gaussian(ClosedForm):
         kernel = self._kernel(model)
         observed = torch.nonzero(model["count"] > 0)[:, 0]
         cross = _covariance(kernel, semantics, model["described"])[:, observed]
-        apart = _from_prior(model, cross @ model["effect"][observed], semantics, model["described"])
+        apart = _from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
         weight, bias = _discriminants(apart, model["precision"])
         variance = _posterior_of(kernel, model, semantics).variance
-        return {"weight": weight, "bias": bias - model["factor"] * model["lowered"], "variance": variance}
+        return {"weight": weight, "bias": bias - model["offset"] * model["seen_mask"], "variance": variance}
 
 
 def _slope(semantics: Tensor, means: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -14,11 +15,22 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.sums import impossible, no_sums, statistics, widened
+from fedunseen.methods.closed_form.statistics import expand_classes, no_sums, statistics, validate_statistics
 
-__all__ = ["ClosedForm"]
+__all__ = ["ClosedForm", "ClosedFormSettings"]
 
 _BLOCK = 1024  # maps averaged at once
+
+
+class ClosedFormSettings(NamedSettings):
+    """Settings that every method in closed form has."""
+
+    retention: Literal["each", "total"] = "each"
+    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
+    total alone, after which nobody can tell what a party has sent."""
+    clip_norm: float | None = Field(None, gt=0)
+    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
+    what samples that a party has made up can do. Unset: samples are taken as they are."""
 
 
 class Release(Protocol):
@@ -36,7 +48,7 @@ class Release(Protocol):
 
 
 class ClosedForm(Method):
-    """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.sums`).
+    """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.statistics`).
 
     What a run merges are the sums. They become a model in :meth:`complete`.
 
@@ -54,9 +66,9 @@ class ClosedForm(Method):
         self.release: Release | None = None
 
     @property
-    def longest(self) -> float | None:
+    def clip_norm(self) -> float | None:
         """The length to which samples are shortened; None: none is."""
-        return getattr(self.settings, "longest", None) if self.release is None else self.release.clip
+        return getattr(self.settings, "clip_norm", None) if self.release is None else self.release.clip
 
     def init(self, rng: np.random.Generator) -> Params:
         """Return the sums of no sample."""
@@ -67,23 +79,23 @@ class ClosedForm(Method):
         """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
         if inputs.ndim > 2:
             inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
-        sums = statistics(inputs, labels, self.space, self.longest)
+        sums = statistics(inputs, labels, self.space, self.clip_norm)
         return sums if self.release is None else self.release.nothing(sums)
 
-    def grown(self, params: Params) -> Params:
+    def expand_classes(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
-        return widened(params, self.space)
+        return expand_classes(params, self.space)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the settings that say how large a model's scores are, as it has them; none by default.
 
-        A calibration factor is in those units: models that choose one together must have the same.
+        A calibration offset is in those units: models that choose one together must have the same.
         """
         return {}
 
-    def doubt(self, sums: Params) -> str:
-        """Say why no samples whatever can have these sums; nothing where some can."""
-        return impossible(sums, self.longest)
+    def validate_statistics(self, sums: Params) -> str:
+        """Return why the statistics are infeasible, or ""."""
+        return validate_statistics(sums, self.clip_norm)
 
     def complete(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None

@@ -1,0 +1,354 @@
+"""A Gaussian process over class descriptions: kernel, evidence, posterior, whitening, leave-class-out draws.
+
+Pure functions on tensors; :mod:`~.gaussian` says what they are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.methods.closed_form.statistics import scatter
+
+__all__ = [
+    "EVIDENCE_CLASSES",
+    "Kernel",
+    "LeaveClassOut",
+    "Moments",
+    "Posterior",
+    "Whitened",
+    "evidence",
+    "fit_kernel",
+    "leave_class_out",
+    "median_distance",
+    "moments",
+    "posterior",
+    "squared_distances",
+    "whitened",
+]
+
+EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The covariance between prototypes, in units of the covariance within classes.
+
+    Attributes:
+        variance: v.
+        nugget: lambda.
+        width: w, in units of squared distances between semantics.
+    """
+
+    variance: float
+    nugget: float
+    width: float
+
+    def __call__(self, distances: Tensor, same: Tensor | None = None) -> Tensor:
+        """Return K (...) from squared distances (...); ``same`` (...) is true where both are one class."""
+        k = torch.exp(distances / (-2 * self.width))
+        return self.variance * (k if same is None else k + self.nugget * same)
+
+    def within(self, semantics: Tensor) -> Tensor:
+        """Return K (C, C) among different classes of these semantics (C, a)."""
+        same = torch.eye(len(semantics), dtype=semantics.dtype, device=semantics.device)
+        return self(squared_distances(semantics, semantics), same)
+
+
+def squared_distances(one: Tensor, other: Tensor) -> Tensor:
+    """Return the squared distances (A, B) between rows (A, a) and (B, a), exactly zero between equal rows."""
+    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def median_distance(semantics: Tensor) -> float:
+    """Return the median squared distance between rows (C, a) that differ; 1 if none do."""
+    at = torch.triu_indices(len(semantics), len(semantics), 1)
+    distances = squared_distances(semantics, semantics)[at[0], at[1]]
+    apart = distances[distances > 0]
+    return float(apart.median()) if len(apart) else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What the sums say of the classes that have samples.
+
+    Attributes:
+        classes: (O,) their ids.
+        count: (O,) their numbers of samples.
+        means: (O, d) the means of those.
+        covariance: (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples.
+    """
+
+    classes: NDArray[np.int64]
+    count: Tensor
+    means: Tensor
+    covariance: Tensor
+
+
+def moments(sums: Params) -> Moments:
+    """Return the moments of classes from sums.
+
+    Where no class has two samples that differ, nothing tells how samples of one class vary. Then Sigma_0 is the
+    identity times the mean variance over all samples, and classes are told by plain distance.
+
+    Raises:
+        DataError: no class has a sample.
+    """
+    there = sums["count"] > 0
+    count, total = sums["count"][there], sums["total"][there]
+    if not len(count):
+        raise DataError("the sums are of no sample at all: at least one party needs samples")
+    covariance = scatter(sums) / max(1.0, float(count.sum()) - len(count))
+    level = float(covariance.diagonal().mean())
+    means = total / count[:, None]
+    # what rounding leaves of numbers as large as these is no variance
+    if not level > 1e-12 * float(means.square().mean()):
+        apart = float((means - means.mean(0)).square().mean())
+        covariance = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0)
+    return Moments(torch.nonzero(there)[:, 0].numpy(), count, means, covariance)
+
+
+@dataclass(frozen=True, eq=False)
+class Whitened:
+    """Class means under one shrinkage, in the only form that evidence and draws need: inner products.
+
+    Attributes:
+        shrinkage: s.
+        factor: (d, d) lower Cholesky factor of the shrunk Sigma.
+        logdet: of Sigma.
+        centre: (d,) m, the mean of the class means.
+        gram: (O, O) (M - m) Sigma^-1 (M - m)^T; where classes have prior means P of their own, (2 O, 2 O), M - m - P
+            being the first O rows of what is multiplied and P the others.
+        spread: likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart along these directions.
+        width: d.
+    """
+
+    shrinkage: float
+    factor: Tensor
+    logdet: float
+    centre: Tensor
+    gram: Tensor
+    spread: Tensor
+    width: int
+
+
+def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
+    """Shrink Sigma_0 and take the class means' inner products under it: one factorisation, d^3 / 3 multiplications.
+
+    Args:
+        found: the class means.
+        shrinkage: s.
+        prior: (O, d) where each class is expected, less the centre; None: all at the centre.
+    """
+    covariance, width = found.covariance, len(found.covariance)
+    level = float(covariance.diagonal().mean())
+    shrunk = covariance * (1 - shrinkage)
+    shrunk.diagonal().add_(shrinkage * level)
+    factor = torch.linalg.cholesky(shrunk)
+    centre = found.means.mean(0)
+    apart = found.means - centre
+    if prior is not None:
+        apart = torch.cat([apart - prior, prior])
+    half = torch.linalg.solve_triangular(factor, apart.T, upper=False)  # (d, O)
+    gram = half.T @ half
+    weights = torch.linalg.solve_triangular(factor.T, half, upper=True)  # Sigma^-1 (M - m)^T
+    # Sigma_0 = (Sigma - s level I) / (1 - s): no product with it needed, unless it has no part in Sigma
+    if shrinkage < 1:
+        spread = (gram - shrinkage * level * (weights.T @ weights)) / (1 - shrinkage)
+    else:
+        spread = weights.T @ covariance @ weights
+    logdet = 2 * float(factor.diagonal().log().sum())
+    return Whitened(shrinkage, factor, logdet, centre, (gram + gram.T) / 2, (spread + spread.T) / 2, width)
+
+
+def evidence(
+    kernel: Kernel, gram: Tensor, distances: Tensor, count: Tensor, width: int, logdet: float = 0.0
+) -> tuple[float, tuple[float, float, float]]:
+    """Return how likely class means are, and its gradient by the logarithms of variance, nugget and width.
+
+    With A = K + diag(1 / n) and Z = (M - m) Sigma^-1/2, whose rows' inner products are ``gram``, it is
+
+        - d / 2 log |2 pi A| - tr(A^-1 Z Z^T) / 2 - C / 2 log |Sigma|,
+
+    the last term being the Jacobian of whitening, without which likelihoods under different Sigma cannot be compared.
+
+    Args:
+        kernel: v, lambda, w.
+        gram: (C, C).
+        distances: (C, C) squared distances between the classes' semantics.
+        count: (C,) samples of each class.
+        width: d.
+        logdet: log |Sigma|.
+    """
+    smooth = kernel.variance * torch.exp(distances / (-2 * kernel.width))
+    k = smooth.clone()
+    k.diagonal().add_(kernel.variance * kernel.nugget)
+    a = k.clone()
+    a.diagonal().add_(1 / count)
+    factor = torch.linalg.cholesky(a)
+    inverse = torch.cholesky_inverse(factor)
+    fitted = inverse @ gram @ inverse
+    value = -width * float(factor.diagonal().log().sum()) - float((inverse * gram).sum()) / 2
+    value -= len(a) * (width * float(np.log(2 * np.pi)) + logdet) / 2
+    slope = (fitted - width * inverse) / 2  # of the value by A
+    by_nugget = kernel.variance * kernel.nugget * float(slope.diagonal().sum())
+    by_width = float((slope * smooth * distances).sum()) / (2 * kernel.width)
+    return value, (float((slope * k).sum()), by_nugget, by_width)
+
+
+def fit_kernel(
+    found: Whitened, semantics: Tensor, count: Tensor, fixed: tuple[float | None, float | None, float | None]
+) -> tuple[Kernel, float]:
+    """Return the kernel with the greatest evidence, and that evidence; whatever is fixed stays.
+
+    Args:
+        found: the class means.
+        semantics: (C, a) of these classes.
+        count: (C,) their samples.
+        fixed: variance, nugget and width (a multiple of the median squared distance), each None where it is free.
+    """
+    median = median_distance(semantics)
+    some = np.unique(np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64))
+    at = torch.from_numpy(some)
+    gram, distances = found.gram[at][:, at], squared_distances(semantics[at], semantics[at])
+    logs = [None if value is None else float(np.log(max(value, 1e-300))) for value in fixed]
+    free = [i for i, value in enumerate(logs) if value is None]
+
+    def kernel(x: NDArray[np.float64]) -> Kernel:
+        given = list(logs)
+        for i, value in zip(free, x, strict=True):
+            given[i] = float(value)
+        v, nugget, width = (float(np.exp(value)) for value in given)  # type: ignore[arg-type]
+        return Kernel(v, nugget if fixed[1] != 0 else 0.0, width * median)
+
+    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        value, slope = evidence(kernel(x), gram, distances, count[at], found.width, found.logdet)
+        return -value, -np.array([slope[i] for i in free])
+
+    # class means are apart by v and 1 / n: where v begins, so that the scale of features and semantics is no matter
+    begin = max(float(gram.diagonal().mean()) / found.width, 1e-6)
+    start = np.array([(float(np.log(begin)), -3.0, -1.5)[i] for i in free])
+    bounds = [((-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0))[i] for i in free]
+    if not free:
+        return kernel(start), -loss(start)[0]
+    from scipy.optimize import minimize  # half a second to import, and many runs fix the kernel or have none
+
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    if free[0] == 0 and best.x[0] <= bounds[0][0] + 1:
+        # Where 1 / n is as large as v, a first step from there may be so long that it ends where v is nothing and the
+        # evidence is flat. What 1 / n leaves of the spread is a nearer start.
+        start[0] = np.log(max(begin - float((1 / count[at]).mean()), 0.01 * begin))
+        best = min(best, minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds), key=lambda one: one.fun)
+    return kernel(best.x), -float(best.fun)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Prototypes as combinations of observed class means.
+
+    Attributes:
+        weights: (T, O): mu = m + weights (M - m).
+        variance: (T,) of each prototype, in units of Sigma: 0 where its class has been seen without end.
+    """
+
+    weights: Tensor
+    variance: Tensor
+
+
+def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Posterior:
+    """Return the posterior of prototypes.
+
+    Args:
+        kernel: K (O, O) among observed classes.
+        cross: K (T, O) of target classes with observed ones; a target may be observed itself.
+        own: K (T,) of each target with itself.
+        count: (O,) samples of each observed class.
+    """
+    a = kernel.clone()
+    a.diagonal().add_(1 / count)
+    factor = torch.linalg.cholesky(a)
+    half = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+    weights = torch.linalg.solve_triangular(factor.T, half, upper=True).T
+    return Posterior(weights, (own - half.square().sum(0)).clamp(min=0.0))
+
+
+@dataclass(frozen=True)
+class LeaveClassOut:
+    """What to expect of classes that have no examples, in percent.
+
+    Attributes:
+        zsl: per-class accuracy among classes that are left out.
+        harmonic: harmonic mean of the accuracies on left-out and on other classes, all being candidates.
+        offset: by how much to lower the scores of the other classes, for the highest harmonic mean.
+    """
+
+    zsl: float
+    harmonic: float
+    offset: float
+
+
+def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> LeaveClassOut:
+    """Leave classes out, predict them from their descriptions, and recognise samples that are drawn, not sent.
+
+    Some ``classes`` at random are left out at once, several times over. The prototypes of all are predicted from the
+    others' means. Samples of every class are then drawn where all data, the left-out ones' too, say that they lie:
+    from the posterior of its prototype and Sigma_0. As scores are linear, scores are drawn in place of samples, so
+    that nothing of size d takes part.
+    """
+    total = len(count)
+    classes = max(1, min(classes, total // 2))
+    repeats = 20 if total <= 200 else 5 if total <= 500 else 2  # a repeat takes the number of classes cubed
+    draws = max(4, min(30, 4000 // total))
+    k, everyone = kernel.within(semantics), torch.arange(total)
+    full = posterior(k, k, k.diagonal(), count)
+    places = torch.eye(total, dtype=k.dtype) - 1 / total  # from means to their distance from m
+    hits, gaps, held = [], [], []
+    for repeat in range(repeats):
+        rng = stream(0, "left-out classes", repeat)
+        out = torch.from_numpy(np.sort(rng.choice(total, classes, replace=False)))
+        kept = everyone[~torch.isin(everyone, out)]
+        inner = posterior(k[kept][:, kept], k[:, kept], k.diagonal(), count[kept])
+        # as combinations of all (M - m): the kept classes have a mean of their own
+        combined = torch.zeros(total, total, dtype=k.dtype)
+        combined[:, kept] = inner.weights + (1 - inner.weights.sum(1, keepdim=True)) / len(kept)
+        combined = combined @ places
+        centres = full.weights
+        if len(found.gram) > total:  # and each class's own prior mean
+            combined, centres = (torch.cat([one, torch.eye(total, dtype=k.dtype)], 1) for one in (combined, centres))
+        mean = centres @ found.gram @ combined.T - ((combined @ found.gram) * combined).sum(1) / 2
+        covariance = combined @ found.spread @ combined.T
+        covariance.diagonal().add_(1e-9 * covariance.diagonal().mean() + 1e-300)
+        noise = torch.from_numpy(rng.standard_normal((total * draws, total), dtype=np.float32))
+        scores = (noise @ torch.linalg.cholesky(covariance).T.float()).view(total, draws, total)
+        scores = scores * (1 + full.variance).sqrt().float()[:, None, None] + mean.float()[:, None]
+        among_kept, among_out = scores[:, :, kept].max(2), scores[:, :, out].max(2)
+        unseen = torch.isin(everyone, out)[:, None]
+        answer = torch.where(unseen, out[among_out.indices], kept[among_kept.indices])
+        hits.append(answer == everyone[:, None])
+        gaps.append(among_kept.values - among_out.values)
+        held.append(unseen.expand_as(answer))
+    right, gap, unseen = torch.stack(hits), torch.stack(gaps), torch.stack(held)
+    zsl = right[unseen].double().mean()
+    offset, harmonic = _best_offset(gap[unseen & right], gap[~unseen & right], int(unseen.sum()), int((~unseen).sum()))
+    return LeaveClassOut(100 * float(zsl), 100 * harmonic, offset)
+
+
+def _best_offset(unseen: Tensor, seen: Tensor, all_unseen: int, all_seen: int) -> tuple[float, float]:
+    """Return the offset with the highest harmonic mean, and that, from the gaps of what is answered rightly."""
+    unseen, seen = unseen.sort().values, seen.sort().values
+    both = torch.cat([unseen, seen])
+    if not len(both):
+        return 0.0, 0.0
+    tried = torch.linspace(min(0.0, float(both.min())), float(both.max()), 401)
+    u = torch.searchsorted(unseen, tried) / all_unseen
+    s = (len(seen) - torch.searchsorted(seen, tried)) / all_seen
+    harmonic = torch.where(u + s > 0, 2 * u * s / (u + s).clamp(min=1e-12), torch.zeros(()))
+    best = int(harmonic.argmax())
+    return float(tried[best]), float(harmonic[best])
