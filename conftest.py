@@ -27,8 +27,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what a test, a doctest or a block of the docs has registered."""
-    from fedunseen.core import plugins
+    from fedunseen.core import registry
 
-    monkeypatch.setattr(plugins, "_ADDED", {section: {} for section in plugins._ADDED})
-    monkeypatch.setattr(plugins, "_LOADED", set())
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.setattr(registry, "_REGISTERED", {section: {} for section in registry._REGISTERED})
+    monkeypatch.setattr(registry, "_LOADED", set())
+    monkeypatch.delenv(registry.VARIABLE, raising=False)

@@ -330,11 +330,11 @@ def measure(asked: argparse.Namespace) -> None:
     import torch
 
     from fedunseen.core.parameters import size_in_bytes
+    from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.coordinator import Meeting, Member
     from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.assemble import assemble, partition_of, prepared
-    from fedunseen.experiment.registry import carrier
 
     torch.set_num_threads(1)
     engine, mode, deployed = asked.engine, asked.mode, asked.mode == "deployment"

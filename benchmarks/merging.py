@@ -91,7 +91,7 @@ def strategy_of(rule: str, clients: int) -> Strategy:
     import numpy as np
     import torch
 
-    from fedunseen.experiment.registry import find
+    from fedunseen.core.registry import find
     from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
     from fedunseen.threats.defences import Robust, Scores
     from fedunseen.threats.privacy import PrivacySettings, Private

@@ -51,6 +51,7 @@ from safetensors.torch import load_file
 from fedunseen import Experiment, run
 from fedunseen.cli.main import main as command_line
 from fedunseen.core.parameters import Params
+from fedunseen.core.registry import find
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.engines.masked.aggregation import Masks, in_one_process
@@ -58,7 +59,6 @@ from fedunseen.engines.masked.party import PartyHalf
 from fedunseen.engines.masked.primitives import MaskError
 from fedunseen.engines.masked.server import SMALLEST, ServerHalf
 from fedunseen.engines.remote.masking import Masking
-from fedunseen.experiment.registry import find
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
 from fedunseen.strategies import FedAvg, Reply

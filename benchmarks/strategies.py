@@ -20,9 +20,9 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command sets it, befo
 from fedunseen import Experiment
 from fedunseen.core.files import write_text
 from fedunseen.core.parameters import size_in_bytes
+from fedunseen.core.registry import find
 from fedunseen.data import make_partition
 from fedunseen.experiment.assemble import assemble
-from fedunseen.experiment.registry import find
 
 STRATEGIES = ("fedavg", "fedprox", "fednova", "scaffold", "moon", "fedgloss")
 CASES: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedunseen import losses, methods, metrics, partitions, strategies
     from fedunseen.core.errors import FedUnseenError
-    from fedunseen.core.plugins import register
+    from fedunseen.core.registry import register
     from fedunseen.data import Benchmark, ClassSpace, Partition
     from fedunseen.estimator import ZeroShotClassifier
     from fedunseen.experiment import Experiment, Prediction, Run, load_run
@@ -53,7 +53,7 @@ _HOMES = {
     "FedUnseenError": "core.errors",
     "Federation": "federation",
     "Partition": "data",
-    "register": "core.plugins",
+    "register": "core.registry",
     "ZeroShotClassifier": "estimator",
 }
 _MODULES = ("losses", "methods", "metrics", "partitions", "strategies")

@@ -24,11 +24,11 @@ from fedunseen import metrics
 from fedunseen.core.errors import ArgumentError, DataError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.encoding import make_backbone
-from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import mean_losses

@@ -9,8 +9,8 @@ import pytest
 
 from fedunseen import __version__
 from fedunseen.cli.doctor import _requirements
+from fedunseen.core.registry import names
 from fedunseen.experiment import preset_names
-from fedunseen.experiment.registry import names
 from published_layouts import write_miniimagenet
 
 

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import main
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
 from fedunseen.experiment.class_sums import read_all_class_sums, read_class_sums, write_class_sums
 from fedunseen.experiment.forget import forget
-from fedunseen.experiment.registry import find
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "evaluation.embedding": False, "data.features": ["centre"]}
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.errors import ExperimentError
-from fedunseen.experiment.registry import find, names
+from fedunseen.core.registry import find, names
 from fedunseen.methods import METHODS
 from known_names import known
 
@@ -107,7 +107,7 @@ def test_a_method_of_another_package_that_cannot_be_loaded_is_one_sentence(make)
         make({"method.name": "broken"})
     assert str(error.value) == (
         "method.name: 'broken' of my-package cannot be loaded (ModuleNotFoundError: No module named "
-        "'my_missing_module'): mend or update that package"
+        "'my_missing_module'): fix or update that package"
     )
 
 

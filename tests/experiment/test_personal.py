@@ -269,7 +269,7 @@ def test_its_report_has_a_row_for_each_client(fedrep):
     [
         ("to predict with", lambda run, out: run.predict(np.zeros((1, 28, 56)))),
         ("to add classes to", lambda run, out: run.learn({"a class": [0.0] * 20})),
-        ("to export", lambda run, out: export_model(run, out)),
+        ("to export", lambda run, out: export_model(run, out, "")),
         ("to serve", lambda run, out: Recogniser(run)),
         ("to encode with", lambda run, out: RunEncoder(RunEncoderSettings(model=run.path), (1, 28, 56), "vectors")),
     ],

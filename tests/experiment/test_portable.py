@@ -39,7 +39,7 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
     done = run(make(scaled), tmp_path / "run")
     assert done.result["calibration_factor"] != 0
     folder = tmp_path / "model"
-    assert {path.name for path in export_model(done, folder)} == {path.name for path in folder.iterdir()}
+    assert {path.name for path in export_model(done, folder, "")} == {path.name for path in folder.iterdir()}
     samples = np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
     same(ask(folder, samples, "--top", "99"), done.predict(samples))
     same(ask(folder, samples, "--top", "2", "--unseen"), done.predict(samples, among="unseen", top=2))
@@ -47,7 +47,7 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
         file.write("new,,0.1,0.9,0.2,0.8,0.3,0.7\n")
     same(ask(folder, samples, "--top", "99"), done.predict(samples, {"new": [0.1, 0.9, 0.2, 0.8, 0.3, 0.7]}))
     with pytest.raises(RunDirectoryError) as error:
-        export_model(load_run(done.path), folder)
+        export_model(load_run(done.path), folder, "")
     assert str(error.value) == f"{folder} holds something already: name another folder with --out"
 
 
@@ -60,7 +60,7 @@ def test_prototypes_are_made_in_the_graph(make, tmp_path):
     name = solved.space.names[solved.space.unseen[0]]
     done = solved.learn(examples={name: rng.normal(size=(3, 9)).astype(np.float32)}, out=tmp_path / "learnt")
     folder = tmp_path / "model"
-    export_model(done, folder)
+    export_model(done, folder, "")
     samples = rng.normal(size=(4, 9)).astype(np.float32)
     expected = done.predict(samples, {"new": [0.1, 0.9, 0.2, 0.8, 0.3, 0.7]})
     before = {p.name: p.score for p in solved.predict(samples)[0]}
@@ -75,7 +75,7 @@ def test_a_model_that_needs_this_package_is_refused(tmp_path):
     quick = {"strategy.rounds": 1, "data.train_per_class": 2, "data.test_per_class": 2, "evaluation.selection": "last"}
     done = run(Experiment.load("digit-pairs", {**quick, "method.name": "classifier"}), tmp_path / "run")
     with pytest.raises(ExperimentError) as error:
-        export_model(done, tmp_path / "model")
+        export_model(done, tmp_path / "model", "")
     assert str(error.value) == (
         "method.name = 'classifier' does not score a class by its attributes alone, so that its model needs this "
         "package: export tables with --csv, or serve it with `fedunseen serve`"

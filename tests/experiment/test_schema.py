@@ -6,10 +6,10 @@ import pytest
 
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.registry import find
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
 from fedunseen.experiment.reading import SECTIONS, parse_override
-from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import preset_names, preset_text
 from fedunseen.methods import METHODS
 from fedunseen.report.reproduce import command

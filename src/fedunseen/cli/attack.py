@@ -57,8 +57,8 @@ def leakage(
         raise ExperimentError(f"--images {images}: attack at least one sample")
     added = _sums(sums)
     chosen = read_experiment(experiment, overrides)
+    from fedunseen.core.registry import find
     from fedunseen.experiment.orchestrator import free_directory
-    from fedunseen.experiment.registry import find
     from fedunseen.strategies import Strategy
 
     attacks = _attacks(method, steps)
@@ -217,8 +217,9 @@ def examine(
 
     from fedunseen.core.parameters import to_device
     from fedunseen.core.random import stream
+    from fedunseen.core.registry import find
     from fedunseen.experiment.assemble import assemble, load_data, masks_of, partition_of
-    from fedunseen.experiment.registry import find, task_of
+    from fedunseen.experiment.traits import task_of
     from fedunseen.threats import Subject, measure_classifier, measure_method
     from fedunseen.threats.leakage import Network
     from fedunseen.threats.leakage_sums import measure_classifier_sums, measure_method_sums

@@ -10,8 +10,8 @@ import typer
 
 from fedunseen.cli.completion import presets, settings
 from fedunseen.cli.logs import emit
-from fedunseen.core.plugins import announce
 from fedunseen.core.presets import experiment_text
+from fedunseen.core.registry import announce
 
 if TYPE_CHECKING:
     from fedunseen.experiment import Experiment

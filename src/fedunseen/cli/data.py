@@ -12,12 +12,12 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.files import existing_folder
+from fedunseen.core.registry import find, names
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.experiment.doubts import doubts
 from fedunseen.experiment.reading import validated
-from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.suggest import class_folders, start
 
 __all__ = ["check", "data_folder", "examine", "render_check", "render_list"]

@@ -11,10 +11,10 @@ import numpy as np
 
 from fedunseen.cli.names import COORDINATOR, party_names
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
 from fedunseen.experiment.assemble import partition_of
-from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 
 __all__ = ["deal", "render"]

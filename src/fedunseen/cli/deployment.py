@@ -46,8 +46,8 @@ def certs(
     revoke: Annotated[str | None, typer.Option(help="With --authority: shut these parties out: a,b.")] = None,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
+    from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.authority import is_new
-    from fedunseen.experiment.registry import carrier
 
     if (parties, renew, revoke).count(None) != 2:
         raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
@@ -70,8 +70,8 @@ def certs(
 
 def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -> None:
     """Give parties new keys, or shut them out; either way their certificates so far are revoked."""
+    from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.authority import REVOKED, Authority
-    from fedunseen.experiment.registry import carrier
 
     names = party_names((renew or revoke or "").split(","))
     kept = now = Authority.load(authority)
@@ -123,12 +123,12 @@ def host(
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     glance(experiment, {"engine.name": name, **told, **fixed})
     from fedunseen.cli.roster import roster  # now, since PyTorch comes with some of these, which takes seconds
+    from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.coordinator import Meeting, Member
     from fedunseen.engines.remote.link import Host
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.orchestrator import free_directory
-    from fedunseen.experiment.registry import carrier
     from fedunseen.experiment.tracking import tracked
 
     chosen = Experiment.load(experiment, {"engine.name": name, **told, **fixed})
@@ -206,12 +206,12 @@ def join(
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
     existing_folder(data, "mend --data")
+    from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.experiment.learn import free_folder
     from fedunseen.experiment.orchestrator import unused
     from fedunseen.experiment.party import PartyData
-    from fedunseen.experiment.registry import carrier
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)

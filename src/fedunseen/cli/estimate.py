@@ -14,8 +14,8 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.memory import peak_memory
 from fedunseen.data import Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
-from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.rounds import is_measured
 from fedunseen.tasks.zero_shot_summary import some

@@ -38,8 +38,10 @@ def export(
     run, written = load_run(path), []
     if out is not None:
         from fedunseen.experiment.portable import export_model
+        from fedunseen.report.card import model_card
 
-        written += export_model(run if client is None else run.of_client(client), out)
+        one = run if client is None else run.of_client(client)
+        written += export_model(one, out, model_card(one.seeds[0] if one.seeds else one))
     if csv is not None:
         from fedunseen.experiment.tables import write_tables
 
@@ -51,5 +53,5 @@ def export(
     if as_json:
         print(json.dumps({"files": [str(one) for one in written]}), flush=True)
         return
-    for one in written:
-        say(f"wrote {one}")
+    for file in written:
+        say(f"wrote {file}")

@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
 from fedunseen.data import GrowthSettings, PartitionSettings
 from fedunseen.experiment.reading import NAMED, SECTIONS
-from fedunseen.experiment.registry import find, names
 from fedunseen.experiment.schema import EvaluationSettings, RunSettings
 from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.threats.privacy import PrivacySettings

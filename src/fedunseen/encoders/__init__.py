@@ -22,6 +22,7 @@ ENCODERS = {
     "efficientnet-lite": "fedunseen.encoders.efficientnet:EfficientNetLite",
     "vision": "fedunseen.encoders.vision:Vision",
     "tflite": "fedunseen.encoders.tflite:TFLite",
+    "run": "fedunseen.experiment.run_encoder:RunEncoder",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""
 

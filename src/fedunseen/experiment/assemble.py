@@ -13,16 +13,17 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
+from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs, Samples
 from fedunseen.data import Benchmark, Partition, Scaler, Scaling, fit_semantics, make_partition
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment.encoding import encode, make_backbone
-from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.rules import BUILDING, PRESENCE, Built, Presence, obey
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import make_attack, make_screening
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import one_place, suited
 from fedunseen.methods import LEFT_TO_DATA, Method

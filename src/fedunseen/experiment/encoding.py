@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.encoders import Backbone, Encoder
-from fedunseen.experiment.registry import find
 from fedunseen.experiment.rules import ENCODING, Encoded, obey
 from fedunseen.experiment.schema import Experiment
 

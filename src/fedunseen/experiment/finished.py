@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.parameters import Params, of_each_client
+from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
 from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
+from fedunseen.experiment.learn import free_folder, write_learned
 from fedunseen.experiment.naming import names_in, semantics_of_names
-from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.weights import files_of, found, found_text
 from fedunseen.federation.directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
@@ -299,9 +301,18 @@ class Run:
             ExperimentError: the run's model cannot learn so.
             RunDirectoryError: ``out`` holds something.
         """
-        from fedunseen.experiment.learn import learn  # which makes runs itself
-
-        return learn(self, classes, examples, out)
+        if classes is None and examples is None:
+            raise DataError("there is nothing to learn: give classes, examples, or both")
+        run = self.seeds[0] if self.seeds else self
+        run.check_one_model("to add classes to", choosable=True)
+        folder = free_folder(out) if out is not None else None
+        learned = task_of(run.experiment).learn(run, run.described(classes), examples)
+        if folder is not None:
+            write_learned(run, learned, folder)
+            return load_run(folder, run.weights, run.overrides)
+        changed = replace(run)
+        vars(changed).update(space=learned.space, params=learned.params)
+        return changed
 
     def described(self, classes: Classes | Sequence[str] | None) -> Classes | None:
         """Return classes with their semantics: names alone are described as the run's own were."""

@@ -13,6 +13,7 @@ import torch
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.parameters import Params
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.partition import elsewhere
 from fedunseen.engines import DistributedSettings, RoundResult
@@ -21,8 +22,8 @@ from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.learn import free_folder
 from fedunseen.experiment.orchestrator import run as train_run
-from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import Checkpoint, RunDirectory, parts_of
 from fedunseen.federation.rounds import Choice

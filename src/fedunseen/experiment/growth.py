@@ -29,9 +29,9 @@ from fedunseen.data.growth import (
 from fedunseen.engines import Distributed
 from fedunseen.engines.remote.coordinator import Deployment, Meeting
 from fedunseen.experiment.assemble import assemble
-from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import RunDirectory
 from fedunseen.tasks import Task

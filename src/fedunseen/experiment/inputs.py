@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.features import FEATURE_SUFFIXES, array_names, load_arrays, read_features
 from fedunseen.data.images import list_images
 from fedunseen.experiment.encoding import as_images
-from fedunseen.experiment.registry import find
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run

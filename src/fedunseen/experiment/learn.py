@@ -1,46 +1,28 @@
-"""A finished run learns classes: ``fedunseen learn`` and :meth:`fedunseen.Run.learn`."""
+"""Write a run that has learned classes as a run directory of its own."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, RunDirectoryError
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
-from fedunseen.experiment.finished import Run, load_run
-from fedunseen.experiment.registry import task_of
 from fedunseen.federation.directory import RunDirectory
-from fedunseen.tasks.base import Classes, Learnt, Shown
+from fedunseen.tasks.base import Learnt
 
-__all__ = ["free_folder", "learn"]
+if TYPE_CHECKING:
+    from fedunseen.experiment.finished import Run
+
+__all__ = ["free_folder", "write_learned"]
 
 _MADE_ANEW = (  # or left out; the rest is copied
     *("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "personal.safetensors"),
 )
-
-
-def learn(
-    run: Run, classes: Classes | Sequence[str] | None, examples: Shown | None, out: str | Path | None = None
-) -> Run:
-    """Return the run with classes that it has learnt since; see :meth:`fedunseen.Run.learn`."""
-    if classes is None and examples is None:
-        raise DataError("there is nothing to learn: give classes, examples, or both")
-    run = run.seeds[0] if run.seeds else run
-    run.check_one_model("to add classes to", choosable=True)
-    folder = free_folder(out) if out is not None else None
-    learnt = task_of(run.experiment).learn(run, run.described(classes), examples)
-    if folder is None:
-        made = replace(run)
-        vars(made).update(space=learnt.space, params=learnt.params)
-        return made
-    _write(run, learnt, folder)
-    return load_run(folder, run.weights, run.overrides)
 
 
 def free_folder(out: str | Path) -> Path:
@@ -55,8 +37,8 @@ def free_folder(out: str | Path) -> Path:
     return folder
 
 
-def _write(run: Run, learnt: Learnt, folder: Path) -> None:
-    """Write the run directory beside its final place and move it there whole."""
+def write_learned(run: Run, learnt: Learnt, folder: Path) -> None:
+    """Write the directory of a run with new classes beside its final place and move it there whole."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))

@@ -24,9 +24,11 @@ import torch
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, Partition, fit_semantics
 from fedunseen.data.partition import NEVER, elsewhere
 from fedunseen.engines import Distributed, DistributedSettings
+from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.evaluation.misplaced import misplaced_files
@@ -36,9 +38,9 @@ from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.growth import Deployed, growth_of, known_first
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.record import encoder_of, manifest, write_inputs
-from fedunseen.experiment.registry import carrier, find, task_of
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.turns import turns
 from fedunseen.experiment.weights import carry, carry_text
 from fedunseen.federation import Federation

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import existing_folder
 from fedunseen.core.parameters import Params, finite, within
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
 from fedunseen.data.class_space import same_text
 from fedunseen.data.growth import check_new_name, described_as, seen_through
@@ -29,8 +30,8 @@ from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.naming import names_in
 from fedunseen.experiment.record import bring_home
-from fedunseen.experiment.registry import find, task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 
 __all__ = ["PartyData", "simulated"]

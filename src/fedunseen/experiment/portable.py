@@ -73,12 +73,13 @@ class _Scores(nn.Module):
         return scores.float() - self.factor * seen
 
 
-def export_model(run: Run, folder: Path) -> list[Path]:
+def export_model(run: Run, folder: Path, card: str) -> list[Path]:
     """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py`` and ``README.md`` into a new folder.
 
     Args:
         run: a zero-shot run of a method whose scores are a plain function of samples and attributes.
         folder: new or empty.
+        card: the text of ``README.md``.
 
     Returns:
         The files.
@@ -88,8 +89,6 @@ def export_model(run: Run, folder: Path) -> list[Path]:
         MissingDependencyError: ONNX is not installed.
         RunDirectoryError: the folder holds something.
     """
-    from fedunseen.report.card import model_card
-
     run = run.seeds[0] if run.seeds else run
     run.check_one_model("to export", choosable=True)
     method = run.method
@@ -154,7 +153,7 @@ def export_model(run: Run, folder: Path) -> list[Path]:
     write_text(
         folder / "predict.py", files("fedunseen.experiment").joinpath("portable_predict.py.txt").read_text("utf-8")
     )
-    write_text(folder / "README.md", model_card(run))
+    write_text(folder / "README.md", card)
     return [folder / name for name in ("model.onnx", "model.json", "classes.csv", "predict.py", "README.md")]
 
 

@@ -17,8 +17,9 @@ from pydantic import BaseModel, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
+from fedunseen.core.registry import find, names
 from fedunseen.core.settings import NamedSettings
-from fedunseen.experiment.registry import find, names, own_keys
+from fedunseen.experiment.settings_keys import own_keys
 
 __all__ = ["NAMED", "OPTIONAL", "SECTIONS", "glance", "parse_override", "read_tree", "sections_of", "validated"]
 

@@ -21,8 +21,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
 from fedunseen.experiment.encoding import make_encoder
-from fedunseen.experiment.registry import traits
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import traits
 from fedunseen.experiment.weights import carry, carry_text, remembered, remembered_text
 
 __all__ = ["bring_home", "encoder_of", "manifest", "write_inputs"]

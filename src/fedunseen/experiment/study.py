@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.registry import names
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.experiment.finished import Run
 from fedunseen.experiment.orchestrator import Progress, run
-from fedunseen.experiment.registry import names
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.directory import load_params
 

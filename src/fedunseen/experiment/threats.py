@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
+from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition, Scaler, read_features
 from fedunseen.data.features import FEATURE_SUFFIXES
 from fedunseen.experiment.encoding import make_encoder
-from fedunseen.experiment.registry import find
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods import Method
 from fedunseen.threats.attacks import Attack, AttackSettings, Probe

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.files import write_text
+from fedunseen.core.registry import find
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
-from fedunseen.experiment.registry import find
 from fedunseen.report.reproduce import command
 
 if TYPE_CHECKING:

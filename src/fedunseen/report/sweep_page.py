@@ -16,8 +16,8 @@ from fedunseen.core.files import write_text
 from fedunseen.core.latex import escaped, tabular
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, TITLES, ZERO_SHOT
 from fedunseen.evaluation.measures import SHORT as NAMED
-from fedunseen.experiment.registry import task_of
 from fedunseen.experiment.sweep.schema import MEASURES
+from fedunseen.experiment.traits import task_of
 from fedunseen.metrics import student
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve, Frame

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import write_tensors
+from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.features import FEATURE_SUFFIXES
 from fedunseen.data.tables import plain
 from fedunseen.experiment import Run
 from fedunseen.experiment.naming import semantics_of_names
-from fedunseen.experiment.registry import find
 from fedunseen.federation.directory import load_params
 from fedunseen.tasks import shares
 from fedunseen.tasks.zero_shot import added_classes

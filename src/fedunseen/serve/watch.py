@@ -24,7 +24,7 @@ from fedunseen.engines import DistributedSettings
 from fedunseen.engines.remote.coordinator import Member, needed
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment import Experiment
-from fedunseen.experiment.registry import task_of
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation.directory import RunDirectory
 
 __all__ = ["Phase", "Watch"]

@@ -1,1 +1,17 @@
-"""What carries messages between a coordinator and its parties: one folder a library, the only one that imports it."""
+"""Carriers: how messages reach parties in other processes, by Flower or by NVFlare."""
+
+import importlib
+from types import ModuleType
+
+from fedunseen.core.registry import find
+
+__all__ = ["carrier"]
+
+
+def carrier(engine: str) -> ModuleType:
+    """Import the module that carries a distributed engine's messages.
+
+    Raises:
+        ExperimentError: the engine is unknown.
+    """
+    return importlib.import_module(find("engine", engine).adapter)

@@ -31,8 +31,8 @@ from typing import Any
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import write_json
 from fedunseen.core.memory import peak_memory
+from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.experiment.registry import find
 from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
 from fedunseen.federation.directory import RunDirectory

@@ -29,11 +29,12 @@ from pydantic import Field, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import SWEEPS, is_shipped, readable_text, sweep_source
+from fedunseen.core.registry import names
 from fedunseen.core.settings import Settings
 from fedunseen.core.toml import toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
-from fedunseen.experiment.registry import names, task_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
 
 __all__ = [
     "BACKDOOR",

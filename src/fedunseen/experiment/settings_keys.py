@@ -7,7 +7,15 @@ import functools
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["keys_of"]
+from fedunseen.core.registry import own
+
+__all__ = ["keys_of", "own_keys"]
+
+
+def own_keys(section: str, name: str) -> list[str] | None:
+    """Return the settings' keys of one of this package's choices without loading it; None for another's."""
+    place = own(section).get(name)
+    return None if place is None else keys_of(place)
 
 
 def keys_of(place: str) -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fedunseen import Experiment, register, run
-from fedunseen.core import plugins
+from fedunseen.core import registry
 from fedunseen.core.errors import ArgumentError, ExperimentError
-from fedunseen.experiment.registry import find, names
+from fedunseen.core.registry import find, names
 from fedunseen.methods import FedZSL
 
 FILE = """
@@ -57,7 +57,7 @@ def test_what_cannot_be_registered_is_one_sentence():
 def test_a_term_of_one_s_own_is_trained_on(tmp_path, monkeypatch):
     """A thousand times the mean square of g: g becomes smaller than without it."""
     (tmp_path / "mine.py").write_text(FILE)
-    plugins.announce([tmp_path / "mine.py"])
+    registry.announce([tmp_path / "mine.py"])
     plain = run(Experiment.load("digit-pairs", QUICK), tmp_path / "plain")
     small = run(Experiment.load("digit-pairs", {**QUICK, "method.name": "small-fedzsl"}), tmp_path / "small")
     assert small.metrics[0]["losses"]["small"] > 0
@@ -78,7 +78,7 @@ def test_the_command_reads_a_plugin(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 / 0", "--plugin {} cannot be loaded (ZeroDivisionError: division by zero): mend that file"),
+        ("1 / 0", "--plugin {} cannot be loaded (ZeroDivisionError: division by zero): fix that file"),
         ("x = 1", '--plugin {} registers nothing: write @fedunseen.register("method", "NAME") above a class'),
         (None, "--plugin {}: there is no such file"),
     ],
@@ -89,7 +89,7 @@ def test_a_bad_plugin_is_one_sentence(text, message, tmp_path):
         file.write_text(text)
 
     def look():
-        plugins.announce([file])
+        registry.announce([file])
         find("method", "mine")
 
     with pytest.raises(ExperimentError) as error:

@@ -2,12 +2,13 @@
 
 import pytest
 
+from fedunseen.core.registry import find, names, own
 from fedunseen.experiment.reading import NAMED
-from fedunseen.experiment.registry import find, is_own, names, own_keys
+from fedunseen.experiment.settings_keys import own_keys
 
 
 @pytest.mark.parametrize("section", NAMED)
 def test_keys_are_those_of_the_settings(section):
     for name in names(section):
-        if is_own(section, name):
+        if name in own(section):
             assert own_keys(section, name) == list(find(section, name).Settings.model_fields), name

@@ -1,0 +1,194 @@
+"""Find a benchmark, encoder, method, strategy, attack, defence, engine or task by name.
+
+A name is one of this package, one of another package's entry points, or one that a Python file registers.
+
+A package adds a method with one line of its own ``pyproject.toml``::
+
+    [project.entry-points."fedunseen.methods"]
+    mine = "my_package.mine:Mine"
+
+A file adds one with ``@fedunseen.register`` above a class: ``fedunseen run digit-pairs --plugin my_loss.py --set
+method.name=mine`` reads the file before it looks for the name. Every process that a run starts does so too, because the
+environment variable ``FEDUNSEEN_PLUGINS`` lists the files. A run directory names no file to load: predicting with such
+a run needs ``--plugin`` again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from fedunseen.core.errors import ArgumentError, ExperimentError, unknown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+__all__ = ["announce", "find", "names", "own", "register"]
+
+VARIABLE = "FEDUNSEEN_PLUGINS"
+"""The files that are loaded, separated as paths are on this machine."""
+
+SECTIONS = {  # section of the experiment -> where this package's names are, and the entry points of other packages
+    "data": ("fedunseen.data:BENCHMARKS", "fedunseen.benchmarks"),
+    "encoder": ("fedunseen.encoders:ENCODERS", "fedunseen.encoders"),
+    "method": ("fedunseen.methods:METHODS", "fedunseen.methods"),
+    "strategy": ("fedunseen.strategies:STRATEGIES", "fedunseen.strategies"),
+    "attack": ("fedunseen.threats:ATTACKS", "fedunseen.attacks"),
+    "screening": ("fedunseen.threats:SCREENINGS", "fedunseen.screenings"),
+    "defence": ("fedunseen.threats.defences:DEFENCES", "fedunseen.defences"),
+    "engine": ("fedunseen.engines:ENGINES", "fedunseen.engines"),
+    "task": ("fedunseen.tasks:TASKS", "fedunseen.tasks"),
+}
+_REGISTERED: dict[str, dict[str, type[Any]]] = {section: {} for section in SECTIONS}
+_LOADED: set[str] = set()
+
+Kind = TypeVar("Kind", bound=type[Any])
+
+
+def own(section: str) -> Mapping[str, str]:
+    """Return this package's names of a section, each with the place of its class, ``module:Class``."""
+    module, _, attribute = SECTIONS[section][0].partition(":")
+    table: Mapping[str, str] = getattr(importlib.import_module(module), attribute)
+    return table
+
+
+def names(section: str) -> list[str]:
+    """Return the known names of a section (``data``, ``encoder``, ``method``, ``strategy``, ``attack`` ...)."""
+    return sorted({*own(section), *_registered(section), *(entry.name for entry in _entry_points(section))})
+
+
+def _entry_points(section: str) -> EntryPoints:
+    """Return what other packages declare for a section."""
+    from importlib.metadata import entry_points  # the command line starts without it
+
+    return entry_points(group=SECTIONS[section][1])
+
+
+def find(section: str, name: str) -> type[Any]:
+    """Return the class registered as ``name`` in a section.
+
+    Raises:
+        ExperimentError: the name is unknown.
+
+    Example:
+        >>> find("strategy", "fedprox").__name__
+        'FedProx'
+    """
+    if place := own(section).get(name):
+        module, _, attribute = place.partition(":")
+        found: type[Any] = getattr(importlib.import_module(module), attribute)
+        return found
+    if (registered := _registered(section).get(name)) is not None:
+        return registered
+    for entry in _entry_points(section):
+        if entry.name == name:
+            try:
+                loaded: type[Any] = entry.load()
+            except Exception as error:  # another package's code: it may raise anything
+                package = entry.dist.name if entry.dist else "another package"
+                raise ExperimentError(
+                    f"{section}.name: {name!r} of {package} cannot be loaded ({type(error).__name__}: {error}): "
+                    "fix or update that package"
+                ) from error
+            return loaded
+    raise ExperimentError(
+        f"{section}.name: " + unknown("benchmark" if section == "data" else section, name, names(section))
+    )
+
+
+def register(section: str, name: str) -> Callable[[Kind], Kind]:
+    """Return a decorator that registers a class under a name.
+
+    A class that inherits its ``Settings`` gets some of its own, which differ in the name alone. A name may be
+    registered again, as a notebook does whose cell runs twice: the last class counts.
+
+    Args:
+        section: of the experiment, in which ``name`` will choose it: ``data``, ``encoder``, ``method``, ``strategy``,
+            ``attack``, ``screening``, ``defence``, ``engine`` or ``task``.
+        name: by which the experiment names it.
+
+    Raises:
+        ArgumentError: there is no such section, or the name belongs to a class of this package.
+
+    Example:
+        >>> from fedunseen import Experiment
+        >>> from fedunseen.methods import FedZSL
+        >>> @register("method", "fedzsl-twice")
+        ... class Twice(FedZSL):
+        ...     def loss(self, params, batch, context):
+        ...         loss, terms = super().loss(params, batch, context)
+        ...         return 2 * loss, {**terms, "loss": 2 * loss}
+        >>> Experiment.load("digit-pairs", {"method.name": "fedzsl-twice"}).method.name
+        'fedzsl-twice'
+    """
+    if section not in SECTIONS:
+        raise ArgumentError(unknown("section", section, list(SECTIONS)))
+
+    def add(kind: Kind) -> Kind:
+        if name in own(section):
+            raise ArgumentError(f"{section} {name!r} comes with fedunseen: register {kind.__name__} under another name")
+        settings = getattr(kind, "Settings", None)
+        if settings is not None and settings.model_fields["name"].default != name:
+            from pydantic import create_model  # the command line starts without it
+
+            kind.Settings = create_model(
+                f"{kind.__name__}Settings",
+                __base__=settings,
+                __doc__=settings.__doc__,
+                name=(Literal[name], name),  # type: ignore[arg-type]
+            )
+        _REGISTERED[section][name] = kind
+        return kind
+
+    return add
+
+
+def announce(files: list[Path] | None) -> None:
+    """Have files loaded by this process, once something is looked for by name, and by those that it starts.
+
+    Raises:
+        ExperimentError: a file is missing.
+    """
+    for file in files or ():
+        if not file.is_file():
+            raise ExperimentError(f"--plugin {file}: there is no such file")
+        known = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = os.pathsep.join(filter(None, [known, str(file.resolve())]))
+
+
+def _registered(section: str) -> dict[str, type[Any]]:
+    """Return the classes that were registered for a section, by name, after a look at the announced files.
+
+    Raises:
+        ExperimentError: a file cannot be loaded, or registers nothing.
+    """
+    for file in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        if file not in _LOADED:
+            _LOADED.add(file)
+            _load(Path(file))
+    return _REGISTERED[section]
+
+
+def _load(file: Path) -> None:
+    before = sum(map(len, _REGISTERED.values()))
+    module_name = f"fedunseen_plugin_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    if spec is None or spec.loader is None:
+        raise ExperimentError(f"--plugin {file}: give a Python file, which ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # another's code: it may raise anything
+        raise ExperimentError(
+            f"--plugin {file} cannot be loaded ({type(error).__name__}: {error}): fix that file"
+        ) from error
+    if sum(map(len, _REGISTERED.values())) == before:
+        raise ExperimentError(
+            f'--plugin {file} registers nothing: write @fedunseen.register("method", "NAME") above a class'
+        )
