@@ -100,6 +100,22 @@ def test_saved_classes_read_back_bit_for_bit(tmp_path, groups):
     assert values.tobytes() == semantics.tobytes()
 
 
+def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
+    path, rows = tmp_path / "classes.csv", make_space().semantics
+    space = make_space(semantics=np.where(np.arange(len(rows))[:, None] > 3, 0, rows), undescribed=[5, 4])
+    space.save(path)
+    assert path.read_text("utf-8").splitlines()[-1] == "class 5,unseen,,,"
+    back = ClassSpace.load(path, of_run=True)
+    assert back.hashes() == space.hashes()
+    assert back.undescribed.tolist() == [4, 5]
+    assert not np.array_equal(back.semantics[4], back.semantics[5])
+    assert read_classes(path, back)[0] == space.names[:4]
+    with pytest.raises(
+        DataError, match=says(f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out")
+    ):
+        ClassSpace.load(path)
+
+
 def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, make_space):
     path = tmp_path / "classes.csv"
     make_space().save(path)

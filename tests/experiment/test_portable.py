@@ -58,7 +58,8 @@ def test_prototypes_are_made_in_the_graph(make, tmp_path):
     solved = run(make({**told, "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run")
     rng = np.random.default_rng(0)
     name = solved.space.names[solved.space.unseen[0]]
-    done = solved.learn(examples={name: rng.normal(size=(3, 9)).astype(np.float32)}, out=tmp_path / "learnt")
+    shown = {word: rng.normal(size=(3, 9)).astype(np.float32) for word in (name, "undescribed", "undescribed too")}
+    done = solved.learn(examples=shown, out=tmp_path / "learnt")
     folder = tmp_path / "model"
     export_model(done, folder, "")
     samples = rng.normal(size=(4, 9)).astype(np.float32)

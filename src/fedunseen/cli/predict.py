@@ -135,7 +135,7 @@ def _check_table(classes: Path, run: Path) -> None:
     from fedunseen.experiment.naming import names_in
 
     if names_in(classes) is None:
-        read_classes(classes, ClassSpace.load(run / "classes.csv"))
+        read_classes(classes, ClassSpace.load(run / "classes.csv", of_run=True))
 
 
 def _ranked(

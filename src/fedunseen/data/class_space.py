@@ -9,6 +9,7 @@
 
 - ``split`` is ``seen``, ``validation`` (a seen class that is set aside when something is chosen), ``unseen``,
   or empty (described, but neither trained on nor tested).
+- A class that a run has learned from examples alone has no attributes: all its cells are empty.
 - Every other column is an attribute. ``group: attribute`` (a colon and one space, the first such pair counts)
   puts it in a group; an attribute without a group whose own name holds a colon and a space, or is ``name`` or
   ``split``, is written with an empty group: ``: split``.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +53,8 @@ class ClassSpace:
         validation: sorted ids, a subset of ``seen``, set aside when rounds or settings are chosen.
         unseen: sorted ids of the classes that nobody has examples of. A class may be neither seen nor unseen.
         attribute_groups: group name -> attribute columns; a column is in one group at most.
+        undescribed: sorted ids of classes that a run has learned from examples alone. Their rows of ``semantics`` are
+            placeholders, which follow from the name: they tell classes apart, and describe nothing.
 
     Raises:
         DataError: if any of this does not hold, or if semantics are not finite or all zero for a class.
@@ -68,13 +72,14 @@ class ClassSpace:
     validation: NDArray[np.int64]
     unseen: NDArray[np.int64]
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    undescribed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__  # the dataclass is frozen for everybody else
         set_(self, "names", tuple(self.names))
         set_(self, "attribute_names", tuple(self.attribute_names))
         set_(self, "semantics", np.ascontiguousarray(self.semantics, dtype=np.float64))
-        for split in ("seen", "validation", "unseen"):
+        for split in ("seen", "validation", "unseen", "undescribed"):
             set_(self, split, np.sort(np.asarray(getattr(self, split), dtype=np.int64)))
         set_(self, "attribute_groups", {g: tuple(map(int, c)) for g, c in self.attribute_groups.items()})
         self._check_names()
@@ -84,8 +89,18 @@ class ClassSpace:
                 f"the semantics have the shape {self.semantics.shape}, but there are {shape[0]} classes "
                 f"with {shape[1]} attributes"
             )
-        check_semantics(self.names, self.semantics)
         self._check_ids()
+        if len(self.undescribed):
+            set_(self, "semantics", self._with_placeholders())
+        check_semantics(self.names, self.semantics)
+
+    def _with_placeholders(self) -> NDArray[np.float64]:
+        """Return the semantics with a row for each undescribed class, spread as those of the seen classes are."""
+        semantics, known = self.semantics.copy(), self.semantics[self.seen]
+        for c in self.undescribed:
+            drawn = stream(0, "placeholder", zlib.crc32(self.names[c].encode())).normal(size=self.attributes)
+            semantics[c] = known.mean(0) + known.std(0) * drawn
+        return semantics
 
     def _check_names(self) -> None:
         for kind, names in (
@@ -114,7 +129,7 @@ class ClassSpace:
                 raise DataError(f"the attribute {self.attribute_names[column]!r} is in more than one group")
 
     def _check_ids(self) -> None:
-        for split in ("seen", "validation", "unseen"):
+        for split in ("seen", "validation", "unseen", "undescribed"):
             ids = getattr(self, split)
             if ids.ndim != 1 or len(np.unique(ids)) != len(ids):
                 raise DataError(f"the ids of the {split} classes are not a list of different numbers")
@@ -180,12 +195,17 @@ class ClassSpace:
             splits.update(dict.fromkeys(getattr(self, split).tolist(), split))
         rows = [["name", "split", *_headers(self)]]
         for i, (name, row) in enumerate(zip(self.names, self.semantics.tolist(), strict=True)):
-            rows.append([name, splits.get(i, ""), *map(repr, row)])
+            values = [""] * len(row) if i in self.undescribed else map(repr, row)
+            rows.append([name, splits.get(i, ""), *values])
         write_csv(Path(path), rows)
 
     @staticmethod
-    def load(path: Path) -> ClassSpace:
+    def load(path: Path, of_run: bool = False) -> ClassSpace:
         """Read ``classes.csv`` (see the top of this file).
+
+        Args:
+            path: the file.
+            of_run: it is a finished run's, so that classes without attributes may be there.
 
         Raises:
             DataError: if the file is missing or damaged, or what it says is not a class space.
@@ -206,15 +226,25 @@ class ClassSpace:
             if row[split] not in SPLITS:
                 raise DataError(f"{path}, line {line}: {unknown('split', row[split], SPLITS[:3])}")
             ids[row[split]].append(i)
+        undescribed = [i for i, (_, row) in enumerate(rows) if columns and not any(row[c] for c in columns)]
+        if undescribed and not of_run:
+            line, row = rows[undescribed[0]]
+            raise DataError(
+                f"{path}, line {line}: the class {row[name]!r} has no attributes: describe it, or leave it out"
+            )
+        semantics = np.zeros((len(rows), len(columns)))
+        described = [row for i, row in enumerate(rows) if i not in undescribed]
+        semantics[np.setdiff1d(np.arange(len(rows)), undescribed)] = _numbers(path, header, described, columns)
         try:
             return ClassSpace(
                 names=tuple(row[name] for _, row in rows),
-                semantics=_numbers(path, header, rows, columns),
+                semantics=semantics,
                 attribute_names=tuple(attribute_names),
                 seen=np.array(ids["seen"] + ids["validation"], dtype=np.int64),
                 validation=np.array(ids["validation"], dtype=np.int64),
                 unseen=np.array(ids["unseen"], dtype=np.int64),
                 attribute_groups=groups,
+                undescribed=np.array(undescribed, dtype=np.int64),
             )
         except DataError as error:
             message = str(error)
@@ -236,8 +266,8 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
     """Read classes that are to be recognised without any training.
 
     The file is CSV with the column ``name`` and a column for each attribute of ``space``, in any order, with
-    or without its group (``colour: red`` or ``red``). A ``split`` column is ignored, so that a saved
-    ``classes.csv`` is such a file.
+    or without its group (``colour: red`` or ``red``). A ``split`` column is ignored, and so are the undescribed
+    classes of ``space``, so that a saved ``classes.csv`` is such a file.
 
     Returns:
         The names, and their semantics of shape (classes, ``space.attributes``) in the order of ``space``.
@@ -264,6 +294,8 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise DataError(f"{path}: the attribute column {missing[0]!r} is missing{more}")
+    shown = {space.names[c] for c in space.undescribed}
+    rows = [one for one in rows if one[1][name] not in shown or any(one[1][c] for c in place.values())]
     if not rows:
         raise DataError(f"{path} describes no class: add a line for each")
     names = tuple(row[name] for _, row in rows)

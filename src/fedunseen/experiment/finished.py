@@ -105,7 +105,7 @@ class Run:
         """The class space; of several seeds, the first one's."""
         if self.seeds:
             return self.seeds[0].space
-        return ClassSpace.load(self.path / "classes.csv")
+        return ClassSpace.load(self.path / "classes.csv", of_run=True)
 
     @cached_property
     def params(self) -> Params:
@@ -307,12 +307,13 @@ class Run:
         run.check_one_model("to add classes to", choosable=True)
         folder = free_folder(out) if out is not None else None
         learned = task_of(run.experiment).learn(run, run.described(classes), examples)
-        if folder is not None:
-            write_learned(run, learned, folder)
-            return load_run(folder, run.weights, run.overrides)
         changed = replace(run)
         vars(changed).update(space=learned.space, params=learned.params)
-        return changed
+        _ = changed.method  # refuses what no later prediction could use
+        if folder is None:
+            return changed
+        write_learned(run, learned, folder)
+        return load_run(folder, run.weights, run.overrides)
 
     def described(self, classes: Classes | Sequence[str] | None) -> Classes | None:
         """Return classes with their semantics: names alone are described as the run's own were."""

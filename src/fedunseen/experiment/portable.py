@@ -146,6 +146,7 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             "encoder": run.experiment.encoder.name,
             "sample_shape": list(shape),
             "attributes": list(run.space.attribute_names),
+            "undescribed": {run.space.names[c]: run.space.semantics[c].tolist() for c in run.space.undescribed},
             "inputs": ["samples", "semantics", "seen"],
             "output": "scores",
         },

