@@ -1,13 +1,13 @@
 # From a bare checkout: `make demo` trains and shows the model, `make test` checks what takes minutes, `make test-all` everything
-# (deployments of real processes, notebooks, benchmarks), `make docs` builds the site.
-# All set themselves up.
+# (deployments of real processes, notebooks, benchmarks), `make test-portable` the fast tests as other processors run them,
+# `make docs` builds the site. All set themselves up.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 SLIM   := $(VENV)/demo
 
-.PHONY: demo test test-all lint types docs notebooks benchmark clean
+.PHONY: demo test test-all test-portable lint types docs notebooks benchmark clean
 
 demo: $(SLIM)
 	rm -rf runs/demo
@@ -19,13 +19,22 @@ demo: $(SLIM)
 	@echo "Draw digits yourself, and add a class: $(BIN)/fedunseen serve runs/demo/closed-form"
 
 # Two processes on two cores: threads within them would only wait for each other.
-TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) lint types
-	$(TESTS) -m "not slow"
+	OMP_NUM_THREADS=1 $(TESTS) -m "not slow"
 
 test-all: $(STAMP) lint types
-	$(TESTS)
+	OMP_NUM_THREADS=1 $(TESTS)
+
+# PyTorch, OpenBLAS, MKL and oneDNN as on an old processor, one with AVX2, one with AVX-512 where this is one; two threads.
+cpu = ATEN_CPU_CAPABILITY=$(1) OPENBLAS_CORETYPE=$(2) MKL_CBWR=$(3) ONEDNN_MAX_CPU_ISA=$(4) OMP_NUM_THREADS=1 $(TESTS)
+
+test-portable: $(STAMP)
+	$(call cpu,default,Nehalem,COMPATIBLE,SSE41) -m "not slow"
+	$(call cpu,avx2,Haswell,AVX2,AVX2) -m "not slow"
+	! grep -qs avx512f /proc/cpuinfo || $(call cpu,avx512,SkylakeX,AVX512,AVX512_CORE) -m "not slow"
+	OMP_NUM_THREADS=2 $(TESTS) -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,15 +54,23 @@ notebooks: $(STAMP)
 benchmark: $(STAMP)
 	$(BIN)/python benchmarks/trainer.py
 
+# uv chooses the build of PyTorch for this machine, without CUDA where there is no GPU. Where PyTorch's own index cannot be
+# reached, pip takes the build that it finds.
+pip := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+uv  := UV_HTTP_RETRIES=0 $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=auto -c constraints.txt
+define install
+	$(PYTHON) -m venv $(VENV)
+	$(pip) uv
+	$(uv) -e '.[$(1)]' 2> $(VENV)/uv.log || $(pip) -e '.[$(1)]'
+endef
+
 # Made anew when the dependencies change: the demo needs only the page's server, the tests need all.
 $(SLIM): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
+	$(call install,serve)
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(call install,dev)
 	touch $@ $(SLIM)
 
 clean:
