@@ -173,7 +173,10 @@ def join(
         ),
     ] = None,
     masked: Annotated[
-        bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates, and not sums alone.")
+        bool,
+        typer.Option(
+            "--masked", help="Refuse a coordinator that asks for single updates (no help against one that lies)."
+        ),
     ] = False,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,

@@ -1,0 +1,271 @@
+"""One masked sum from the first key to the opening, over any transport; and with all parties in one process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fedunseen.secagg.party import Message, SecAggClient
+from fedunseen.secagg.plan import Plan
+from fedunseen.secagg.primitives import Elements, SecAggError
+from fedunseen.secagg.server import AttemptError, MaskedTotal, SecAggServer, grouped
+
+__all__ = [
+    "ATTEMPTS",
+    "Exchange",
+    "Opened",
+    "Stage",
+    "agree_on",
+    "gather",
+    "in_one_process",
+    "masked_total",
+    "open_total",
+]
+
+_log = logging.getLogger("fedunseen.federation")
+
+Stage = Literal["keys", "shares", "masked", "open"]
+Answer = Message | Elements | None
+Exchange = Callable[[Stage, Mapping[str, Message]], Iterable[tuple[str, Answer]]]
+"""Sends each party its request, and yields each party's answer once: None if none will come. A refusal is a message
+with the key ``error``."""
+
+ATTEMPTS = 5
+"""How often a sum is tried before it is given up."""
+
+
+def masked_total(
+    server: SecAggServer, names: Iterable[str], exchange: Exchange, length: Callable[[Sequence[str]], int]
+) -> MaskedTotal:
+    """Lead the parties through an attempt, up to the masked total.
+
+    Args:
+        server: of a new attempt.
+        names: of the parties to ask.
+        exchange: reaches them.
+        length: gives the number of ring elements for the names that the roster adds to the layout.
+
+    Raises:
+        AttemptError: the attempt is over, and nothing was opened.
+    """
+    request = {"plan": server.plan, "k": server.k, "attempt": server.attempt, "instruction": server.instruction}
+    _ask(server, exchange, "keys", dict.fromkeys(names, request), server.take_keys)
+    told = server.ask_shares()
+    _ask(server, exchange, "shares", dict.fromkeys(sorted(server.keys), told), server.take_shares)
+    expected = length(server.extra)
+
+    def take(name: str, answer: Any) -> None:
+        if isinstance(answer, np.ndarray):
+            server.take_masked(name, answer, expected)
+        else:
+            server.take_complaint(name, answer)
+
+    _ask(server, exchange, "masked", server.ask_masked(), take)
+    return server.total()
+
+
+def _ask(
+    server: SecAggServer,
+    exchange: Exchange,
+    stage: Stage,
+    requests: Mapping[str, Message],
+    take: Callable[[str, Any], None],
+) -> None:
+    for name, answer in exchange(stage, requests):
+        if answer is None:
+            server.miss(name, f"it has not answered when it was asked for {_WHAT[stage]}")
+        elif isinstance(answer, dict) and "error" in answer:
+            server.miss(name, str(answer["error"]))
+        else:
+            try:
+                take(name, answer)
+            except SecAggError as error:
+                server.blame(name, str(error))
+
+
+def gather(
+    start: Callable[[int], SecAggServer],
+    names: Sequence[str],
+    exchange: Exchange,
+    length: Callable[[Sequence[str]], int],
+) -> tuple[MaskedTotal, dict[str, str]]:
+    """Repeat attempts until all members of a roster have sent masked elements.
+
+    A party that is at fault, or that has failed two attempts, is no member of the next one.
+
+    Args:
+        start: begins the attempt of a number.
+        names: of the parties to ask.
+        exchange: reaches them.
+        length: see :func:`masked_total`.
+
+    Returns:
+        The masked total; party -> why it is left out.
+
+    Raises:
+        AttemptError: the last attempt has failed, or too few parties are left.
+    """
+    left_out: dict[str, str] = {}
+    failed: dict[str, int] = {}
+    first = time.time_ns() // 10**6  # larger than all attempts before a restart
+    for attempt in range(ATTEMPTS):
+        server = start(first + attempt)
+        try:
+            total = masked_total(server, [name for name in names if name not in left_out], exchange, length)
+        except AttemptError as error:
+            _log.warning("%s", error)
+            late = {name: why for name, why in server.absent.items() if name in server.keys}
+            failed |= {name: failed.get(name, 0) + 1 for name in late}
+            new = error.faulty | {name: why for name, why in late.items() if failed[name] > 1}
+            before, left_out = left_out, left_out | new
+            if attempt + 1 == ATTEMPTS or not (new or late):
+                raise AttemptError("".join([str(error), *grouped(before)]), left_out) from None
+            continue
+        return total, left_out | {
+            n: why for n, why in {**server.absent, **server.faulty}.items() if n not in total.roster
+        }
+    raise AssertionError("unreachable")
+
+
+_WHAT = {
+    "keys": "its keys",
+    "shares": "its shares",
+    "masked": "its masked elements",
+    "open": "the shares of the others",
+}
+
+
+def open_total(total: MaskedTotal, exchange: Exchange) -> Elements:
+    """Open a masked total that has been stored. May be repeated, also after a restart, until enough parties answer.
+
+    Raises:
+        SecAggError: too few parties have answered; says why.
+    """
+    why: dict[str, str] = {}
+    for name, answer in exchange("open", dict.fromkeys(total.roster, total.ask_open())):
+        try:
+            if not isinstance(answer, dict):
+                raise SecAggError("it has not answered")
+            if "error" in answer:
+                raise SecAggError(str(answer["error"]))
+            total.take_open(name, answer)
+        except SecAggError as error:
+            why[name] = str(error)
+    try:
+        return total.sum()
+    except SecAggError as error:
+        raise SecAggError("".join([f"sum {total.k + 1}: {error}", *grouped(why)])) from None
+
+
+def agree_on(plan: Plan, clients: Mapping[str, SecAggClient], samples: Mapping[str, Iterable[bytes]] = {}) -> None:
+    """Let all parties of one process sign and accept a plan."""
+    signatures = {name: one.sign(plan, samples.get(name, ())) for name, one in clients.items()}
+    for one in clients.values():
+        one.accept(plan, signatures)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A sum of ring elements.
+
+    Attributes:
+        elements: the sum.
+        rho: of it.
+        extra: names that the roster has added to the layout.
+        roster: whose elements are in it.
+        left_out: party -> why its elements are not.
+        bytes_down, bytes_up: of all messages.
+        heard: everything that has reached the coordinator, in order: stage, party, message.
+    """
+
+    elements: Elements
+    rho: str
+    extra: Sequence[str]
+    roster: Sequence[str]
+    left_out: Mapping[str, str]
+    bytes_down: int
+    bytes_up: int
+    heard: Sequence[tuple[Stage, str, Any]]
+
+
+@dataclass(eq=False)
+class _Wire:
+    """Carries messages to clients of this process, counts bytes, and injects drops and lies."""
+
+    clients: Mapping[str, SecAggClient]
+    encode: Callable[[str, bytes, Sequence[str]], Elements]
+    extra: Mapping[str, Sequence[str]]
+    drops: Callable[[Stage, str], bool]
+    change: Callable[[Stage, str, Any], Any]
+    down: int = 0
+    up: int = 0
+    heard: list[tuple[Stage, str, Any]] = field(default_factory=list)
+
+    def exchange(self, stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Answer]]:
+        for name, request in requests.items():
+            self.down += len(json.dumps(request))
+            if self.drops(stage, name):
+                yield name, None
+                continue
+            try:
+                answer = self.change(stage, name, self._answer(stage, self.clients[name], request))
+            except SecAggError as error:
+                answer = {"error": str(error)}
+            self.up += answer.nbytes if isinstance(answer, np.ndarray) else len(json.dumps(answer))
+            self.heard.append((stage, name, answer))
+            yield name, answer
+
+    def _answer(self, stage: Stage, client: SecAggClient, request: Message) -> Answer:
+        if stage == "keys":
+            return client.keys(**request, extra=self.extra.get(client.name, ()))
+        if stage == "shares":
+            return client.shares(request)
+        if stage == "masked":
+            return client.masked(request, self.encode(client.name, bytes.fromhex(client.rho), client.extra))
+        return client.open(request)
+
+
+def in_one_process(
+    clients: Mapping[str, SecAggClient],
+    plan: Plan,
+    k: int,
+    instruction: str,
+    encode: Callable[[str, bytes, Sequence[str]], Elements],
+    *,
+    extra: Mapping[str, Sequence[str]] | None = None,
+    drops: Callable[[Stage, str], bool] = lambda stage, name: False,
+    change: Callable[[Stage, str, Any], Any] = lambda stage, name, message: message,
+) -> Opened:
+    """Run a sum among parties that are all in this process, with as many attempts as it takes.
+
+    Args:
+        clients: who takes part; all have accepted the plan.
+        plan: the plan.
+        k: number of the sum, counted from 0.
+        instruction: digest of the instruction.
+        encode: gives a party's ring elements for a rho and the names that the roster adds to the layout.
+        extra: party -> names that it adds.
+        drops: whether a party does not answer at a stage.
+        change: what reaches the coordinator in the place of a party's answer: a lie.
+
+    Raises:
+        SecAggError: too few parties are left, or too few open the sum.
+    """
+    wire = _Wire(clients, encode, extra or {}, drops, change)
+    enrolment = next(iter(clients.values())).enrolment
+
+    def length(names: Sequence[str]) -> int:
+        return len(encode(next(iter(clients)), b"", names))
+
+    def start(attempt: int) -> SecAggServer:
+        return SecAggServer(enrolment, plan.digest, k, attempt, instruction)
+
+    total, left_out = gather(start, list(clients), wire.exchange, length)
+    elements = open_total(total, wire.exchange)
+    return Opened(elements, total.rho, total.extra, total.roster, left_out, wire.down, wire.up, wire.heard)

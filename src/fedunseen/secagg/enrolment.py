@@ -1,0 +1,262 @@
+"""Who belongs to a federation: ``federation.json``, signed by its authority, and each party's private keys.
+
+A party takes the list of parties, their keys and the threshold from this file alone, never from an experiment.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.files import replacing
+from fedunseen.secagg.primitives import (
+    SecAggError,
+    canonical,
+    digest,
+    exchange_public,
+    from_hex,
+    sign,
+    signing_public,
+    verify,
+)
+
+__all__ = [
+    "FEDERATION", "SECRET", "Credentials", "Enrolment", "change", "colluders", "enrol", "in_memory", "keep", "threshold"
+]  # fmt: skip
+
+FEDERATION = "federation.json"
+"""The name of the signed list of parties, in every credentials folder."""
+SECRET = "secagg.key"
+"""The name of a party's private keys, in its credentials folder."""
+_AUTHORITY = "federation.key"  # of the authority's private key, in its folder
+_PURPOSE = b"fedunseen federation"
+
+
+def colluders(parties: int) -> int:
+    """Return how many parties may work with the coordinator, by default: fewer than a third.
+
+    Example:
+        >>> [colluders(n) for n in (3, 4, 6, 10)]
+        [0, 1, 1, 3]
+    """
+    return max(0, -(-parties // 3) - 1)
+
+
+def threshold(parties: int, colluding: int) -> int:
+    """Return t: how many parties a sum takes at least, and how many shares restore a seed.
+
+    Two openings of one sum take 2t shares. Honest parties give one each, so that n + c < 2t forbids a second one.
+
+    Example:
+        >>> [threshold(n, colluders(n)) for n in (3, 4, 5, 10)]
+        [3, 3, 4, 7]
+    """
+    return max(3, (parties + colluding) // 2 + 1)
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """The parties of a federation.
+
+    Attributes:
+        parties: name -> Ed25519 and X25519 public keys.
+        colluding: c, the number of parties that may work with the coordinator.
+        serial: grows with each change of the list.
+        authority: the Ed25519 public key that signs the list.
+        signature: of the list.
+    """
+
+    parties: Mapping[str, tuple[bytes, bytes]]
+    colluding: int
+    serial: int
+    authority: bytes
+    signature: str = ""
+
+    @property
+    def threshold(self) -> int:
+        """How many parties a sum takes at least."""
+        return threshold(len(self.parties), self.colluding)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the parties, in order."""
+        return sorted(self.parties)
+
+    def content(self) -> dict[str, Any]:
+        """Return what the authority signs."""
+        keys = {name: {"ed25519": a.hex(), "x25519": b.hex()} for name, (a, b) in self.parties.items()}
+        return {
+            "parties": keys, "n": len(keys), "c": self.colluding, "t": self.threshold,
+            "serial": self.serial, "authority": self.authority.hex(),
+        }  # fmt: skip
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells this list from others."""
+        return digest(_PURPOSE, canonical(self.content())).hex()
+
+    def signed(self, private: bytes) -> Enrolment:
+        """Return the list with the authority's signature."""
+        return replace(self, signature=sign(private, _PURPOSE + canonical(self.content())))
+
+    def verify(self, name: str, signature: object, text: bytes) -> bool:
+        """Return whether a party has signed ``text``."""
+        return name in self.parties and verify(self.parties[name][0], signature, text)
+
+    def text(self) -> bytes:
+        """Return the content of ``federation.json``."""
+        return json.dumps({**self.content(), "signature": self.signature}, indent=2).encode() + b"\n"
+
+    @classmethod
+    def load(cls, folder: Path) -> Enrolment:
+        """Read ``federation.json`` from a credentials folder.
+
+        Raises:
+            RefusedError: it is missing, damaged, or not signed by the authority that it names.
+        """
+        path = folder / FEDERATION
+        try:
+            told = json.loads(path.read_bytes())
+            keys = {
+                str(name): (from_hex(one["ed25519"], 32), from_hex(one["x25519"], 32))
+                for name, one in told["parties"].items()
+            }
+            found = cls(keys, int(told["c"]), int(told["serial"]), from_hex(told["authority"], 32), told["signature"])
+            if found.content() != {key: value for key, value in told.items() if key != "signature"}:
+                raise ValueError("its numbers do not fit together")
+            if not 0 <= 3 * found.colluding < max(1, len(keys)):
+                raise ValueError(f"c = {found.colluding} of n = {len(keys)} parties is not below a third")
+        except FileNotFoundError:
+            raise RefusedError(
+                f"{path} is missing, and masked sums need it: make new credentials with `fedunseen certs`"
+            ) from None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, SecAggError) as error:
+            raise RefusedError(f"{path} is damaged ({error}): copy it again from the authority") from None
+        if not verify(found.authority, found.signature, _PURPOSE + canonical(found.content())):
+            raise RefusedError(f"{path} is not signed by its authority: copy it again from the authority")
+        return found
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A party's own keys and the federation it belongs to.
+
+    Attributes:
+        name: of the party.
+        enrolment: the list of all parties.
+        signing, exchange: private keys, Ed25519 and X25519.
+    """
+
+    name: str
+    enrolment: Enrolment
+    signing: bytes
+    exchange: bytes
+
+    @classmethod
+    def load(cls, folder: Path) -> Credentials:
+        """Read a party's credentials folder.
+
+        Raises:
+            RefusedError: a file is missing or damaged, or the keys are not the listed ones.
+        """
+        enrolment, path = Enrolment.load(folder), folder / SECRET
+        try:
+            told = json.loads(path.read_bytes())
+            own = cls(str(told["name"]), enrolment, from_hex(told["ed25519"], 32), from_hex(told["x25519"], 32))
+        except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
+            raise RefusedError(f"{path}: no private keys ({error}): make new ones with `fedunseen certs`") from None
+        if enrolment.parties.get(own.name) != (signing_public(own.signing), exchange_public(own.exchange)):
+            raise RefusedError(
+                f"{path}: the keys of {own.name!r} are not those in {FEDERATION}: copy the newest {FEDERATION}, "
+                "or take the credentials that were made together"
+            )
+        return own
+
+    def sign(self, text: bytes) -> str:
+        """Return the party's signature."""
+        return sign(self.signing, text)
+
+
+def in_memory(names: Sequence[str], colluding: int | None = None) -> dict[str, Credentials]:
+    """Return the credentials of a new federation, for simulations and tests: name -> credentials."""
+    return _new(names, colluding)[0]
+
+
+def _new(names: Sequence[str], colluding: int | None) -> tuple[dict[str, Credentials], bytes]:
+    if colluding is not None and not 0 <= 3 * colluding < len(names):
+        raise DataError(f"{colluding} colluding parties of {len(names)}: give fewer than a third")
+    private = {name: (secrets.token_bytes(32), secrets.token_bytes(32)) for name in names}
+    authority = secrets.token_bytes(32)
+    public = {name: (signing_public(a), exchange_public(b)) for name, (a, b) in private.items()}
+    c = colluders(len(names)) if colluding is None else colluding
+    enrolment = Enrolment(public, c, 1, signing_public(authority)).signed(authority)
+    return {name: Credentials(name, enrolment, *both) for name, both in private.items()}, authority
+
+
+def enrol(out: Path, names: Sequence[str], colluding: int | None = None, authority: Path | None = None) -> None:
+    """Write the federation's files into the folders that ``fedunseen certs`` has made.
+
+    Args:
+        out: holds ``coordinator`` and a folder for each party.
+        names: of the parties.
+        colluding: c; None: the default for so many parties.
+        authority: the folder in which the authority is kept; None: its key is thrown away.
+    """
+    made, key = _new(names, colluding)
+    for own in made.values():
+        _hand_over(out / own.name, own)
+    enrolment = next(iter(made.values())).enrolment
+    _write(out / "coordinator" / FEDERATION, enrolment.text())
+    if authority is not None:
+        keep(authority, enrolment, key)
+
+
+def keep(authority: Path, enrolment: Enrolment, key: bytes) -> None:
+    """Write the authority's own files: its private key (mode 0600) and the newest list."""
+    _write(authority / _AUTHORITY, key.hex().encode() + b"\n", secret=True)
+    _write(authority / FEDERATION, enrolment.text())
+
+
+def change(authority: Path, out: Path, renew: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
+    """Sign a new list with new keys for some parties, or without some: ``out/coordinator/federation.json``.
+
+    Every party and the coordinator must replace their ``federation.json`` by it. The folders of renewed parties get it
+    with their new keys.
+
+    Raises:
+        DataError: the authority's key is missing, or fewer than three parties are left.
+    """
+    try:
+        key = from_hex((authority / _AUTHORITY).read_text().strip(), 32)
+    except (OSError, SecAggError):
+        raise DataError(
+            f"{authority / _AUTHORITY} is missing or damaged: the list of parties cannot be changed"
+        ) from None
+    old = Enrolment.load(authority)
+    private = {name: (secrets.token_bytes(32), secrets.token_bytes(32)) for name in renew}
+    public = {name: keys for name, keys in old.parties.items() if name not in remove}
+    public |= {name: (signing_public(a), exchange_public(b)) for name, (a, b) in private.items()}
+    c = min(old.colluding, colluders(len(public)))
+    new = replace(old, parties=public, colluding=c, serial=old.serial + 1).signed(key)
+    for name, both in private.items():
+        _hand_over(out / name, Credentials(name, new, *both))
+    _write(out / "coordinator" / FEDERATION, new.text())
+    _write(authority / FEDERATION, new.text())
+
+
+def _hand_over(folder: Path, own: Credentials) -> None:
+    told = {"name": own.name, "ed25519": own.signing.hex(), "x25519": own.exchange.hex()}
+    _write(folder / SECRET, json.dumps(told, indent=2).encode() + b"\n", secret=True)
+    _write(folder / FEDERATION, own.enrolment.text())
+
+
+def _write(path: Path, content: bytes, secret: bool = False) -> None:
+    with replacing(path) as temporary:
+        temporary.touch(0o600 if secret else 0o644)
+        temporary.write_bytes(content)

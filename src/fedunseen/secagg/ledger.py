@@ -1,0 +1,190 @@
+"""What a party must remember over restarts, so that no sum is opened twice.
+
+``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and its reply, the sum
+that waits for its opening, and all opened rosters. ``released-PLAN.bin`` holds a keyed digest of each sample whose sums
+were released under that plan. Files are whole or absent. Keys and seeds of an attempt are never written.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import RefusedError
+from fedunseen.core.files import replacing
+from fedunseen.secagg.enrolment import Enrolment
+from fedunseen.secagg.primitives import canonical
+
+__all__ = ["Ledger"]
+
+_DIGEST = 16  # bytes of a sample's digest
+_KEYS = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "released"})
+
+
+class Ledger:
+    """A party's durable state.
+
+    Args:
+        folder: where it is written; None: it lives in memory, as in a simulation.
+        data: what tells this party's data folder from others, for example its path.
+        moved: the owner says that the data folder is the same one at another place.
+
+    Attributes:
+        plans: digest of a plan -> ``content``, ``signatures``, ``waiting`` (a sum whose masked elements were sent) and
+            ``opened`` (the last opened sum with its reply); the last two are None at first.
+        rosters: all rosters of opened sums.
+
+    Raises:
+        RefusedError: it is damaged, or belongs to another data folder.
+    """
+
+    def __init__(self, folder: Path | None = None, data: str = "", moved: bool = False) -> None:
+        self.folder = folder
+        self._released: dict[str, frozenset[bytes]] = {}
+        content = self._read()
+        key = secrets.token_bytes(32)
+        mark = self._mark(bytes.fromhex(content["key"]) if content else key, data)
+        if content is None:
+            content = {"key": key.hex(), "authority": "", "serial": 0, "data": mark, "plans": {}, "rosters": []}
+            content["released"] = []
+        elif content["data"] != mark:
+            if not moved:
+                raise RefusedError(
+                    f"{folder} is the ledger of another data folder than {data}: give each data folder its own "
+                    "--state, or pass --consent moved if the folder was moved"
+                )
+            content["data"] = mark
+        self._content = content
+
+    @staticmethod
+    def _mark(key: bytes, text: str) -> str:
+        return hashlib.blake2b(text.encode(), key=key, digest_size=16, person=b"data folder").hexdigest()
+
+    @property
+    def plans(self) -> dict[str, dict[str, Any]]:
+        """The accepted plans."""
+        found: dict[str, dict[str, Any]] = self._content["plans"]
+        return found
+
+    @property
+    def rosters(self) -> list[list[str]]:
+        """All rosters of opened sums."""
+        found: list[list[str]] = self._content["rosters"]
+        return found
+
+    def pin(self, enrolment: Enrolment) -> None:
+        """Remember the federation's authority, or check that it is the remembered one.
+
+        Raises:
+            RefusedError: the list is of another authority, or older than the remembered one.
+        """
+        known, mine = self._content["authority"], enrolment.authority.hex()
+        if known and known != mine:
+            raise RefusedError(
+                f"{self.folder}: this ledger belongs to a federation of another authority: give each federation its "
+                "own --state"
+            )
+        if enrolment.serial < self._content["serial"]:
+            raise RefusedError(
+                "federation.json is older than the one that this party has used before: copy the newest one"
+            )
+        if (known, self._content["serial"]) != (mine, enrolment.serial):
+            self.write({"authority": mine, "serial": enrolment.serial})
+
+    def write(self, changes: Mapping[str, Any]) -> None:
+        """Change keys of the ledger, durably. If writing fails, nothing has changed."""
+        content = {**self._content, **changes}
+        if self.folder is not None:
+            text = canonical(content)
+            _write(self._path("ledger.json"), text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n")
+        self._content = content
+
+    def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
+        """Change an accepted plan's record, and add an opened roster if one is given, durably."""
+        plans = {**self.plans, plan: {**self.plans.get(plan, {}), **copy.deepcopy(changes)}}
+        rosters = self.rosters
+        if roster is not None and (added := sorted(roster)) not in rosters:
+            rosters = [*rosters, added]
+        self.write({"plans": plans, "rosters": rosters})
+
+    def digests(self, samples: Iterable[bytes]) -> frozenset[bytes]:
+        """Return the keyed digests of samples."""
+        key = bytes.fromhex(self._content["key"])
+        return frozenset(
+            hashlib.blake2b(one, key=key, digest_size=_DIGEST, person=b"sample").digest() for one in samples
+        )
+
+    def overlap(self, plan: str, samples: frozenset[bytes]) -> int:
+        """Return how many samples (digests) were released under other plans."""
+        return sum(len(samples & known) for other, known in self._all_released().items() if other != plan)
+
+    def release(self, plan: str, samples: frozenset[bytes]) -> None:
+        """Remember durably that samples (digests) are released under a plan."""
+        known = self._all_released().get(plan, frozenset()) | samples
+        if self.folder is not None:
+            text = b"".join(sorted(known))
+            _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
+        self._released[plan] = known
+        if plan not in self._content["released"]:
+            self.write({"released": [*self._content["released"], plan]})
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / name
+
+    def _all_released(self) -> dict[str, frozenset[bytes]]:
+        for path in self.folder.glob("released-*.bin") if self.folder is not None else ():
+            plan = path.stem.removeprefix("released-")
+            if plan not in self._released:
+                text = path.read_bytes()
+                text, check = text[:-32], text[-32:]
+                if hashlib.sha256(text).digest() != check or len(text) % _DIGEST:
+                    raise RefusedError(_damaged(path))
+                rows = range(0, len(text), _DIGEST)
+                self._released[plan] = frozenset(text[row : row + _DIGEST] for row in rows)
+        return self._released
+
+    def _read(self) -> dict[str, Any] | None:
+        if self.folder is None:
+            return None
+        path = self._path("ledger.json")
+        try:
+            text, check = path.read_bytes().rstrip(b"\n").rsplit(b"\n", 1)
+            if hashlib.sha256(text).hexdigest().encode() != check:
+                raise ValueError
+            content = json.loads(text)
+            if content.keys() != _KEYS:
+                raise ValueError
+            if missing := [one for one in content["released"] if one not in self._all_released()]:
+                raise ValueError(missing)
+        except FileNotFoundError:
+            if any(self.folder.glob("released-*.bin")):
+                raise RefusedError(_damaged(path)) from None
+            return None
+        except (OSError, ValueError, TypeError, AttributeError):
+            raise RefusedError(_damaged(path)) from None
+        return dict(content)
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} is missing or damaged, and without it a sum could be opened twice: restore it from a copy, or start "
+        "with a new --state if no sum of this data was ever opened"
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.touch(0o600)
+        temporary.write_bytes(content)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name itself must survive a loss of power
+    finally:
+        os.close(folder)

@@ -1,0 +1,122 @@
+"""The plan of a run's masked sums: every party signs the same one before the first sum."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from fedunseen.secagg.enrolment import Enrolment
+from fedunseen.secagg.primitives import SecAggError, canonical, digest, from_hex
+
+__all__ = ["Plan", "signers"]
+
+_PURPOSE = b"fedunseen plan"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all parties of a run agree on. Digests are hexadecimal digits of SHA-256.
+
+    Attributes:
+        federation: digest of the enrolment.
+        experiment: digest of the experiment that the coordinator has sent.
+        space: digest of the class space.
+        quantization: how features become integers; "none" for floating point.
+        layout: digest of the layout of the sums.
+        weights: party -> weight of its update; empty: all weights are 1.
+        model: digest of the first model.
+        sums: how many sums the run takes.
+        once: the sums may be released once for one set of data, as those of closed forms and of private merging.
+        dropouts: rosters that differ by few parties are allowed.
+        nonce: fresh for every plan.
+    """
+
+    federation: str
+    experiment: str
+    space: str
+    quantization: str
+    layout: str
+    weights: Mapping[str, float]
+    model: str
+    sums: int
+    once: bool
+    dropouts: bool
+    nonce: str
+
+    @staticmethod
+    def fresh_nonce() -> str:
+        """Draw a nonce."""
+        return secrets.token_hex(16)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells this plan from others: P."""
+        return digest(_PURPOSE, canonical(self.content())).hex()
+
+    @property
+    def signed_text(self) -> bytes:
+        """What a party signs."""
+        return _PURPOSE + bytes.fromhex(self.digest)
+
+    def content(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return asdict(self) | {"weights": dict(self.weights)}
+
+    @classmethod
+    def read(cls, told: object) -> Plan:
+        """Read a plan from a message.
+
+        Raises:
+            SecAggError: it is none.
+        """
+        names = [one.name for one in fields(cls)]
+        if not isinstance(told, dict) or sorted(told) != sorted(names):
+            raise SecAggError("the plan lacks fields, or has unknown ones")
+        for name in ("federation", "experiment", "space", "layout", "model"):
+            from_hex(told[name], 32)
+        from_hex(told["nonce"], 16)
+        weights = told["weights"]
+        if (
+            not isinstance(told["quantization"], str)
+            or type(told["sums"]) is not int
+            or not 1 <= told["sums"] <= 10**9
+            or any(type(told[name]) is not bool for name in ("once", "dropouts"))
+            or not isinstance(weights, dict)
+            or not all(type(one) in (int, float) and math.isfinite(one) and one > 0 for one in weights.values())
+        ):
+            raise SecAggError("the plan has a field of the wrong kind")
+        return cls(**told)
+
+    def weight(self, name: str) -> float:
+        """Return the weight of a party's update."""
+        return float(self.weights[name]) if self.weights else 1.0
+
+    def differs(self, other: Plan) -> list[str]:
+        """Return the names of the fields in which two plans differ, the nonce left out."""
+        mine, its = self.content(), other.content()
+        return [name for name in mine if name != "nonce" and mine[name] != its[name]]
+
+
+def signers(plan: Plan, signatures: object, enrolment: Enrolment) -> set[str]:
+    """Return which parties have signed a plan.
+
+    Args:
+        plan: the plan.
+        signatures: name -> signature.
+        enrolment: the parties.
+
+    Raises:
+        SecAggError: a signature is of an unknown party, or not of this plan.
+    """
+    if not isinstance(signatures, dict):
+        raise SecAggError("the signatures of the plan are damaged")
+    for name, signature in signatures.items():
+        if name not in enrolment.parties:
+            raise SecAggError("the plan is signed by an unknown key: its party is not in federation.json")
+        if not enrolment.verify(name, signature, plan.signed_text):
+            raise SecAggError(f"the signature of {name} is not of this plan, or by an unknown key")
+    return set(signatures)

@@ -1,0 +1,334 @@
+"""The coordinator's side of a masked sum: it passes keys and encrypted shares on, adds up, and removes the masks.
+
+Anything that a party refuses, or that its reply shows, ends the attempt once the roster is fixed. The parties whose
+fault it is are named, and are no members of the next attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from fedunseen.core.errors import RefusedError
+from fedunseen.core.files import write_tensors
+from fedunseen.secagg.enrolment import Enrolment
+from fedunseen.secagg.party import (
+    SEALING,
+    Message,
+    associated,
+    check_keys,
+    exchanged,
+    own_mask,
+    rho_of,
+    share_commitment,
+)
+from fedunseen.secagg.primitives import SEED, Elements, SecAggError, combine, digest, exchange_public, from_hex, unseal
+
+__all__ = ["AttemptError", "MaskedTotal", "SecAggServer", "grouped"]
+
+
+_TRIAL = secrets.token_bytes(32)
+
+
+def grouped(why: Mapping[str, str]) -> list[str]:
+    """Return a clause for each reason, with the parties it holds for.
+
+    Example:
+        >>> grouped({"north": "no answer", "south": "no answer"})
+        ['; north, south: no answer']
+    """
+    reasons: dict[str, list[str]] = {}
+    for name, text in sorted(why.items()):
+        reasons.setdefault(text, []).append(name)
+    return [f"; {', '.join(names)}: {text}" for text, names in reasons.items()]
+
+
+class AttemptError(SecAggError):
+    """An attempt at a sum is over, and nothing was opened.
+
+    Attributes:
+        faulty: party -> what it did wrong. Parties that were merely absent are not in it.
+    """
+
+    def __init__(self, text: str, faulty: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.faulty = dict(faulty or {})
+
+
+@dataclass(eq=False)
+class MaskedTotal:
+    """The total of all masked elements, which t parties can open. It is stored before the first is asked.
+
+    Attributes:
+        plan, k, rho: which sum it is.
+        threshold: how many shares restore a seed.
+        total: sum of the masked ring elements.
+        seeds: party -> commitment to its seed.
+        commitments: dealer -> holder -> commitment to a share.
+        extra: names that the roster has added to the layout.
+    """
+
+    plan: str
+    k: int
+    rho: str
+    threshold: int
+    total: Elements
+    seeds: Mapping[str, str]
+    commitments: Mapping[str, Mapping[str, str]]
+    extra: Sequence[str]
+    replies: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def roster(self) -> list[str]:
+        """Whose elements are in the total."""
+        return sorted(self.seeds)
+
+    def ask_open(self) -> Message:
+        """Return the request for all members of the roster."""
+        return {"plan": self.plan, "k": self.k, "rho": self.rho}
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough parties have answered."""
+        return len(self.replies) >= self.threshold
+
+    def take_open(self, name: str, reply: Message) -> None:
+        """Take a party's shares.
+
+        Raises:
+            SecAggError: a share is not the one that its dealer has committed to.
+        """
+        shares = reply.get("shares")
+        if reply.get("rho") != self.rho or not isinstance(shares, dict) or shares.keys() != self.seeds.keys():
+            raise SecAggError(f"{name} has opened another roster than it was asked for")
+        found = {dealer: from_hex(share, SEED) for dealer, share in shares.items()}
+        for dealer, share in found.items():
+            if self.commitments[dealer][name] != share_commitment(self.rho, dealer, name, share):
+                raise SecAggError(f"{name} has sent another share of {dealer} than it was dealt")
+        self.replies[name] = found
+
+    def sum(self) -> Elements:
+        """Return the sum of the parties' ring elements.
+
+        Raises:
+            SecAggError: too few parties have answered, or the shares of a dealer do not restore its seed.
+        """
+        if not self.enough:
+            raise SecAggError(f"{len(self.replies)} parties have opened the sum, and {self.threshold} must")
+        total, roster = self.total.copy(), self.roster
+        holders = sorted(self.replies)[: self.threshold]
+        for dealer in roster:
+            seed = combine({roster.index(one): self.replies[one][dealer] for one in holders})
+            if digest(b"fedunseen seed", seed).hex() != self.seeds[dealer]:
+                raise SecAggError(f"the shares that {dealer} has dealt do not restore its seed: keep it out of the run")
+            total -= own_mask(self.rho, seed, len(total))
+        return total
+
+    def save(self, path: Path) -> None:
+        """Write the total, whole or not at all."""
+        told = {
+            "plan": self.plan, "k": self.k, "rho": self.rho, "threshold": self.threshold, "seeds": self.seeds,
+            "commitments": self.commitments, "extra": list(self.extra),
+        }  # fmt: skip
+        write_tensors(path, {"total": torch.from_numpy(self.total.view(np.int64))}, {"sum": json.dumps(told)})
+
+    @classmethod
+    def load(cls, path: Path) -> MaskedTotal | None:
+        """Read a stored total; None if there is none.
+
+        Raises:
+            RefusedError: it is damaged.
+        """
+        if not path.exists():
+            return None
+        try:
+            with safe_open(path, "pt") as file:
+                told = json.loads((file.metadata() or {})["sum"])
+                return cls(**told, total=file.get_tensor("total").numpy().view(np.uint64))
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise RefusedError(f"{path} is damaged ({error}): its sum is lost, start a new run") from None
+
+
+class SecAggServer:
+    """The coordinator in one attempt at a sum.
+
+    Args:
+        enrolment: the federation.
+        plan: digest of the plan.
+        k: number of the sum, counted from 0.
+        attempt: number of the attempt, larger than those before.
+        instruction: digest of the instruction, the same for all parties.
+        quorum: how many parties the sum must have, if more than the threshold.
+    """
+
+    def __init__(
+        self, enrolment: Enrolment, plan: str, k: int, attempt: int, instruction: str, quorum: int = 0
+    ) -> None:
+        self.enrolment, self.plan, self.k, self.attempt, self.instruction = enrolment, plan, k, attempt, instruction
+        self.quorum = max(quorum, enrolment.threshold)
+        self.keys: dict[str, Message] = {}
+        self.shares: dict[str, Message] = {}
+        self.sent: set[str] = set()
+        self.faulty: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
+        self.rho = ""
+        self._total: Elements | None = None
+
+    def end(self, why: str = "") -> AttemptError:
+        """Return the error that ends the attempt and names who is at fault or absent, and why."""
+        said = "".join([f"an attempt at sum {self.k + 1} is over: {why}", *grouped({**self.absent, **self.faulty})])
+        return AttemptError(said, self.faulty)
+
+    def blame(self, name: str, why: str) -> None:
+        """Remember what a party did wrong."""
+        self.faulty[name] = why
+
+    def miss(self, name: str, why: str) -> None:
+        """Remember that a party did not answer, or refused."""
+        self.absent[name] = why
+
+    # 1. Keys
+
+    def take_keys(self, name: str, message: Message) -> None:
+        """Take a party's keys.
+
+        Raises:
+            SecAggError: they are not those of this attempt, or not signed.
+        """
+        check_keys(message, name, self.enrolment)
+        for key in ("seal", "pair"):
+            exchanged(_TRIAL, message, key, b"trial")
+        asked = (self.plan, self.k, self.attempt, self.instruction)
+        if tuple(message[key] for key in ("plan", "k", "attempt", "instruction")) != asked:
+            raise SecAggError(f"{name} has signed keys for another sum than it was asked for")
+        known = {one[key] for other, one in self.keys.items() if other != name for key in ("seal", "pair")}
+        if message["seal"] == message["pair"] or {message["seal"], message["pair"]} & known:
+            raise SecAggError(f"{name} has sent a key twice, or a key of another party")
+        self.keys[name] = message
+
+    def _all(self, what: Mapping[str, Any] | set[str], why: str) -> None:
+        if self.keys.keys() - what:
+            raise self.end(why)
+
+    def ask_shares(self) -> Message:
+        """Fix the roster, and return the request for all its members.
+
+        Raises:
+            AttemptError: too few parties have sent keys.
+        """
+        if len(self.keys) < self.quorum:
+            raise self.end(f"{len(self.keys)} of the {self.quorum} parties that the sum takes are left")
+        self.rho = rho_of(self.plan, self.k, self.keys.values())
+        return {"keys": [self.keys[name] for name in sorted(self.keys)]}
+
+    # 2. Shares
+
+    def take_shares(self, name: str, message: Message) -> None:
+        """Take a party's encrypted shares.
+
+        Raises:
+            SecAggError: they are not for this roster.
+        """
+        encrypted, commitments = message.get("encrypted_shares"), message.get("share_commitments")
+        if (
+            message.get("rho") != self.rho
+            or not isinstance(encrypted, dict)
+            or not isinstance(commitments, dict)
+            or encrypted.keys() != self.keys.keys() - {name}
+            or commitments.keys() != self.keys.keys()
+        ):
+            raise SecAggError(f"{name} has dealt shares to another roster")
+        for text, length in [(one, SEED + 28) for one in encrypted.values()] + [
+            (one, 32) for one in commitments.values()
+        ]:
+            from_hex(text, length)
+        self.shares[name] = message
+
+    def ask_masked(self) -> dict[str, Message]:
+        """Return the request for each member of the roster.
+
+        Raises:
+            AttemptError: a member has dealt no shares.
+        """
+        self._all(self.shares, "not all members of the roster have dealt shares")
+        return {
+            name: {
+                "rho": self.rho,
+                "encrypted_shares": {d: one["encrypted_shares"][name] for d, one in self.shares.items() if d != name},
+                "share_commitments": {d: one["share_commitments"][name] for d, one in self.shares.items() if d != name},
+            }
+            for name in sorted(self.keys)
+        }
+
+    @property
+    def extra(self) -> list[str]:
+        """The names that the roster adds to the layout."""
+        return sorted({name for one in self.keys.values() for name in one["extra"]})
+
+    # 3. Masked elements
+
+    def take_masked(self, name: str, elements: Elements, length: int) -> None:
+        """Add a party's masked ring elements.
+
+        Raises:
+            SecAggError: there are not ``length``, or they came before.
+        """
+        if name in self.sent or name not in self.keys:
+            raise SecAggError(f"{name} has sent its masked elements twice, or is not in the roster")
+        if elements.dtype != np.uint64 or elements.shape != (length,):
+            raise SecAggError(f"{name} has sent {elements.size} masked elements, not {length}")
+        self._total = elements.copy() if self._total is None else self._total + elements
+        self.sent.add(name)
+
+    def take_complaint(self, name: str, message: Message) -> None:
+        """Find out who lies when a holder says that a dealer's share is bad: the holder reveals its sealing key."""
+        dealer = message.get("complaint")
+        if not isinstance(dealer, str) or dealer not in self.shares or dealer == name:
+            self.blame(name, "it complains about a party that has dealt it nothing")
+            return
+        try:
+            secret = from_hex(message.get("seal_secret"), 32)
+            public = exchange_public(secret).hex()
+        except SecAggError:
+            public = ""
+        if public != self.keys[name]["seal"]:
+            self.blame(name, f"it complains about {dealer} and reveals another key than its own")
+            return
+        try:
+            key = exchanged(secret, self.keys[dealer], "seal", SEALING)
+            sealed = bytes.fromhex(self.shares[dealer]["encrypted_shares"][name])
+            share = unseal(key, sealed, associated(self.rho, dealer, name))
+            good = self.shares[dealer]["share_commitments"][name] == share_commitment(self.rho, dealer, name, share)
+        except SecAggError:
+            good = False
+        if good:
+            self.blame(name, f"it complains about the share of {dealer}, which is good")
+        else:
+            self.blame(dealer, f"the share that it has dealt to {name} is bad")
+
+    def total(self) -> MaskedTotal:
+        """Return the masked total, to be stored before it is opened.
+
+        Raises:
+            AttemptError: a member of the roster has sent no masked elements.
+        """
+        self._all(self.sent, "not all members of the roster have sent masked elements")
+        assert self._total is not None
+        return MaskedTotal(
+            self.plan,
+            self.k,
+            self.rho,
+            self.enrolment.threshold,
+            self._total,
+            {name: message["seed"] for name, message in self.keys.items()},
+            {name: message["share_commitments"] for name, message in self.shares.items()},
+            self.extra,
+        )

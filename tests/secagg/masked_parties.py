@@ -1,0 +1,101 @@
+"""Honest parties of a masked sum, and the requests of a coordinator that may lie."""
+
+import numpy as np
+
+from fedunseen.secagg.enrolment import in_memory
+from fedunseen.secagg.ledger import Ledger
+from fedunseen.secagg.party import SecAggClient
+from fedunseen.secagg.plan import Plan
+from fedunseen.secagg.primitives import SecAggError
+from fedunseen.secagg.ring import Field, Layout
+
+ZERO = "00" * 32
+
+
+class Parties:
+    """A federation whose clients can be restarted. ``folder``: ledgers are files."""
+
+    def __init__(self, count, folder=None, consent=(), **plan):
+        self.names = [f"p{k}" for k in range(count)]
+        self.credentials = in_memory(self.names)
+        self.enrolment = self.credentials["p0"].enrolment
+        self.folder, self.consent = folder, consent
+        self.ledgers = {name: self.ledger(name) for name in self.names}
+        self.clients = {name: SecAggClient(own, self.ledgers[name], consent) for name, own in self.credentials.items()}
+        self.layout = Layout((Field("total", (5,), "whole"), Field("w", (2,), "number", 4.0)), count)
+        rng = np.random.default_rng(count)
+        self.values = {
+            name: {"total": rng.integers(-1000, 1000, 5), "w": rng.integers(-16, 16, 2) / 8} for name in self.names
+        }
+        self.samples = {name: [f"{name} {k}".encode() for k in range(3)] for name in self.names}
+        self.plan = self.new_plan(**plan)
+        self.agree(self.plan)
+
+    def ledger(self, name):
+        return Ledger(self.folder / name if self.folder else None, name)
+
+    def new_plan(self, **changes):
+        told = {
+            "federation": self.enrolment.digest, "experiment": ZERO, "space": ZERO, "quantization": "none",
+            "layout": self.layout.digest(), "weights": {}, "model": ZERO, "sums": 3, "once": False, "dropouts": False,
+            "nonce": Plan.fresh_nonce(),
+        }  # fmt: skip
+        return Plan(**{**told, **changes})
+
+    def agree(self, plan, names=None):
+        signatures = {name: self.clients[name].sign(plan, self.samples[name]) for name in names or self.names}
+        for name in signatures:
+            self.clients[name].accept(plan, signatures)
+
+    def restart(self, name):
+        """End a party's process: what is in memory is lost."""
+        if self.folder is not None:
+            self.ledgers[name] = self.ledger(name)
+        self.clients[name] = SecAggClient(self.credentials[name], self.ledgers[name], self.consent)
+        self.clients[name].sign(self.plan, self.samples[name])
+
+    def encode(self, name, rho, extra=()):
+        return self.layout.encode(self.values[name], rho)
+
+    def total(self, roster):
+        return {key: sum(self.values[name][key] for name in roster) for key in ("total", "w")}
+
+    # Requests
+
+    def keys(self, k=0, attempt=0, names=None, instruction=ZERO, plan=None):
+        digest = (plan or self.plan).digest
+        return {name: self.clients[name].keys(digest, k, attempt, instruction) for name in names or self.names}
+
+    def shares(self, keys, names=None):
+        told = {"keys": list(keys.values())}
+        return {name: self.clients[name].shares(told) for name in names or keys}
+
+    def masked_request(self, name, shares):
+        return {
+            "rho": shares[name]["rho"],
+            "encrypted_shares": {d: one["encrypted_shares"][name] for d, one in shares.items() if d != name},
+            "share_commitments": {d: one["share_commitments"][name] for d, one in shares.items() if d != name},
+        }
+
+    def mask(self, name, request, values=None):
+        client = self.clients[name]
+        elements = self.layout.encode(values or self.values[name], bytes.fromhex(client.rho))
+        return client.masked(request, elements)
+
+    def up_to_masked(self, k=0, attempt=0, names=None):
+        """Return rho and the masked elements of an honest attempt."""
+        shares = self.shares(self.keys(k, attempt, names))
+        masked = {name: self.mask(name, self.masked_request(name, shares)) for name in shares}
+        return next(iter(shares.values()))["rho"], masked
+
+    def open(self, rho, k=0, names=None):
+        return {n: self.clients[n].open({"plan": self.plan.digest, "k": k, "rho": rho}) for n in names or self.names}
+
+
+def refusal(call, *given, **named):
+    """Return why a party refuses, or fail."""
+    try:
+        call(*given, **named)
+    except SecAggError as error:
+        return str(error)
+    raise AssertionError("nothing was refused")
