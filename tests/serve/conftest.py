@@ -66,6 +66,7 @@ def client():
 
     def opened(path, **options):
         app = create_app(Recogniser(load_run(path)), **options)
+        app.state.warm.result(300)  # ready
         return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
     return opened

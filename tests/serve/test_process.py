@@ -71,8 +71,11 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "")
-    first, last = err.splitlines()
+    first, *requests, last = err.splitlines()
     assert first.startswith("serving ")
+    assert [line.split(" ", 1)[1].rsplit(" ", 2)[0] for line in requests] == [
+        *["127.0.0.1 POST /predict 200"] * 12, "127.0.0.1 POST /predict 413", "127.0.0.1 GET /health 200",
+    ]  # fmt: skip
     assert last == "stopped"
 
 
@@ -123,6 +126,9 @@ def test_what_the_command_refuses(tmp_path):
     )
     assert refused(ArgumentError, certificate=token) == "--certificate and --key go together: give both"
     assert refused(DataError, certificate=token, key=tmp_path / "none") == f"{tmp_path / 'none'} is missing"
+    assert refused(ArgumentError, token_file=token, write_token_file=token) == (
+        "--write-token-file and --token-file hold one token: make another for writing"
+    )
     assert refused(DataError, token_file=tmp_path / "short") == (
         f"{tmp_path / 'short'} holds no token: write one line of 16 or more letters and digits"
     )
@@ -154,10 +160,11 @@ def test_off_loopback_without_a_token_the_exit_code_is_2():
 
 def test_with_json_every_line_is_an_object_with_date_zone_and_level(started):
     process, port = started("--log-format", "json")
-    assert ask(port)[0] == 200
+    assert ask(port, path="/classes")[0] == 200
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=120)
     lines = [json.loads(line) for line in err.splitlines()]
-    assert [line["level"] for line in lines] == ["info", "info"]
-    assert [line["message"].split()[0] for line in lines] == ["serving", "stopped"]
+    assert [line["level"] for line in lines] == ["info"] * 3
+    assert [line["message"].split()[0] for line in lines] == ["serving", "127.0.0.1", "stopped"]
+    assert {**lines[1], "ms": 0}.items() > {"method": "GET", "path": "/classes", "status": 200, "ms": 0}.items()
     assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)

@@ -217,7 +217,7 @@ def test_lasting_classes_need_a_token_and_are_there_in_the_next_service(features
 
 def test_with_a_token_only_page_and_health_are_open(digits, client):
     asked = client(digits, token=TOKEN)
-    assert asked.get("/").status_code == asked.get("/health").status_code == 200
+    assert [asked.get(path).status_code for path in ("/", "/health", "/docs")] == [200] * 3
     for path in ("/model", "/classes", "/metrics", "/openapi.json"):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
             reply = asked.get(path, headers=headers)
@@ -225,6 +225,27 @@ def test_with_a_token_only_page_and_health_are_open(digits, client):
                 401, {"detail": "a token is needed: send it as Authorization: Bearer TOKEN"},
             )  # fmt: skip
         assert asked.get(path, headers=HEADERS).status_code == 200
+
+
+@pytest.mark.parametrize("reads", [None, TOKEN])
+def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, reads):
+    caplog.set_level("INFO", "fedunseen.requests")
+    asked, headers = client(digits, token=reads, write_token="a-token-for-writing"), HEADERS if reads else {}
+    writes, new = {"Authorization": "Bearer a-token-for-writing"}, {"name": "new", "attributes": {"left 4": 1}}
+    for method, path in (("POST", "/classes"), ("DELETE", "/classes/new")):
+        told = [asked.request(method, path, json=new, headers=some).status_code for some in ({}, HEADERS)]
+        assert told == [401, 403 if reads else 401]
+    assert asked.post("/classes", json=new, headers=writes).status_code == 201
+    for some in (headers, writes):
+        assert asked.post("/predict", files=upload("47.png"), headers=some).status_code == 200
+        assert asked.get("/classes", headers=some).status_code == 200
+    assert asked.delete("/classes/new", headers=writes).status_code == 204
+    assert asked.get("/classes/a%0Ab", headers=writes).status_code == 405
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 11
+    assert lines[4].startswith("testclient POST /classes 201 ")
+    assert lines[-1].startswith("testclient GET /classes/a%0Ab 405 ")
+    assert not any(TOKEN in line or "for-writing" in line or "47" in line.split()[2] for line in lines)
 
 
 def test_pages_elsewhere_cannot_ask(digits, client):
@@ -392,11 +413,14 @@ def test_the_model_page_and_the_schema_are_there(digits, client):
     assert set(asked.get("/openapi.json").json()["paths"]) == {
         "/health", "/metrics", "/model", "/classes", "/predict", "/classes/{name}",
     }  # fmt: skip
-    page = asked.get("/")
-    assert page.headers["content-type"] == "text/html; charset=utf-8"
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert "http://" not in page.text.replace("http://www.w3.org", "")  # nothing from elsewhere
-    assert "https://" not in page.text
+    for page in (asked.get("/"), asked.get("/docs")):
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "http://" not in page.text.replace("http://www.w3.org", "")  # nothing from elsewhere
+        assert "https://" not in page.text
+    for path, methods in asked.get("/openapi.json").json()["paths"].items():
+        for method in methods:
+            assert f"<h2><code>{method.upper()} {path}</code></h2>" in page.text
 
 
 def test_a_damaged_file_of_lasting_classes_is_one_sentence(features, tmp_path):

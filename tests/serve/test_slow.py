@@ -8,6 +8,7 @@ import time
 import pytest
 
 from fedunseen import load_run
+from fedunseen.core.errors import DataError
 from fedunseen.serve import Recogniser
 from fedunseen.serve.app import create_app
 from fedunseen.serve.guard import Limits
@@ -85,12 +86,22 @@ def test_a_client_that_sends_a_byte_now_and_then_hears_408_too(slow):
     assert status == [408]
 
 
-def test_a_client_that_leaves_in_the_middle_does_no_harm(slow):
-    port, *_ = slow()
+def test_a_client_that_leaves_in_the_middle_does_no_harm(slow, caplog):
+    port, _, begun = slow()
     for part in (HEAD, HEAD + b"Content-Length: 1000\r\n\r\n", HEAD + b"Content-Length: 1000\r\n\r\n" + ROWS):
         with socket.create_connection(("127.0.0.1", port), 300) as connection:
             connection.sendall(part)
     assert asked(port)[0] == 200
+    until, total = time.monotonic() + 300, 'fedunseen_requests_total{method="POST",path="/predict",status="%s"}'
+    while metrics(port).get(total % 499) != 2:  # those whose head had come
+        assert time.monotonic() < until, metrics(port)
+    assert {key: n for key, n in metrics(port).items() if 'total{method="POST' in key} == {
+        total % 200: 1,
+        total % 499: 2,
+    }
+    assert begun.acquire(blocking=False)
+    assert not begun.acquire(blocking=False)  # the model has seen the whole request alone
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_model_that_takes_too_long_is_504_and_the_next_question_waits_its_turn(slow):
@@ -119,7 +130,7 @@ def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
     for thread in threads[1:]:
         thread.start()
     until, told = time.monotonic() + 300, {}
-    while waiting(port) < 3:
+    while metrics(port)["fedunseen_waiting"] < 3:
         assert time.monotonic() < until
     status, told, head = asked(port)
     assert (status, told) == (503, {"detail": "too many questions wait already: ask again later"})
@@ -130,15 +141,48 @@ def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
     assert answers == [200] * 3
 
 
-def waiting(port):
-    """How many questions the service says are waiting, or with the model."""
+def test_health_is_503_until_the_model_is_loaded(slow_to_load):
+    port, gate, wrong = slow_to_load
+    assert health(port) == (503, "loading")
+    gate.set()
+    until = time.monotonic() + 300
+    while health(port) == (503, "loading"):
+        assert time.monotonic() < until
+    assert health(port) == ((503, "failed") if wrong else (200, "ok"))
+
+
+@pytest.fixture(params=[None, DataError("the weights are gone")])
+def slow_to_load(features, served_app, monkeypatch, request):
+    """Serve a run whose model is loaded once it is let, or cannot be; return the port, what lets it, what is wrong."""
+    gate = threading.Event()
+
+    def load(_):
+        assert gate.wait(300)
+        if request.param:
+            raise request.param
+
+    monkeypatch.setattr(Recogniser, "warm", load)
+    url = served_app(create_app(Recogniser(load_run(features))))
+    yield int(url.rstrip("/").rpartition(":")[2]), gate, request.param
+    gate.set()
+
+
+def health(port):
+    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        status, told, _ = answer(connection)
+        return status, told["status"]
+
+
+def metrics(port):
+    """What the service counts: name and labels to number."""
     with socket.create_connection(("127.0.0.1", port), 300) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         found = b""
         while part := connection.recv(65536):
             found += part
-    (line,) = [line for line in found.splitlines() if line.startswith(b"fedunseen_waiting ")]
-    return float(line.split()[1])
+    lines = found.partition(b"\r\n\r\n")[2].decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 
 
 def test_health_answers_while_the_model_works(slow):
@@ -147,8 +191,6 @@ def test_health_answers_while_the_model_works(slow):
     thread = threading.Thread(target=asked, args=(port,))
     thread.start()
     assert begun.acquire(timeout=300)
-    with socket.create_connection(("127.0.0.1", port), 300) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        assert answer(connection)[:2][0] == 200
+    assert health(port) == (200, "ok")
     gate.set()
     thread.join()

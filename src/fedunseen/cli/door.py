@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedunseen.core.errors import ArgumentError, DataError
 
-__all__ = ["Door"]
+__all__ = ["Door", "read_token"]
 
 _SHORTEST = 16  # characters of a token
 
@@ -49,7 +49,7 @@ class Door:
             ArgumentError: other machines could come in without a token, or would send it in plain text.
             DataError: a file is missing, or holds no token.
         """
-        token = None if self.token_file is None else _token(self.token_file)
+        token = None if self.token_file is None else read_token(self.token_file)
         given, tls = f"{self.option} {self.host}", f"{self.prefix}certificate and {self.prefix}key"
         if not self.local and token is None:
             raise ArgumentError(
@@ -95,8 +95,12 @@ class Door:
         return listening
 
 
-def _token(file: Path) -> str:
-    """Return the token in a file."""
+def read_token(file: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        DataError: there is none.
+    """
     try:
         token = file.read_text("ascii").strip()
     except UnicodeDecodeError:

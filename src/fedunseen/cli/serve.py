@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 
 from fedunseen.cli.console import Client, Json, RunPath, say
-from fedunseen.cli.door import Door
+from fedunseen.cli.door import Door, read_token
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
-from fedunseen.core.errors import MissingDependencyError
+from fedunseen.core.errors import ArgumentError, MissingDependencyError
 
 __all__ = ["serve"]
 
@@ -27,6 +27,10 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = PORT,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with the token that clients must send.")
+    ] = None,
+    write_token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A file with another token, without which no class is added or removed."),
     ] = None,
     certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS: the certificate chain (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="TLS: the certificate's private key (PEM).")] = None,
@@ -52,12 +56,14 @@ def serve(
     from fedunseen.serve import Recogniser
 
     door = Door(host, port, token_file, certificate, key, insecure)
-    token = door.token()
+    token, write_token = door.token(), None if write_token_file is None else read_token(write_token_file)
+    if write_token is not None and write_token == token:
+        raise ArgumentError("--write-token-file and --token-file hold one token: make another for writing")
     done = load_run(path)
     model = Recogniser(done if client is None else done.of_client(client))
     limits = Limits()
     config = uvicorn.Config(
-        create_app(model, token, door.local, limits),
+        create_app(model, token, door.local, limits, write_token),
         lifespan="off",
         ws="none",
         log_level="warning",
@@ -73,7 +79,8 @@ def serve(
         config.load()
     except OSError as error:
         raise door.no_certificate(error) from None
-    with door.listen() as listening, logged(name="uvicorn.error", least=logging.WARNING):
+    failures, requests = logged(name="uvicorn.error", least=logging.WARNING), logged(name="fedunseen.requests")
+    with door.listen() as listening, failures, requests:
         url = door.url(listening)
         for name in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises what ended it once more, when all is closed
             signal.signal(name, lambda *_: None)

@@ -7,7 +7,9 @@ in its midst; the others wait in turn, a bounded number of them. ``/openapi.json
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -18,13 +20,14 @@ from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
+from starlette.requests import ClientDisconnect
 
 from fedunseen import __version__
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.model import Added, Among, Recogniser
-from fedunseen.serve.pages import page
+from fedunseen.serve.pages import page, reference
 from fedunseen.serve.turn import CrowdedError, Turn
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
@@ -161,21 +164,28 @@ _CLASS = {
 
 
 def create_app(
-    model: Recogniser, token: str | None = None, local: bool = True, limits: Limits | None = None
+    model: Recogniser,
+    token: str | None = None,
+    local: bool = True,
+    limits: Limits | None = None,
+    write_token: str | None = None,
 ) -> FastAPI:
     """Return the service as an ASGI application.
 
     Args:
         model: the run at work. Nobody else may use it while the service runs.
-        token: what clients must send; None asks for none, and then no class lasts.
+        token: what clients must send; None asks for none.
         local: only this machine can reach the service.
         limits: of a request.
+        write_token: what clients must send to add and remove classes; None: ``token``. Without both, no class lasts.
     """
     limits = limits or Limits()
     measured = MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
-    app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured)
-    turn = Turn(limits.waiting)
+    app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured, write_token=write_token)
+    turn, protected = Turn(limits.waiting), token is not None or write_token is not None
+    app.state.warm = warm = turn.put(model.warm)
+    warm.add_done_callback(_note_failure)
     html = page("page.html")
     card = model_card(model.whole)
     told: dict[str, Any] = {
@@ -192,7 +202,7 @@ def create_app(
             "examples": model.by_examples,
         },
         "attributes": [] if model.by_sentence else model.attribute_values(),
-        "lasting": token is not None,
+        "lasting": protected,
         "result": {name: value for name, value in model.whole.result.items() if name not in ("run", "warnings")},
         "card": card,
     }
@@ -213,6 +223,10 @@ def create_app(
         status = 413 if isinstance(error, TooLargeError) else 409 if isinstance(error, ExperimentError) else 422
         return JSONResponse({"detail": str(error)}, status)
 
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=499)  # in the log and the metrics alone: the client has left
+
     @app.exception_handler(RequestValidationError)
     async def refuse_query(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
@@ -222,10 +236,15 @@ def create_app(
     async def playground() -> HTMLResponse:
         return HTMLResponse(html)
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        """Say that the service is there."""
-        return {"status": "ok", "version": __version__}
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(reference(app.openapi()))
+
+    @app.get("/health", responses={503: {"description": "The model is not loaded yet, or cannot be."}})
+    async def health() -> JSONResponse:
+        """Say whether the service is ready: `ok`, `loading` (503), or `failed` (503)."""
+        status = "loading" if not warm.done() else "failed" if warm.exception() else "ok"
+        return JSONResponse({"status": status, "version": __version__}, 200 if status == "ok" else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -279,7 +298,7 @@ def create_app(
             raise DataError("lasting must be true or false")
         lasts = lasting in (True, "true")
         if lasts:
-            _may_last(token)
+            _may_last(protected)
 
         def add() -> dict[str, Any]:
             attributes: NDArray[np.float64] | None = None
@@ -313,7 +332,7 @@ def create_app(
                     raise HTTPException(409, "this class is the run's own: only added classes can be taken away")
                 raise HTTPException(404, "there is no added class of this name")
             if found.lasting:
-                _may_last(token)
+                _may_last(protected)
             model.remove(name)
 
         await in_turn(remove)
@@ -323,9 +342,14 @@ def create_app(
     return app
 
 
-def _may_last(token: str | None) -> None:
+def _note_failure(warm: Future[None]) -> None:
+    if error := warm.exception():
+        logging.getLogger("fedunseen.requests").error("the model cannot be loaded: %s", error)
+
+
+def _may_last(protected: bool) -> None:
     """Only a service that asks for a token changes what outlives it; the guard has checked the token by now."""
-    if token is None:
+    if not protected:
         raise HTTPException(403, "a lasting class needs a service with a token: start it with --token-file")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.datastructures import Headers, MutableHeaders
@@ -17,8 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 __all__ = ["Guard", "Limits", "Measured", "MeasuredModel", "is_loopback"]
 
-OPEN = ("/", "/health")  # need no token: the page holds no secret, and who watches the service has none
+OPEN = ("/", "/health", "/docs")  # need no token: the pages hold no secret, and who watches the service has none
 _DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender hears why
+_SHOWN = 200  # characters of a path in the log
+_log = logging.getLogger("fedunseen.requests")
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -89,10 +92,20 @@ class Guard:
             page elsewhere cannot reach it under a name of its own.
         limits: of a request.
         measured: where requests are counted.
+        write_token: what clients must send to change anything; None: what they must send to ask.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, local: bool, limits: Limits, measured: Measured) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str | None,
+        local: bool,
+        limits: Limits,
+        measured: Measured,
+        write_token: str | None = None,
+    ) -> None:
         self.app, self.token, self.local, self.limits, self.measured = app, token, local, limits, measured
+        self.write_token = write_token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
@@ -125,7 +138,9 @@ class Guard:
         finally:
             path = getattr(scope.get("route"), "path", "other")  # the pattern: names of classes make no new series
             self.measured.requests.labels(scope["method"], path, str(status)).inc()
-            self.measured.seconds.labels(path).observe(time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self.measured.seconds.labels(path).observe(seconds)
+            _note(scope, status, seconds)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str]:
         host = headers.get("host", "")
@@ -135,16 +150,27 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return 403, "a page of another site asks: only this service's own page may"
-        if self.token is not None and scope["path"] not in OPEN:
-            said = headers.get("authorization", "")
-            if not hmac.compare_digest(said.encode("utf-8"), f"Bearer {self.token}".encode()):
-                return 401, "a token is needed: send it as Authorization: Bearer TOKEN"
+        code, why = self._token_refusal(scope["method"], scope["path"], headers.get("authorization", ""))
+        if code:
+            return code, why
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
             return 400, "the header Content-Length is no number"
         if len(length) > 18 or int(length) > self.limits.body:
             return 413, self._too_large()
         return 0, ""
+
+    def _token_refusal(self, method: str, path: str, said: str) -> tuple[int, str]:
+        def sent(*tokens: str | None) -> bool:
+            return any(t is not None and hmac.compare_digest(said.encode(), f"Bearer {t}".encode()) for t in tokens)
+
+        if self.write_token is not None and method not in ("GET", "HEAD") and path != "/predict":
+            if sent(self.token):
+                return 403, "this token only reads: adding and removing classes needs the token for writing"
+            needed = not sent(self.write_token)
+        else:
+            needed = self.token is not None and path not in OPEN and not sent(self.token, self.write_token)
+        return (401, "a token is needed: send it as Authorization: Bearer TOKEN") if needed else (0, "")
 
     def _too_large(self) -> str:
         return f"the request is larger than {self.limits.body / 2**20:g} MiB: send less at a time"
@@ -182,3 +208,11 @@ class Guard:
                         return
         except TimeoutError:
             return
+
+
+def _note(scope: Scope, status: int, seconds: float) -> None:
+    """Log a request in one line: who, what, the answer's status, how long; nothing of what was sent."""
+    client = (scope.get("client") or ("-",))[0]
+    path, ms = quote(scope["path"])[:_SHOWN], round(1000 * seconds, 1)
+    fields = {"client": client, "method": scope["method"], "path": path, "status": status, "ms": ms}
+    _log.info("%s", " ".join(map(str, fields.values())) + " ms", extra={"fields": fields})

@@ -118,6 +118,13 @@ class Recogniser:
             self._restore()
         _ = self.run.params, self.run.scaler  # read now, not with the first question
 
+    def warm(self) -> None:
+        """Load what the first question would wait for: the encoders of pictures and of classes' names."""
+        if shape := self.run.manifest.get("picture_shape"):
+            self.run.encoded(np.zeros((1, *shape), dtype=np.uint8))
+        if self.by_sentence:
+            self.imagine(self.run.space.names[0])
+
     # What it is.
 
     @property

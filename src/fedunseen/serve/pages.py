@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
+from typing import Any
 
-__all__ = ["page"]
+from jinja2 import Environment
+
+__all__ = ["page", "reference"]
 
 
 def page(name: str) -> str:
@@ -12,3 +16,8 @@ def page(name: str) -> str:
     folder = files("fedunseen.serve")
     style = folder.joinpath("style.css").read_text("utf-8")
     return folder.joinpath(name).read_text("utf-8").replace("{{ style }}", style.rstrip())
+
+
+def reference(schema: Mapping[str, Any]) -> str:
+    """Return the page of a service's OpenAPI schema: each request, what it takes, and what it answers."""
+    return Environment(autoescape=True).from_string(page("reference.html")).render(schema=schema)

@@ -33,6 +33,12 @@ class Turn:
         self._line: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="model", daemon=True).start()
 
+    def put(self, question: Callable[[], _T]) -> Future[_T]:
+        """Put a question in the line, however many wait."""
+        answer: Future[_T] = Future()
+        self._line.put((answer, question))
+        return answer
+
     async def ask(self, question: Callable[[], _T], seconds: float) -> _T:
         """Return the answer to a question.
 
@@ -42,9 +48,7 @@ class Turn:
         """
         if self._line.qsize() >= self.waiting:
             raise CrowdedError
-        answer: Future[_T] = Future()
-        self._line.put((answer, question))
-        return await asyncio.wait_for(asyncio.wrap_future(answer), seconds)
+        return await asyncio.wait_for(asyncio.wrap_future(self.put(question)), seconds)
 
     def _work(self) -> None:
         while True:
