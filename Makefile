@@ -6,6 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/installed
 SLIM   := $(VENV)/demo
+EXTRAS := serve,text
 
 .PHONY: demo test test-all test-portable lint types docs notebooks benchmark clean
 
@@ -15,8 +16,8 @@ demo: $(SLIM)
 	$(BIN)/fedunseen run digit-pairs --out runs/demo/trained --json
 	$(BIN)/fedunseen predict runs/demo/closed-form examples/digit-pairs/*.png --among unseen --top 3
 	@echo
-	@echo "Open runs/demo/closed-form/report.html and runs/demo/trained/report.html in a browser."
 	@echo "Draw digits yourself, and add a class: $(BIN)/fedunseen serve runs/demo/closed-form"
+	@echo "Open in a browser: $(CURDIR)/runs/demo/closed-form/report.html"
 
 # Two processes on two cores: threads within them would only wait for each other.
 TESTS := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
@@ -64,9 +65,9 @@ define install
 	$(uv) -e '.[$(1)]' 2> $(VENV)/uv.log || $(pip) -e '.[$(1)]'
 endef
 
-# Made anew when the dependencies change: the demo needs only the page's server, the tests need all.
+# Made anew when the dependencies change. The demo's also trains on photos and serves a model; the tests need all.
 $(SLIM): pyproject.toml constraints.txt
-	$(call install,serve)
+	$(call install,$(EXTRAS))
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt

@@ -67,7 +67,9 @@ ELSEWHERE = {
     "docs/run-directory.md": "report/test_run_directory: as doctests, on a run",
 }
 
-OTHER_PROGRAMS = {"cp", "curl", "docker", "journalctl", "make", "pip", "printf", "python", "sudo", "tensorboard"}
+OTHER_PROGRAMS = {
+    "cp", "curl", "docker", "journalctl", "make", "pip", "printf", "python", "source", "sudo", "tensorboard", "uv",
+}  # fmt: skip
 """What else the pages call: on another machine, in a container, or to install something."""
 
 SHOWN = {"", "csv", "html", "ini", "json", "text", "yaml"}
@@ -118,6 +120,8 @@ def commands():
         if block.language == "console":
             for line in re.findall(r"^\s*\$ (.*)", re.sub(r"\\\n\s*", " ", block.text), re.MULTILINE):
                 yield Command.of(block.page, line, True)
+        elif block.language == "sh":  # commands alone, to be copied as they stand
+            yield from (Command.of(block.page, line, True) for line in block.text.splitlines())
     for page, whole in TEXTS.items():
         prose = re.sub(r"^ *```.*?^ *```", "", whole, flags=re.DOTALL | re.MULTILINE)
         for line in re.findall(r"`(fedunseen [a-z][^`]*|python benchmarks/[^`]*)`", prose):
@@ -229,7 +233,7 @@ def test_extras_and_targets_that_pages_name_exist():
     for page, whole in TEXTS.items():
         for named in re.findall(r"(?:fedunseen|'\.)\[([\w,-]+)\]'", whole):
             assert set(named.split(",")) <= set(extras), (page, named)
-        for target in re.findall(r"[`$] ?make (\w+)", whole):
+        for target in re.findall(r"(?:[`$] ?|^)make ([\w-]+)", whole, re.MULTILINE):
             assert f"\n{target}:" in makefile, (page, target)
 
 
@@ -238,7 +242,7 @@ def test_other_programs_are_known_ones():
 
 
 def test_languages_are_known_ones():
-    assert {block.language for block in BLOCKS} <= SHOWN | {"console", "python", "toml"}
+    assert {block.language for block in BLOCKS} <= SHOWN | {"console", "python", "sh", "toml"}
 
 
 @pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"} - set(ELSEWHERE)))

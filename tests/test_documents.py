@@ -33,6 +33,13 @@ def test_the_block_of_the_readme_names_a_class_that_nobody_has(capsys):
     assert f'print(model.predict([np.array(animals["zebra"]) @ photo]))  # {capsys.readouterr().out.strip()}' in code
 
 
+def test_the_readme_is_short_and_its_commands_can_be_copied():
+    assert len(README.splitlines()) <= 120
+    assert len(re.findall(r"\]\(", README)) <= 5
+    assert not re.search(r"://|git\+|ADDRESS", README)
+    assert README.index("**ZSL**") == min(found.start() - 2 for found in re.finditer(r"\b(?:ZSL|GZSL|H)\b", README))
+
+
 def test_the_list_of_pages_has_every_page():
     """docs/README.md, which is the site's navigation too."""
     docs = ROOT / "docs"
