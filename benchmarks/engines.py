@@ -633,7 +633,8 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
     from fedunseen.cli.main import main as command
     from fedunseen.engines.remote import party
     from fedunseen.engines.remote.coordinator import Distributed, Meeting
-    from fedunseen.federation.directory import Checkpoint, RunDirectory
+    from fedunseen.federation import State
+    from fedunseen.federation.directory import RunDirectory
 
     events = Path(told["events"])
     waited = threading.Event()
@@ -666,9 +667,9 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
         note(events, what="begun", round=round)
         return play(self, round, *given)
 
-    def noted_save(self: RunDirectory, checkpoint: Checkpoint) -> None:
+    def noted_save(self: RunDirectory, checkpoint: State) -> None:
         save(self, checkpoint)
-        note(events, what="kept", round=checkpoint.rounds - 1)
+        note(events, what="kept", round=checkpoint.round - 1)
 
     def held_move(source: Any, target: Any, **options: Any) -> None:
         path = Path(target)

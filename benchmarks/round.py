@@ -32,7 +32,7 @@ def parts() -> Iterator[dict[str, float]]:
     from fedunseen.core.trainer import Trainer
     from fedunseen.engines import InProcess, Worker
     from fedunseen.experiment import orchestrator
-    from fedunseen.federation import rounds
+    from fedunseen.federation import callbacks
     from fedunseen.federation.directory import RunDirectory
     from fedunseen.tasks.zero_shot import ZeroShot
 
@@ -59,7 +59,7 @@ def parts() -> Iterator[dict[str, float]]:
         *((Trainer, name, "local training") for name in ("one", "together")),
         (InProcess, "round", "merging"), (ZeroShot, "measure", "measuring"), (ZeroShot, "observe", "observing"),
         (RunDirectory, "save_checkpoint", "checkpoint"), (RunDirectory, "add_metrics", "checkpoint"),
-        (rounds, "write_tensors", "checkpoint"), (ZeroShot, "summary", "summary"), (orchestrator, "train", "other"),
+        (callbacks, "write_tensors", "checkpoint"), (ZeroShot, "summary", "summary"), (orchestrator, "train", "other"),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
     for (owner, name, part), function in zip(places, before, strict=True):

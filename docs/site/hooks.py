@@ -57,6 +57,7 @@ API = {
             "fedunseen.data.class_space.ClassSpace",
             "fedunseen.data.partition.Partition",
             "fedunseen.federation.federation.Federation",
+            "fedunseen.federation.loop",
         ],
     ),
     "Losses": ("losses", "", ["fedunseen.losses"]),

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from fedunseen.estimator import ZeroShotClassifier
     from fedunseen.experiment import Experiment, Prediction, Run, load_run
     from fedunseen.experiment.orchestrator import run
-    from fedunseen.federation import Federation
+    from fedunseen.federation import Callback, Federation, fit
 
 __all__ = [
     "Benchmark",
+    "Callback",
     "ClassSpace",
     "Experiment",
     "FedUnseenError",
@@ -36,6 +37,7 @@ __all__ = [
     "Prediction",
     "Run",
     "ZeroShotClassifier",
+    "fit",
     "load_run",
     "losses",
     "methods",
@@ -49,9 +51,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Benchmark": "data",
+    "Callback": "federation",
     "ClassSpace": "data",
     "FedUnseenError": "core.errors",
     "Federation": "federation",
+    "fit": "federation",
     "Partition": "data",
     "register": "core.registry",
     "ZeroShotClassifier": "estimator",

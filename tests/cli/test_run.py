@@ -91,7 +91,7 @@ def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypa
     real = RunDirectory.save_checkpoint
 
     def interrupt(self, checkpoint):
-        if checkpoint.rounds == 2:
+        if checkpoint.round == 2:
             raise KeyboardInterrupt
         real(self, checkpoint)
 

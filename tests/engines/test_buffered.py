@@ -8,8 +8,7 @@ import torch
 
 from fedunseen import Experiment, run
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings, durations
-from fedunseen.federation import rounds as rounds_module
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.strategies import FedAvg, Reply
 
 FEW = {
@@ -102,20 +101,20 @@ def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
     told = experiment(engine__name="buffered", engine__buffer=2, strategy__name=strategy)
     whole = run(told, tmp_path / "whole")
     assert max(max(line["clock"]["ages"]) for line in whole.metrics) > 0
-    saved = rounds_module.RunDirectory.save_checkpoint
+    saved = RunDirectory.save_checkpoint
 
     class Killed(Exception):
         pass
 
     def save(self, checkpoint):
         saved(self, checkpoint)
-        if checkpoint.rounds == 3:
+        if checkpoint.round == 3:
             raise Killed
 
-    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", save)
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
     with pytest.raises(Killed):
         run(told, tmp_path / "killed")
-    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", saved)
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
     resumed = run(told, tmp_path / "killed", resume=True)
     one, other = (load_params(tmp_path / name / "model.safetensors") for name in ("killed", "whole"))
     assert all(torch.equal(one[name], other[name]) for name in other)

@@ -127,7 +127,7 @@ def test_what_a_run_keeps_of_each_party_adds_up_to_its_model(tmp_path):
     told = {**LAST, "method.shrinkage": 0.1}
     done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
     checkpoint = RunDirectory(done.path).newest_checkpoint(torch.device("cpu"))
-    parts = kept_sums(checkpoint.state)
+    parts = kept_sums(checkpoint.server)
     assert list(parts) == list(range(10))
     total = add(parts.values(), done.space)
     assert all(torch.equal(total[name], checkpoint.params[name]) for name in total)

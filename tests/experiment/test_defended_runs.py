@@ -46,7 +46,7 @@ def test_every_defence_runs_and_a_stop_in_between_changes_nothing(make, tmp_path
 
     def stop(self, checkpoint):
         wait(self, checkpoint)
-        if checkpoint.rounds == 2:
+        if checkpoint.round == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RunDirectory, "save_checkpoint", stop)
@@ -118,7 +118,7 @@ def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(m
 
     def stop(self, checkpoint):
         wait(self, checkpoint)
-        if checkpoint.rounds == 3:
+        if checkpoint.round == 3:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RunDirectory, "save_checkpoint", stop)

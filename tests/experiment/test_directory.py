@@ -13,8 +13,9 @@ from fedunseen import load_run, run
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
 from fedunseen.core.shelf import Shelf, read_records
+from fedunseen.federation import State
 from fedunseen.federation import directory as directory_module
-from fedunseen.federation.directory import Checkpoint, RunDirectory, load_params, parts_of
+from fedunseen.federation.directory import RunDirectory, load_params, parts_of
 
 
 class Killed(BaseException):
@@ -389,12 +390,12 @@ def test_checkpoints_come_back_with_every_state(tmp_path, monkeypatch):
     monkeypatch.setattr(directory, "metrics", lambda: range(1_000_000))
     params, own = {"a/b": torch.arange(3.0)}, {"w": torch.ones(2)}
     for rounds in (999_998, 999_999, 1_000_000):  # more digits than the name has room for
-        directory.save_checkpoint(Checkpoint(rounds, params, {"momentum/x": params["a/b"]}, {11: own, 2: {}}))
+        directory.save_checkpoint(State(rounds, {"momentum/x": params["a/b"]}, params, {11: own, 2: {}}))
     found = directory.newest_checkpoint(torch.device("cpu"))
-    assert found.rounds == 1_000_000
+    assert found.round == 1_000_000
     assert found.params["a/b"].tolist() == [0, 1, 2]
-    assert found.state["momentum/x"].tolist() == [0, 1, 2]
-    assert found.client_states[11]["w"].tolist() == [1, 1]
+    assert found.server["momentum/x"].tolist() == [0, 1, 2]
+    assert found.clients[11]["w"].tolist() == [1, 1]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
@@ -407,9 +408,7 @@ def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_
             for k in (rounds % 10, (rounds + 5) % 10):  # two of ten take part
                 states[k] = shelf.put({"w": torch.full((3,), 100.0 * rounds + k)})
         expected = {k: own["w"].tolist() for k, own in states.items()} | {99: [5.0]}
-        directory.save_checkpoint(
-            Checkpoint(rounds, {"a": torch.ones(1)}, {}, states | {99: {"v": torch.tensor([5.0])}})
-        )
+        directory.save_checkpoint(State(rounds, {}, {"a": torch.ones(1)}, states | {99: {"v": torch.tensor([5.0])}}))
         if rounds == 3:
             directory.keep_checkpoint(3)
             kept = expected
@@ -417,9 +416,9 @@ def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_
         written.append(len(read_records(own, Shelf())))
         again = RunDirectory(tmp_path)
         found = again.newest_checkpoint(torch.device("cpu"))
-        assert {k: next(iter(one.values())).tolist() for k, one in found.client_states.items()} == expected
+        assert {k: next(iter(one.values())).tolist() for k, one in found.clients.items()} == expected
         if rounds == 6:  # go on as a resume does: the first checkpoint after it is whole
-            directory, states = again, {k: one for k, one in found.client_states.items() if k != 99}
+            directory, states = again, {k: one for k, one in found.clients.items() if k != 99}
             shelf = Shelf()
     assert written == [10, 2, 2, 2, 2, 10, 10, 2]
     parts = {path.name for path in (tmp_path / "checkpoints").glob("*.clients")}
@@ -436,12 +435,12 @@ def test_a_lost_part_of_a_checkpoint_costs_a_round(tmp_path, monkeypatch):
     monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
     for rounds in (1, 2):
         own = {k: shelf.put({"w": torch.full((3,), float(rounds))}) for k in range(3)}
-        directory.save_checkpoint(Checkpoint(rounds, {"a": torch.ones(1)}, {}, own))
+        directory.save_checkpoint(State(rounds, {}, {"a": torch.ones(1)}, own))
     part = tmp_path / "checkpoints" / "000002.clients"
     part.write_bytes(part.read_bytes()[:-1])
     found = RunDirectory(tmp_path).newest_checkpoint(torch.device("cpu"))
-    assert found.rounds == 1
-    assert found.client_states[2]["w"].tolist() == [1, 1, 1]
+    assert found.round == 1
+    assert found.clients[2]["w"].tolist() == [1, 1, 1]
 
 
 def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.federation.rounds import Choice
+from fedunseen.federation.callbacks import Choice
 from fedunseen.report import write_report
 from fedunseen.tasks.base import EvaluationSettings, Task
 from pages import without_pictures

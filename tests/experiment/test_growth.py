@@ -105,13 +105,13 @@ def test_the_merged_model_stays_when_classes_come(trained, make, tmp_path):
     before = RunDirectory(short.path)
     (tmp_path / "three" / "checkpoints" / "000003.safetensors").unlink()
     checkpoint = before.newest_checkpoint(torch.device("cpu"))
-    assert checkpoint.rounds == 2
+    assert checkpoint.round == 2
     benchmark, partition = everything(short.experiment)
     through = seen_through(benchmark, short.space)
     federation = assemble(
         short.experiment, through, partition.restricted_to(through.train), scaler=short.scaler, whole=False
     )
-    told = federation.engine.round(2, checkpoint.state, checkpoint.params, checkpoint.client_states, [0, 1, 2])
+    told = federation.engine.round(2, checkpoint.server, checkpoint.params, checkpoint.clients, [0, 1, 2])
     assert same(told.params, dict(short.params))
 
 

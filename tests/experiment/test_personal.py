@@ -183,7 +183,7 @@ def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
 
 def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
     """Clients remember the round in which they took part: that of the model, not the last one."""
-    from fedunseen.federation import rounds
+    from fedunseen.federation import callbacks
 
     seen = {}
 
@@ -191,7 +191,7 @@ def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
         seen.update({client: float(own["last"]) for client, own in state.clients.items()})
         return iter(())
 
-    monkeypatch.setattr(rounds, "personal_models", models)
+    monkeypatch.setattr(callbacks, "personal_models", models)
     plain = Federation.round
 
     def remembering(self, state):
@@ -202,7 +202,7 @@ def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
     monkeypatch.setattr(Federation, "round", remembering)
     best = {"strategy.rounds": 4, "evaluation.selection": "best-on-test", "strategy.personal_epochs": 1}
     monkeypatch.setattr(
-        "fedunseen.tasks.zero_shot.ZeroShot.merit", lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0)
+        "fedunseen.tasks.zero_shot.ZeroShot.score", lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0)
     )
     monkeypatch.setattr(
         "fedunseen.tasks.zero_shot.ZeroShot.personal", lambda self, merged, models, line: dict(models([0]))

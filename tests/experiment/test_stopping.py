@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from fedunseen import Experiment, run
-from fedunseen.federation import rounds as rounds_module
-from fedunseen.federation.directory import load_params
-from fedunseen.federation.rounds import stalled
+from fedunseen.federation.directory import RunDirectory, load_params
+from fedunseen.federation.loop import Loop
 from fedunseen.report import write_report
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learnt within a few rounds, so that gains end
@@ -36,7 +35,8 @@ def test_the_rule_is_the_one_that_counts_round_by_round():
     for _ in range(200):
         merits = [(float(v), 0.0) for v in torch.randint(0, 12, (12,), generator=generator)]
         for patience in (1, 2, 3, 5):
-            done = next((n for n in range(1, 13) if stalled(merits[:n], patience)), 12)
+            loops = (Loop(None, 12, None, merits[:n], score=lambda merit: merit) for n in range(1, 13))
+            done = next((len(loop.history) for loop in loops if loop.rounds_since_best >= patience), 12)
             assert done == slowly(merits, patience)
             stops.add(done < 12)
     assert stops == {True, False}
@@ -88,21 +88,21 @@ def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
     """Killed right after the checkpoint of the last round before the result is written."""
     early, _ = both
     last = early.result["stopped"]["round"] if stage == "selection" else early.result["rounds"]
-    saved = rounds_module.RunDirectory.save_checkpoint
+    saved = RunDirectory.save_checkpoint
 
     class Killed(Exception):
         pass
 
     def save(self, checkpoint):
         saved(self, checkpoint)
-        if checkpoint.rounds == last and (self.path.name == "selection") == (stage == "selection"):
+        if checkpoint.round == last and (self.path.name == "selection") == (stage == "selection"):
             raise Killed
 
     experiment = make({**LONG, "strategy.stop_after": 3})
-    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", save)
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
     with pytest.raises(Killed):
         run(experiment, tmp_path / "run")
-    monkeypatch.setattr(rounds_module.RunDirectory, "save_checkpoint", saved)
+    monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
     resumed = run(experiment, tmp_path / "run", resume=True)
     left = {"seconds", "run"}
     assert {k: v for k, v in resumed.result.items() if k not in left} == {

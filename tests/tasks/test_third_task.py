@@ -11,7 +11,7 @@ from fedunseen.report.page import write_report
 MODULE = """
     from typing import Literal
 
-    from fedunseen.federation.rounds import Choice
+    from fedunseen.federation.callbacks import Choice
     from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
     from fedunseen.tasks import Prediction, Task
 
@@ -27,11 +27,11 @@ MODULE = """
         def order(cls, line, evaluation, method):
             return (line["halves"], 0.0)
 
-        def measure(self, round, result, models, clients, choice):
+        def measure(self, loop, models, choice):
             answers = self.federation.answers(models[0])
             middle = len(self.benchmark.space.names) / 2
             right = (answers.generalised(0.0) < middle) == (answers.labels < middle)
-            return {"round": round + 1, "halves": 100 * float(right.mean()), **self.shared_lines(round, result)}
+            return {"halves": 100 * float(right.mean())}
 
         def numbers(self, lines, selected, model_path):
             return {"halves": lines[selected - 1]["halves"]}

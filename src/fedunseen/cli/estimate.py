@@ -16,8 +16,8 @@ from fedunseen.data import Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
+from fedunseen.federation.callbacks import is_measured
 from fedunseen.federation.federation import drawn_clients
-from fedunseen.federation.rounds import is_measured
 from fedunseen.tasks.zero_shot_summary import some
 
 __all__ = ["estimate", "render"]
@@ -80,7 +80,7 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     per_evaluation = scored * len(rows) / max(1, len(tested))
     candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
     rounds, choosing = experiment.strategy.rounds, experiment.evaluation.selection == "validation"
-    judge = task(whole, benchmark, experiment.evaluation, rounds)
+    judge = task(whole, benchmark, experiment.evaluation)
     # Which round validation classes choose is not known yet; the last one is measured anyway.
     choices = [
         replace(task.choice(experiment.evaluation, type(method), rounds), **({"round": rounds} if choosing else {}))
@@ -94,7 +94,7 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     ]
     evaluations = sum(map(len, measured))
     if whole.strategy.one_model:  # clients' own models too, but not where settings are chosen
-        own = sum(judge.measures_clients(round, choices[0]) for round in measured[0])
+        own = sum(judge.measures_clients(round, rounds, choices[0]) for round in measured[0])
         evaluations += own * len(some(range(taking)))
     total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
     return {

@@ -25,8 +25,9 @@ from fedunseen.experiment.orchestrator import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
-from fedunseen.federation.directory import Checkpoint, RunDirectory, parts_of
-from fedunseen.federation.rounds import Choice
+from fedunseen.federation.callbacks import Choice
+from fedunseen.federation.directory import RunDirectory, parts_of
+from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without
 from fedunseen.strategies.summed import kept_sums
@@ -83,9 +84,9 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     checkpoint = directory.newest_checkpoint(torch.device("cpu"))
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
-    server, params = without(checkpoint.state, client)
-    federation, task, space = _judged(run, benchmark, checkpoint.rounds, params)
-    state = State(checkpoint.rounds, server, params, {})
+    server, params = without(checkpoint.server, client)
+    federation, task, space = _judged(run, benchmark, checkpoint.round, params)
+    state = State(checkpoint.round, server, params, {})
     replies = [
         Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
         for k, sums in kept_sums(server).items()
@@ -93,7 +94,8 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     result = RoundResult(server, params, replies, lambda place: dict(replies[place].update), {}, 0, 0)
     choice = Choice(None, float(run.result["calibration_factor"]))
     (model,) = federation.models(state)
-    line = task.measure(state.round - 1, result, [model], {}, choice)
+    loop = Loop(federation, state.round, state, result=result)
+    line = {**round_metrics(federation, state, result), **task.measure(loop, [model], choice)}
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
@@ -105,7 +107,7 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
         directory.add_metrics(one)
     write_tensors(directory.model_path, model)
     space.save(partial / "classes.csv")
-    directory.save_checkpoint(Checkpoint(state.round, params, server, {}))
+    directory.save_checkpoint(state)
     numbers = {**run.result, **task.numbers(lines, len(lines), directory.model_path)}
     drawn = task.summary(model, numbers)
     counts = np.array(drawn["client_counts"])
@@ -174,7 +176,7 @@ def _judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tupl
     growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
     if growth is None:
         federation = assemble(experiment, kind.held(benchmark), partition)
-        task = kind(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
+        task = kind(federation, benchmark, experiment.evaluation)
         return federation, task, run.space
     federation, task = growth.at(rounds)
     gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()

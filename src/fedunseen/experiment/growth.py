@@ -86,7 +86,7 @@ class Growth(ABC):
         self._enter(version)
         return self.federation, self.task
 
-    def before(self, state: State) -> tuple[Federation, Task, State]:
+    def before(self, state: State) -> tuple[Federation, State]:
         """Go to the version in which the next round is trained; return the state as one of that version."""
         version = self._next(state.round)
         if version.hash() != self.version.hash():
@@ -94,7 +94,7 @@ class Growth(ABC):
             state = self._carried(state)
         self.version, self.task.groups = version, version.groups()
         self.directory.save_space(self.version.round, self.version.to_dict())
-        return self.federation, self.task, state
+        return self.federation, state
 
     def without(self, ids: NDArray[np.int64]) -> tuple[Federation, Task]:
         """Go to the class space in which nobody has ever held some seen classes: they are unseen."""
@@ -121,7 +121,7 @@ class Growth(ABC):
         partition = self.partition if self.partition.remote else self.partition.restricted_to(benchmark.train)
         self.federation = assemble(experiment, benchmark, partition, scaler=self.scaler, whole=False)
         self.scaler = self.federation.scaler
-        self.task = kind(self.federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
+        self.task = kind(self.federation, benchmark, experiment.evaluation)
         self.task.groups = version.groups()
         self.version = version
 

@@ -40,12 +40,13 @@ from fedunseen.experiment.party import simulated
 from fedunseen.experiment.record import encoder_of, manifest, write_inputs
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.stages import train
 from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.turns import turns
 from fedunseen.experiment.weights import carry, carry_text
-from fedunseen.federation import Federation
+from fedunseen.federation import Callback, Federation
+from fedunseen.federation.callbacks import Choice, Progress
 from fedunseen.federation.directory import RunDirectory, load_params
-from fedunseen.federation.rounds import Choice, Progress, train
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.metrics import best_factor
 from fedunseen.tasks import Task
@@ -70,6 +71,7 @@ def run(
     meeting: Meet | None = None,
     present: Present | None = None,
     benchmark: Benchmark | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run an experiment and return it, as :func:`load_run` would.
 
@@ -82,6 +84,8 @@ def run(
         present: called before the first round with who the clients are and how much each holds. Those of a deployment
             change while it runs: who is connected, say.
         benchmark: samples that are in memory, of an experiment whose ``data.name`` is ``arrays``.
+        callbacks: act between the rounds that choose on validation classes and between those that are reported. The
+            second have as many rounds as the first chose, so ``loop.stop`` ends only the first.
 
     Raises:
         FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
@@ -101,7 +105,7 @@ def run(
     _check_engine(experiment, meeting)
     _check_arrays(experiment, benchmark)
     if experiment.run.seeds > 1:
-        return _run_seeds(experiment, path, resume, on_round, present, benchmark)
+        return _run_seeds(experiment, path, resume, on_round, present, benchmark, callbacks)
     started = time.perf_counter()
     benchmark = load_data(experiment, experiment.run.seed) if benchmark is None else encode(experiment, benchmark)
     if meeting is None:
@@ -138,7 +142,7 @@ def run(
             if selection is None:
                 choice = task.choice(experiment.evaluation, type(federation.method), rounds)
             else:
-                choice, chosen = _select(given, benchmark, selection, partition, directory, on_round, met)
+                choice, chosen = _select(given, benchmark, selection, partition, directory, on_round, met, callbacks)
                 if rivals := getattr(experiment.method, "rivals", ()):
                     chosen["rivals"] = _rivals(rivals, given, selection, partition, directory, on_round)
             if chosen.get("settings"):
@@ -146,10 +150,9 @@ def run(
                 chosen["settings"] |= _followed(before, experiment)
                 rounds, stop_after = experiment.strategy.rounds, experiment.strategy.stop_after
                 federation, task = _made(experiment, benchmark, partition)
-            if stop_after is not None and choice.round is not None:
+            if (stop_after is not None or (callbacks and selection is not None)) and choice.round is not None:
                 # No later round can be the one that is reported, and gains on test samples are nobody's business.
                 rounds, stop_after = choice.round, None
-                task.rounds = rounds
             start = _begin(experiment, federation, benchmark, partition, directory, on_round, met)
             _connect(federation, met, directory)
             if isinstance(growth, Deployed) and met is not None:
@@ -166,6 +169,8 @@ def run(
                 personal_epochs=experiment.strategy.personal_epochs,
                 growth=growth,
                 forgettable=experiment.run.forgettable,
+                callbacks=callbacks,
+                stoppable=selection is None,
             )
             result |= {"start": start} if start else {}
             if growth is not None:
@@ -209,7 +214,7 @@ def _made(
     """
     kind = task_of(experiment)
     federation = assemble(experiment, kind.held(benchmark), partition, selection)
-    return federation, kind(federation, benchmark, experiment.evaluation, experiment.strategy.rounds)
+    return federation, kind(federation, benchmark, experiment.evaluation)
 
 
 def _clients(federation: Federation) -> list[Member]:
@@ -383,6 +388,7 @@ def _select(
     parent: RunDirectory,
     on_round: Progress,
     met: Meeting | None,
+    callbacks: Sequence[Callback],
 ) -> tuple[Choice, dict[str, Any]]:
     """Choose round, calibration factor and settings by runs on validation classes.
 
@@ -394,6 +400,7 @@ def _select(
         parent: the run's directory.
         on_round: called after every round.
         met: the parties of a deployment.
+        callbacks: act between rounds.
     """
     everyone, partition = partition, partition.restricted_to(benchmark.train)
     grid = experiment.evaluation.choose
@@ -416,7 +423,8 @@ def _select(
             _begin(candidate, federation, benchmark, partition, directory, on_round, met, selection=True)
             _connect(federation, met, directory)
             own = candidate.strategy
-            result = train(federation, task, directory, own.rounds, choice, on_round, stage, stop_after=own.stop_after)
+            how: dict[str, Any] = {"stop_after": own.stop_after, "callbacks": callbacks}
+            result = train(federation, task, directory, own.rounds, choice, on_round, stage, **how)
             result |= {"selection": candidate.evaluation.selection, "seed": candidate.run.seed}
             write_json(directory.result_path, result)
         results.append(result)
@@ -548,6 +556,7 @@ def _run_seeds(
     on_round: Progress,
     present: Present | None,
     arrays: Benchmark | None,
+    callbacks: Sequence[Callback],
 ) -> Run:
     """Run several seeds, each in a run directory of its own within this one, and write mean and deviation."""
     directory = RunDirectory(path)
@@ -573,7 +582,8 @@ def _run_seeds(
 
             one = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
             own = path / f"seed-{seed}"
-            done = run(one, own, resume=own.exists(), progress=hear_seed, present=present, benchmark=arrays)
+            given: dict[str, Any] = {"present": present, "benchmark": arrays, "callbacks": callbacks}
+            done = run(one, own, resume=own.exists(), progress=hear_seed, **given)
             results.append(done.result)
         summary: dict[str, Any] = {}
         averaged = [

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from fedunseen.core.errors import ExperimentError, MissingDependencyError, unknown
 from fedunseen.core.files import write_json
-from fedunseen.experiment.orchestrator import Progress
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.callbacks import Progress
 
 __all__ = ["TRACKERS", "scalars", "tracked"]
 

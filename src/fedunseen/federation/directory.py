@@ -34,7 +34,7 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,23 +50,14 @@ from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.evaluation.diagnosis import diagnose
+from fedunseen.federation.federation import State
 
-__all__ = ["Checkpoint", "RunDirectory", "is_whole", "load_params", "of_clients", "parameter_sizes", "parts_of"]
+__all__ = ["RunDirectory", "is_whole", "load_params", "of_clients", "parameter_sizes", "parts_of"]
 
 _WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
 _REPORTED = "reported.safetensors"  # the checkpoint whose model is reported, where clients' own models follow from it
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it
 _KEPT = 2  # checkpoints: the newest, and the one before
-
-
-@dataclass(eq=False)
-class Checkpoint:
-    """The state after ``rounds`` rounds."""
-
-    rounds: int
-    params: Params
-    state: Params
-    client_states: dict[int, Mapping[str, Tensor]]
 
 
 class RunDirectory:
@@ -246,17 +237,17 @@ class RunDirectory:
         lines = self.metrics()[:rounds]
         write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in lines))
 
-    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def save_checkpoint(self, state: State) -> None:
         """Write the state after a round, then drop the oldest.
 
         What clients remember is a part of the checkpoint's file where it is in memory. Where it is on a shelf (many
         clients), only what has changed is written, to a file beside it; the checkpoint says which of these files make
         up the whole, the latest last.
         """
-        tensors = {f"params/{name}": value for name, value in checkpoint.params.items()}
-        tensors |= {f"state/{name}": value for name, value in checkpoint.state.items()}
+        tensors = {f"params/{name}": value for name, value in state.params.items()}
+        tensors |= {f"state/{name}": value for name, value in state.server.items()}
         shelved: dict[int, Shelved] = {}
-        for client, own in checkpoint.client_states.items():
+        for client, own in state.clients.items():
             if isinstance(own, Shelved) and (not shelved or own.layout == next(iter(shelved.values())).layout):
                 shelved[client] = own
             else:
@@ -269,12 +260,12 @@ class RunDirectory:
             else:
                 self._since += len(changed)
             if changed:
-                name = f"{checkpoint.rounds:06d}.clients"
+                name = f"{state.round:06d}.clients"
                 write_records(self.checkpoints / name, changed)
                 self._parts = [*self._parts, name]
             self._written = shelved
             metadata = {_PARTS: json.dumps(self._parts)}
-        write_tensors(self.checkpoints / f"{checkpoint.rounds:06d}.safetensors", tensors, metadata)
+        write_tensors(self.checkpoints / f"{state.round:06d}.safetensors", tensors, metadata)
         for old in self._checkpoint_files()[:-_KEPT]:
             old.unlink()
         parts = list(self.checkpoints.glob("*.clients"))
@@ -305,7 +296,7 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it is not there, or damaged.
         """
-        return self._checkpoint(self.checkpoints / _REPORTED, 0, device).client_states
+        return dict(self._checkpoint(self.checkpoints / _REPORTED, 0, device).clients)
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
         """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""
@@ -342,7 +333,7 @@ class RunDirectory:
         found = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem))
 
-    def newest_checkpoint(self, device: torch.device) -> Checkpoint | None:
+    def newest_checkpoint(self, device: torch.device) -> State | None:
         """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if there is none."""
         known = len(self.metrics())
         for path in reversed(self._checkpoint_files()):
@@ -354,7 +345,33 @@ class RunDirectory:
                 continue
         return None
 
-    def _checkpoint(self, path: Path, rounds: int, device: torch.device) -> Checkpoint:
+    def resumable(self, device: torch.device, selected: int | None) -> State | None:
+        """Return the state to go on from; None without one, or where only training again makes the chosen model.
+
+        Args:
+            device: where the tensors go.
+            selected: the round whose model is kept; None: the best.
+        """
+        state = self.newest_checkpoint(device)
+        return None if state and (selected or 1) <= state.round and not is_whole(self.model_path) else state
+
+    def restored(self, state: State, first: Params) -> State:
+        """Return a checkpoint's state with its parameters in the order of the first ones.
+
+        Raises:
+            RunDirectoryError: it is of another model: a text encoder, say, has changed since.
+        """
+        for name, value in first.items():
+            found = state.params.get(name)
+            if found is None or found.shape != value.shape:
+                shape = "none" if found is None else f"one of shape {tuple(found.shape)}"
+                raise RunDirectoryError(
+                    f"{self.checkpoints}: the parameter {name!r} has the shape {tuple(value.shape)} now, but the "
+                    f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
+                )
+        return replace(state, params={name: state.params[name] for name in first})
+
+    def _checkpoint(self, path: Path, rounds: int, device: torch.device) -> State:
         """Read a checkpoint, and the files beside it.
 
         Raises:
@@ -362,7 +379,7 @@ class RunDirectory:
         """
         tensors = load_params(path, device)
         states = {**self._shelved(path, device), **of_each_client(tensors)}
-        return Checkpoint(rounds, within("params/", tensors), within("state/", tensors), states)
+        return State(rounds, within("state/", tensors), within("params/", tensors), states)
 
     def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
         """Read what clients remember from the files beside a checkpoint.

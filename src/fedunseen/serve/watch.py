@@ -1,7 +1,7 @@
 """What a run shows of itself while it trains: an observer that hears of rounds and log lines, and touches nothing.
 
 The run calls :meth:`Watch.on_round` after every round, as it calls any other
-:class:`~fedunseen.federation.rounds.Progress`. Another thread may ask :meth:`Watch.state` at any time. Nothing here
+:class:`~fedunseen.federation.callbacks.Progress`. Another thread may ask :meth:`Watch.state` at any time. Nothing here
 knows HTTP.
 """
 

@@ -18,12 +18,12 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.parameters import ClientStates, Params
+from fedunseen.core.parameters import Params
 from fedunseen.core.settings import Settings
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
-from fedunseen.engines import RoundResult
-from fedunseen.federation.federation import Federation, mean_losses
-from fedunseen.federation.rounds import NOT_MEASURED, Choice, ModelsOf
+from fedunseen.federation.callbacks import Choice, ModelsOf
+from fedunseen.federation.federation import Federation
+from fedunseen.federation.loop import NOT_MEASURED, Loop, Score
 from fedunseen.methods import Method
 
 __all__ = ["ClassSum", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "percent", "shares"]
@@ -193,8 +193,7 @@ class Task(ABC):
     Args:
         federation: of the run; it holds what :meth:`held` leaves of the benchmark.
         benchmark: the whole benchmark.
-        evaluation: the experiment's settings.
-        rounds: how many rounds are run.
+        evaluation: the experiment's settings; by default all defaults.
 
     Attributes:
         groups: name -> class ids, of a class space that grows: what accuracies are told apart by.
@@ -217,9 +216,10 @@ class Task(ABC):
     personalises: ClassVar[bool] = False
 
     def __init__(
-        self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings, rounds: int
+        self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings | None = None
     ) -> None:
-        self.federation, self.benchmark, self.evaluation, self.rounds = federation, benchmark, evaluation, rounds
+        self.federation, self.benchmark = federation, benchmark
+        self.evaluation = evaluation or EvaluationSettings.model_validate({})
         self.groups: Mapping[str, NDArray[np.int64]] = {}
 
     # Before there is a federation.
@@ -269,17 +269,15 @@ class Task(ABC):
     ) -> tuple[float, float]:
         """Return a key that sorts rounds and runs by their numbers: higher is better."""
 
-    # While a run trains (:class:`fedunseen.federation.rounds.Judge`).
+    # While a run trains (:class:`fedunseen.federation.callbacks.Evaluator`).
 
     @abstractmethod
-    def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
-    ) -> dict[str, Any]:
-        """Return the line of metrics of a round, counted from 0."""
+    def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
+        """Return the metrics of the models after the last round of a loop."""
 
-    def unmeasured(self, round: int, result: RoundResult) -> dict[str, Any]:
-        """Return the line of a round, counted from 0, whose models are not measured."""
-        return {"round": round + 1, **self.shared_lines(round, result)}
+    def unmeasured(self, loop: Loop) -> dict[str, Any]:
+        """Return the metrics of a round whose models are not measured."""
+        return {}
 
     def every(self, choice: Choice) -> int:
         """Return after how many rounds there is a measured one: ``evaluation.every``, or what suits the method."""
@@ -289,16 +287,16 @@ class Task(ABC):
         free = choice.round is not None and self.federation.attack is None and not self.groups
         return _SELDOM if free and self.federation.method.generates else 1
 
-    def measures_clients(self, round: int, choice: Choice) -> bool:
-        """Say whether clients' own models are measured in ``round``, counted from 1."""
+    def measures_clients(self, round: int, rounds: int, choice: Choice) -> bool:
+        """Say whether clients' own models are measured in ``round``, counted from 1, of so many."""
         return False
 
-    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
+    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
         """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
         return None
 
-    def merit(self, line: Mapping[str, Any]) -> tuple[float, float]:
-        """Return a key that sorts rounds: higher is better; one that is not measured is below all others."""
+    def score(self, line: Mapping[str, Any]) -> Score:
+        """Return what rounds are compared by: higher is better; one that is not measured is below all others."""
         if self.accuracies[0] not in line:
             return NOT_MEASURED
         return self.order(line, self.evaluation, type(self.federation.method))
@@ -348,15 +346,6 @@ class Task(ABC):
             f"method.name = {run.method_name!r} cannot keep classes that it learns after training: give them with "
             "every call of predict"
         )
-
-    def shared_lines(self, round: int, result: RoundResult) -> dict[str, Any]:
-        """Return what every task's line of metrics has: losses, who took part, and what travelled."""
-        return {
-            "losses": mean_losses(self.federation.strategy, result),
-            "participants": result.participants,
-            "bytes_down": result.bytes_down,
-            "bytes_up": result.bytes_up,
-        }
 
 
 def percent(result: Mapping[str, Any], name: str) -> str:

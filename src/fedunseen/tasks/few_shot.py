@@ -15,17 +15,17 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import ClientStates, Params
+from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
-from fedunseen.engines import RoundResult
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
+from fedunseen.federation.callbacks import Choice
 from fedunseen.federation.directory import load_params, of_clients
 from fedunseen.federation.federation import Federation
-from fedunseen.federation.rounds import Choice
+from fedunseen.federation.loop import Loop
 from fedunseen.methods import Method
 from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML
@@ -93,9 +93,10 @@ class FewShot(Task):
     attackable = False
 
     def __init__(
-        self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings, rounds: int
+        self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings | None = None
     ) -> None:
-        super().__init__(federation, benchmark, evaluation, rounds)
+        super().__init__(federation, benchmark, evaluation)
+        evaluation = self.evaluation
         method = federation.method
         assert isinstance(method, Episodic)
         self.method = method
@@ -196,9 +197,7 @@ class FewShot(Task):
     def _every_answer(self, models: Sequence[Params], pool: Pool) -> list[NDArray[np.int64]]:
         return [self.answers(model, pool) for model in models]
 
-    def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
-    ) -> dict[str, Any]:
+    def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
         """Measure the merged model; where every client keeps its own, each on its share of the episodes."""
         count = len(self.watched.episodes)
         parts = [
@@ -206,15 +205,14 @@ class FewShot(Task):
             for k, model in enumerate(models[:count])
         ]
         accuracy, half = confidence(np.concatenate(parts))
-        found = {"round": round + 1, "few_shot": accuracy, "few_shot_ci95": half, "episodes_of": self.of}
-        return found | self.shared_lines(round, result)
+        return {"few_shot": accuracy, "few_shot_ci95": half, "episodes_of": self.of}
 
-    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
+    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
         """Write the plane of an episode after some rounds: ``plane/round-N.safetensors``."""
-        if round + 1 in (*self.evaluation.boundaries, self.rounds):
-            plane = self.plane(result.params) if self.federation.strategy.one_model else None
+        if loop.state.round in (*self.evaluation.boundaries, loop.rounds):
+            plane = self.plane(loop.state.params) if self.federation.strategy.one_model else None
             if plane is not None:
-                write_tensors(path / "plane" / f"round-{round + 1}.safetensors", plane)
+                write_tensors(path / "plane" / f"round-{loop.state.round}.safetensors", plane)
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Measure the chosen model, and the baselines, on the test episodes.

@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.parameters import ClientStates, Params
+from fedunseen.core.parameters import Params
 from fedunseen.core.runs import check_question
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
-from fedunseen.engines import RoundResult
 from fedunseen.evaluation.measures import ZERO_SHOT
-from fedunseen.federation.rounds import Choice, ModelsOf
+from fedunseen.federation.callbacks import Choice, ModelsOf
+from fedunseen.federation.loop import Loop
 from fedunseen.methods import Candidates, Method
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks.base import (
@@ -80,27 +80,26 @@ class ZeroShot(Task):
             return (line["gzsl_seen"], 0.0)
         return (line["zsl" if evaluation.criterion == "zsl" else "gzsl_harmonic"], line["gzsl_seen"])
 
-    def measure(
-        self, round: int, result: RoundResult, models: Sequence[Params], clients: ClientStates, choice: Choice
-    ) -> dict[str, Any]:
+    def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
         """Measure the run's models, and clients' own before merging: at most 50 of each, ``measured`` says whose."""
-        federation, replies = self.federation, result.replies
+        federation, result, round = self.federation, loop.result, loop.state.round
+        assert result is not None
+        replies = result.replies
         many = [federation.answers(models[k]) for k in some(range(len(models)))]
         factor = best_factor(many) if choice.factor is None else choice.factor
-        line: dict[str, Any] = {"round": round + 1, **self._means(many, factor)}
+        line: dict[str, Any] = self._means(many, factor)
         plain = self._means(many, 0.0)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
         line["calibration_factor"] = factor
         if self.groups:
             line["stages"] = group_accuracies(many[0], self.groups, factor)
-        line |= self.shared_lines(round, result)
-        line |= threat_line(federation, round, result, models, factor)
-        if result.masked is None and self.measures_clients(round + 1, choice):
+        line |= threat_line(federation, round - 1, result, models, factor)
+        if result.masked is None and self.measures_clients(round, loop.rounds, choice):
             if federation.strategy.one_model:
                 chosen = some(range(len(replies)))
                 own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
-                answers = dict(zip(some(sorted(clients)), many, strict=True))
+                answers = dict(zip(some(sorted(loop.state.clients)), many, strict=True))
                 chosen = [i for i, reply in enumerate(replies) if reply.client in answers]
                 own = [answers[replies[i].client] for i in chosen]
             if len(chosen) < len(replies):
@@ -110,7 +109,7 @@ class ZeroShot(Task):
                 line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
         return line
 
-    def measures_clients(self, round: int, choice: Choice) -> bool:
+    def measures_clients(self, round: int, rounds: int, choice: Choice) -> bool:
         """Say whether clients' own models are measured in ``round``, counted from 1: ``evaluation.clients``."""
         asked, method = self.evaluation.clients, self.federation.method
         if asked is not None:
@@ -119,20 +118,23 @@ class ZeroShot(Task):
             return False
         if choice.round is None or not self.federation.strategy.one_model:  # any round may be the reported one
             return True
-        return round in (1, choice.round, self.rounds) or round % math.ceil(self.rounds / _OWN_CURVE) == 0
+        return round in (1, choice.round, rounds) or round % math.ceil(rounds / _OWN_CURVE) == 0
 
-    def unmeasured(self, round: int, result: RoundResult) -> dict[str, Any]:
-        """Return the line of a round whose models are not measured; ``[screening]`` is told of all the same."""
-        return super().unmeasured(round, result) | threat_line(self.federation, round, result, (), 0.0)
+    def unmeasured(self, loop: Loop) -> dict[str, Any]:
+        """Return what ``[screening]`` counted in a round whose models are not measured."""
+        assert loop.result is not None
+        return threat_line(self.federation, loop.state.round - 1, loop.result, (), 0.0)
 
     def _means(self, many: Sequence[Answers], factor: float) -> dict[str, float]:
         each = [asdict(accuracies(answers, factor)) for answers in many]
         return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}
 
-    def observe(self, path: Path, round: int, result: RoundResult, kept: bool) -> None:
+    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
         """Write similarities after some rounds, the theory's measurements of the kept one, and what an attack does."""
-        observe_round(self.federation, self.evaluation, self.rounds, path, round, result, kept)
-        observe_threats(self.federation, self.rounds, path, round, result.params)
+        round, result = loop.state.round - 1, loop.result
+        assert result is not None
+        observe_round(self.federation, self.evaluation, loop.rounds, path, round, result, kept)
+        observe_threats(self.federation, loop.rounds, path, round, result.params)
 
     def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
         """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes.

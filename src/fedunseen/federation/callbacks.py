@@ -1,0 +1,342 @@
+"""What a run does between rounds: measure, record, keep the best model, checkpoint, stop early, grow, personalize.
+
+The order of the list is the order in which a round becomes durable: its metrics, its model if it is the chosen one, its
+checkpoint. A resume starts from the newest checkpoint and drops the metrics of later rounds, so whatever a kill left in
+between is done again with the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params
+from fedunseen.core.shelf import write_models
+from fedunseen.engines import Distributed
+from fedunseen.federation.directory import RunDirectory, load_params, of_clients
+from fedunseen.federation.federation import Federation, State
+from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop, Score
+from fedunseen.federation.personal import personal_models
+
+__all__ = [
+    "Checkpoint",
+    "Choice",
+    "EarlyStop",
+    "Evaluate",
+    "Evaluator",
+    "Grow",
+    "KeepBest",
+    "KeepForForgetting",
+    "ModelsOf",
+    "Observe",
+    "Personalize",
+    "Progress",
+    "Record",
+    "RecordParties",
+    "ShowProgress",
+    "is_measured",
+]
+
+ModelsOf = Callable[[Collection[int]], Iterable[tuple[int, Params]]]
+"""Gives those of some clients that have a model of their own, with it, in client order."""
+
+
+class Progress(Protocol):
+    """Called after every round."""
+
+    def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        """Show that ``round`` of ``rounds`` of a stage is done; ``line``: its metrics, None at the start."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The round whose model is reported, and its calibration factor; None: the best by this stage's own numbers."""
+
+    round: int | None = None
+    factor: float | None = None
+
+    def is_kept(self, loop: Loop) -> bool:
+        """Say whether the model of the last round is the one to report so far."""
+        if self.round is not None:
+            return self.round == len(loop.history)
+        return bool(loop.history) and loop.scores[-1] >= max(loop.scores)
+
+    def selected(self, loop: Loop) -> int:
+        """Return the round, counted from 1, that is reported: of equally good ones the last, which is trained most."""
+        if self.round is not None:
+            return min(self.round, len(loop.history))
+        scores = loop.scores
+        return 1 + max(range(len(scores)), key=lambda i: (*scores[i], i))
+
+
+class Evaluator(Protocol):
+    """Measures the models of a round, and compares rounds; a :class:`fedunseen.tasks.Task` is one."""
+
+    def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
+        """Return the metrics of the round's models."""
+
+    def unmeasured(self, loop: Loop) -> dict[str, Any]:
+        """Return the metrics of a round whose models are not measured."""
+
+    def every(self, choice: Choice) -> int:
+        """Return after how many rounds there is a measured one."""
+
+    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
+        """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
+
+    def score(self, line: Mapping[str, Any]) -> Score:
+        """Return what rounds are compared by: higher is better, ``NOT_MEASURED`` for one that is not measured."""
+
+    def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Measure some clients' own models, beside the merged one if any, with what the chosen round's line says."""
+
+    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
+        """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
+
+
+class Growth(Protocol):
+    """A class space that grows: each of its versions has a federation and an evaluator of its own."""
+
+    @property
+    def task(self) -> Evaluator:
+        """Measures the rounds of the current version."""
+
+    def before(self, state: State) -> tuple[Federation, State]:
+        """Go to the version of the next round; return its federation and the state as one of that version."""
+
+    def line(self) -> dict[str, Any]:
+        """Return what a round's metrics say of the class space."""
+
+
+class EarlyStop(Callback):
+    """Stops when no round was better than the best one for some rounds.
+
+    Args:
+        patience: how many rounds without gain are too many.
+        among: what the gain is measured on, in words.
+    """
+
+    def __init__(self, patience: int, among: str = "") -> None:
+        self.patience, self.reason = patience, " ".join(filter(None, ["no gain", among, f"in {patience} rounds"]))
+
+    def before_round(self, loop: Loop) -> None:
+        """Stop by what ``loop.history`` says, after a resume too."""
+        if loop.rounds_since_best >= self.patience and loop.scores[-1] != NOT_MEASURED:
+            loop.stop(self.reason)
+
+
+class Evaluate(Callback):
+    """Measures the models of a round: every so many rounds, the first, the chosen and the last.
+
+    Args:
+        task: measures.
+        choice: which round is reported.
+        every: measure so often; by default as ``task`` says.
+    """
+
+    def __init__(self, task: Evaluator, choice: Choice | None = None, every: int | None = None) -> None:
+        self.task, self.choice, self.every = task, choice or Choice(), every
+
+    def on_start(self, loop: Loop) -> None:
+        """Let rounds be compared as the task compares them."""
+        loop.score = lambda line: self.task.score(line)
+
+    def after_round(self, loop: Loop) -> None:
+        """Add what was measured to the metrics."""
+        every = self.every or self.task.every(self.choice)
+        if is_measured(loop.state.round, loop.rounds, self.choice, every):
+            loop.models = loop.federation.models(loop.state)
+            found = self.task.measure(loop, loop.models, self.choice)
+        else:
+            found = self.task.unmeasured(loop)
+        loop.history[-1] = {**loop.metrics, **found}
+
+
+class Grow(Callback):
+    """Lets the class space grow: before a round it replaces the federation, the state and who measures.
+
+    Args:
+        growth: the versions of the class space.
+        evaluate: measures the rounds.
+    """
+
+    def __init__(self, growth: Growth, evaluate: Evaluate) -> None:
+        self.growth, self.evaluate = growth, evaluate
+
+    def before_round(self, loop: Loop) -> None:
+        """Go to the version of the next round."""
+        loop.federation, loop.state = self.growth.before(loop.state)
+        self.evaluate.task = self.growth.task
+
+    def after_round(self, loop: Loop) -> None:
+        """Add the version to the metrics."""
+        loop.metrics.update(self.growth.line())
+
+
+@dataclass
+class KeepForForgetting(Callback):
+    """Keeps the checkpoint before each round in which a client takes part for the first time."""
+
+    directory: RunDirectory
+
+    def after_round(self, loop: Loop) -> None:
+        """Keep the checkpoint before this round."""
+        if set(loop.metrics["participants"]) - {k for line in loop.history[:-1] for k in line["participants"]}:
+            self.directory.keep_checkpoint(loop.state.round - 1)
+
+
+@dataclass
+class Record(Callback):
+    """Appends each round's metrics to ``metrics.jsonl``."""
+
+    directory: RunDirectory
+
+    def after_round(self, loop: Loop) -> None:
+        """Append a line, flushed to disk."""
+        loop.metrics["seconds"] = round(time.perf_counter() - loop.started, 4)
+        if loop.reason:
+            loop.metrics["stopped"] = loop.reason
+        self.directory.add_metrics(loop.metrics)
+
+
+@dataclass
+class RecordParties(Callback):
+    """Writes who the parties of a deployment are, and how much each holds."""
+
+    directory: RunDirectory
+
+    def after_round(self, loop: Loop) -> None:
+        """Write ``parties.json``."""
+        if loop.federation.partition.remote and isinstance(loop.federation.engine, Distributed):
+            self.directory.note_parties(loop.federation.engine.parties)
+
+
+@dataclass
+class Observe(Callback):
+    """Writes for the report what only exists during a round."""
+
+    directory: RunDirectory
+    evaluate: Evaluate
+
+    def after_round(self, loop: Loop) -> None:
+        """Let the task write into the run directory."""
+        self.evaluate.task.observe(loop, self.directory.path, self.evaluate.choice.is_kept(loop))
+
+
+@dataclass
+class KeepBest(Callback):
+    """Writes the models of the round that is reported so far."""
+
+    directory: RunDirectory
+    choice: Choice
+
+    def after_round(self, loop: Loop) -> None:
+        """Write them if they are of the best round so far, or of the chosen one."""
+        if self.choice.is_kept(loop):
+            self._write(loop)
+
+    def on_end(self, loop: Loop) -> None:
+        """Write the last ones where the loop stopped before the chosen round."""
+        if self.choice.round is not None and loop.state.round < self.choice.round:
+            loop.models = loop.federation.models(loop.state)
+            self._write(loop)
+
+    def _write(self, loop: Loop) -> None:
+        if loop.federation.strategy.one_model:
+            write_tensors(self.directory.model_path, loop.models[0])
+        else:
+            write_models(self.directory.model_path, sorted(loop.state.clients), loop.models)
+
+
+@dataclass
+class Checkpoint(Callback):
+    """Writes the state after each round."""
+
+    directory: RunDirectory
+
+    def after_round(self, loop: Loop) -> None:
+        """Write the state; the oldest is dropped."""
+        self.directory.save_checkpoint(loop.state)
+
+
+@dataclass
+class Personalize(Callback):
+    """Measures clients' own models at the end: the merged one trained further, or those that never merged.
+
+    Args:
+        directory: of the run.
+        evaluate: measures the rounds.
+        epochs: let every client train the reported model for so many epochs on; None: only where each has its own.
+
+    Attributes:
+        measured: what there is to report.
+    """
+
+    directory: RunDirectory
+    evaluate: Evaluate
+    epochs: int | None
+
+    def on_start(self, loop: Loop) -> None:
+        """Keep the state of the reported round: a kill may have come before it was kept."""
+        self.measured: dict[str, Any] = {}
+        self._keep(loop)
+
+    def after_round(self, loop: Loop) -> None:
+        """Keep the state of the reported round, from which clients go on."""
+        self._keep(loop)
+
+    def _keep(self, loop: Loop) -> None:
+        if self.epochs is not None and self.evaluate.choice.is_kept(loop):
+            self.directory.keep_reported(loop.state.round)
+
+    def on_end(self, loop: Loop) -> None:
+        """Train and measure clients' own models."""
+        federation, task = loop.federation, self.evaluate.task
+        line = loop.history[self.evaluate.choice.selected(loop) - 1]
+        if self.epochs is None:
+            if not federation.strategy.one_model:
+                stored = partial(of_clients, self.directory.model_path, federation.device)
+                self.measured = task.personal(None, stored, line)
+            return
+        merged = load_params(self.directory.model_path, federation.device)
+        state = replace(loop.state, clients=self.directory.reported(federation.device))
+        start, epochs = {name: merged[name] for name in loop.state.params if name in merged}, self.epochs
+
+        def trained(clients: Collection[int]) -> Iterable[tuple[int, Params]]:
+            own = dict(personal_models(federation, start, state, epochs, clients))
+            if own:
+                write_models(self.directory.personal_path, list(own), list(own.values()))
+            return own.items()
+
+        self.measured = {"epochs": epochs, **task.personal(merged, trained, line)}
+
+
+@dataclass
+class ShowProgress(Callback):
+    """Calls a function at the start and after every round.
+
+    Args:
+        show: what is called.
+        stage: what the rounds are for, in words.
+    """
+
+    show: Progress
+    stage: str
+
+    def on_start(self, loop: Loop) -> None:
+        """Show where the loop goes on."""
+        self.show(self.stage, loop.state.round, loop.rounds, loop.metrics or None)
+
+    def after_round(self, loop: Loop) -> None:
+        """Show the round."""
+        self.show(self.stage, loop.state.round, loop.rounds, loop.metrics)
+
+
+def is_measured(round: int, rounds: int, choice: Choice, every: int) -> bool:
+    """Say whether a round, counted from 1, of so many is measured: every so many, the first, the chosen, the last."""
+    return round in (1, choice.round, rounds) or round % every == 0
