@@ -7,7 +7,9 @@ training in this process makes one model, which recognises those too. No folder,
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -33,6 +35,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import mean_losses
 from fedunseen.methods import Candidates, Method
+from fedunseen.methods.closed_form.unlabelled import adapt, remarks
 
 __all__ = ["ZeroShotClassifier"]
 
@@ -104,16 +107,25 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.classes = classes
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, classes: Any = None, groups: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: Any = None,
+        groups: ArrayLike | None = None,
+        unlabelled: ArrayLike | None = None,
+    ) -> Self:
         """Train one model on the samples of all parties.
 
         Args:
             X: (n, d) features.
-            y: (n,) class names.
+            y: (n,) class names; None marks an unlabelled sample, and so does -1 where ``classes`` is given and has no
+                such class.
             classes: a mapping of class name -> attributes, numbers or a mapping of attribute name -> number; or a data
                 frame with a class a row and an attribute a column. It may have more classes than ``y``: the unseen
                 ones. By default the constructor's, or else the classes of ``y``, each described by itself alone.
             groups: (n,) which party holds each sample. By default one party holds all.
+            unlabelled: (m, d) samples without labels, to which the trained model is adapted (:meth:`adapt`).
 
         Returns:
             The estimator itself.
@@ -122,9 +134,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             ValueError: an array is of the wrong shape or type.
             FedUnseenError: a class, a setting or a combination makes no sense, or the training diverged.
         """
+        table = self.classes if classes is None else classes
+        X, y, groups, pool = _without_unlabelled(X, y, groups, table)
         rows, labels = validate_data(self, X, y, ensure_min_samples=2)
         check_classification_targets(labels)
-        table = self.classes if classes is None else classes
         if table is None:
             own = np.unique(labels).tolist()
             table = dict(zip(own, np.eye(len(own)), strict=True))
@@ -152,7 +165,39 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in federation.complete(params).items()}
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
+        pools = [part for part in (pool, unlabelled) if part is not None]
+        if pools:
+            self._adapt([validate_data(self, part, reset=False) for part in pools])
         return self
+
+    def adapt(self, X: ArrayLike, among: Literal["all", "unseen"] = "all") -> Self:
+        """Return a copy that is adapted to unlabelled samples, which may be of seen and of unseen classes.
+
+        The model's scores assign the samples to classes in part; prototypes of unseen classes move to theirs. Samples
+        that the model rules out are refused with a warning (``fedunseen.methods.closed_form.unlabelled``). The copy has
+        ``soft_counts_`` (C,), how many samples each class got.
+
+        Args:
+            X: (n, d) features, at least ten samples.
+            among: the classes that they may be of: ``all``, or ``unseen`` ones alone.
+
+        Raises:
+            FedUnseenError: the method has no class means to adapt, every class is seen, or there are too few samples.
+        """
+        check_is_fitted(self)
+        adapted = copy(self)
+        adapted._adapt([validate_data(adapted, X, reset=False, ensure_min_samples=0)], among)
+        return adapted
+
+    def _adapt(self, pools: Sequence[NDArray[Any]], among: str = "all") -> None:
+        """Adapt in place."""
+        method = self._method(fit_semantics(self._space, self._experiment.data.semantics))
+        rows = [torch.from_numpy(self._scaler(part)) for part in pools]
+        found = adapt(method, self._params, rows, self.calibration_, among=among)
+        for remark in remarks(found, self.classes_.tolist()):
+            warnings.warn(remark, stacklevel=3)
+        self._params, self.soft_counts_ = found.params, found.samples.numpy()
+        self.calibration_ *= found.deviation
 
     def predict(self, X: ArrayLike, classes: Any = None) -> NDArray[Any]:
         """Return (n,) the class of each sample.
@@ -378,6 +423,27 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _method_class(self) -> type[Method]:
         found: type[Method] = find("method", self.method)
         return found
+
+
+def _without_unlabelled(
+    X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, table: Any
+) -> tuple[ArrayLike, ArrayLike, ArrayLike | None, Any]:
+    """Return X, y and groups of labelled samples, and the unlabelled samples (None: there are none)."""
+    labels = np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) and None in y else np.asarray(y)
+    if labels.ndim != 1 or labels.dtype.kind not in "Oif":
+        return X, y, groups, None
+    without = np.array([label is None for label in labels], dtype=bool)
+    if table is not None and -1 not in described(table)[0]:
+        without |= np.array([label == -1 for label in labels], dtype=bool)
+    if not without.any():
+        return X, y, groups, None
+    kept = ~without
+    return (
+        _safe_indexing(X, kept),
+        np.array(labels[kept].tolist()),
+        None if groups is None else np.asarray(groups)[kept],
+        _safe_indexing(X, without),
+    )
 
 
 def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:

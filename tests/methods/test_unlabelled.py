@@ -1,0 +1,214 @@
+"""Unlabelled samples against a slow softmax and a dense posterior, and exactness of soft statistics."""
+
+import re
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen import ZeroShotClassifier
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data import ClassSpace
+from fedunseen.encoders import Backbone
+from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+from fedunseen.methods.closed_form.statistics import statistics
+from fedunseen.methods.closed_form.unlabelled import (
+    LEVELS,
+    Adaptation,
+    adapt,
+    remarks,
+    responsibilities,
+    scorer,
+    soft_statistics,
+    update,
+)
+
+CLASSES, WIDTH, SEEN = 12, 6, 9
+
+
+def problem(seed=0, **settings):
+    """Return a method, its labelled model, and a function that draws 8-bit samples of given classes."""
+    rng = np.random.default_rng(seed)
+    semantics = rng.standard_normal((CLASSES, 4))
+    means = 20 * semantics @ rng.standard_normal((4, WIDTH)) + 8 * rng.standard_normal((CLASSES, WIDTH))
+
+    def draw(labels, seed=1):
+        noise = np.random.default_rng(seed).standard_normal((len(labels), WIDTH))
+        return torch.from_numpy(np.clip(np.rint(means[labels] + 12 * noise), -127, 127))
+
+    space = ClassSpace(tuple("abcdefghijkl"), semantics, tuple("wxyz"), np.arange(SEEN), [], np.arange(SEEN, CLASSES))
+    method = Gaussian(
+        GaussianSettings(shrinkage=0.2, **settings), space, torch.from_numpy(semantics), Backbone((WIDTH,))
+    )
+    labels = np.repeat(np.arange(SEEN), 30)
+    model = method.solve(statistics(draw(labels), torch.from_numpy(labels), space))
+    return method, model, draw
+
+
+def pool(draw, seed=2, of=range(CLASSES), each=40):
+    return draw(np.repeat(list(of), each), seed)
+
+
+def test_responsibilities_are_the_softmax_of_the_scores_in_255_steps():
+    method, model, draw = problem(calibration=True)
+    rows = pool(draw)
+    grid = scorer(model, offset=1.5)
+    assert float(grid.weight.abs().max()) < 2**23
+    assert np.log2(grid.step) % 1 == 0
+    exact = method.known_scores(model, rows) - 1.5 * model["seen_mask"]
+    wanted = LEVELS * torch.softmax(exact, 1)
+    assert (responsibilities(grid, rows) - wanted).abs().max() < 0.5 + LEVELS / 256 / 4
+    among = responsibilities(scorer(model, 1.5, "unseen"), rows)
+    assert among[:, :SEEN].count_nonzero() == 0
+
+
+def test_soft_statistics_are_integers_that_do_not_depend_on_batches_order_or_partition():
+    _, model, draw = problem()
+    rows, grid = pool(draw), scorer(model)
+    whole = soft_statistics(grid, rows)
+    r = responsibilities(grid, rows)[:, SEEN:]
+    by_hand = [[sum(int(r[i, u]) * int(rows[i, j]) for i in range(len(rows))) for j in range(WIDTH)] for u in range(3)]
+    assert whole["total"].tolist() == by_hand
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    cuts = [0, 1, 7, 100, 101, len(rows)]
+    parts = [soft_statistics(grid, rows[order][a:b]) for a, b in pairwise(cuts)]
+    for name, value in whole.items():
+        assert torch.equal(sum(part[name] for part in parts), value)
+        # under a mask, modulo 2^64
+        mask = torch.from_numpy(np.random.default_rng(0).integers(-(2**63), 2**63, value.shape))
+        masked = [parts[0][name].long() + mask, *(part[name].long() for part in parts[1:-1])]
+        assert torch.equal(sum(masked) + parts[-1][name].long() - mask, value.long())
+
+
+def test_ten_parties_and_one_place_give_the_same_bits():
+    method, model, draw = problem()
+    rows = pool(draw)
+    one, many = adapt(method, model, [rows]), adapt(method, model, rows.chunk(10))
+    assert all(torch.equal(value, many.params[name]) for name, value in one.params.items())
+
+
+def test_an_update_is_the_dense_posterior_with_discounted_samples():
+    method, model, draw = problem(variance=2.0, nugget=0.1, width=0.8)
+    sums = soft_statistics(scorer(model), pool(draw))
+    settings = Adaptation(weight=0.3, floor=0.1, guard=False)
+    found = update(method, model, sums, settings)
+    labels = np.repeat(np.arange(SEEN), 30)
+    x = draw(labels)
+    soft = sums["count"] / LEVELS
+    worth = [float(1 / (1 / (Fraction(3, 10) * Fraction(n)) + Fraction(2, 10))) for n in soft.tolist()]
+    count = torch.tensor([30.0] * SEEN + worth, dtype=torch.float64)
+    means = torch.stack([x[labels == c].mean(0) for c in range(SEEN)] + list(sums["total"] / sums["count"][:, None]))
+    variance, nugget, width, _ = model["kernel"].tolist()
+    s = method.semantics.double()
+    k = variance * torch.exp(-(s[:, None] - s).square().sum(2) / (2 * width)) + variance * nugget * torch.eye(CLASSES)
+    prototypes = k @ torch.linalg.inv(k + torch.diag(1 / count)) @ (means - model["centre"])
+    assert torch.allclose(found.params["weight"], prototypes @ model["precision"], rtol=1e-8)
+    assert 0 < found.deviation < 1
+
+
+def test_unseen_classes_gain_and_seen_ones_lose_little():
+    method, model, draw = problem()
+    labels = np.repeat(np.arange(CLASSES), 100)
+    x, unseen = draw(labels, 9), labels >= SEEN
+
+    def right(params):
+        return np.array(method.known_scores(params, x).argmax(1).numpy() == labels)
+
+    before, after = right(model), right(adapt(method, model, [pool(draw)]).params)
+    assert after[unseen].mean() > before[unseen].mean() + 0.1
+    assert after[~unseen].mean() > before[~unseen].mean() - 0.1
+
+
+def test_samples_of_something_else_are_refused():
+    method, model, draw = problem()
+    rng = np.random.default_rng(0)
+    elsewhere = torch.from_numpy(rng.integers(90, 128, (100, WIDTH)) * np.array([1, -1] * 3))
+    found = adapt(method, model, [elsewhere.double()])
+    assert torch.equal(found.params["weight"], model["weight"])
+    assert found.deviation == 1
+    assert found.refused.nonzero()[:, 0].tolist() == list(range(SEEN, CLASSES))
+    assert "'j', 'k', 'l':" in remarks(found, method.space.names)[0]
+    assert not adapt(method, model, [pool(draw)]).refused.any()
+
+
+def test_a_class_that_gets_almost_all_is_named():
+    method, model, draw = problem()
+    found = adapt(method, model, [pool(draw, of=[10])])
+    assert "'k' got" in remarks(found, method.space.names)[-1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (torch.zeros(0, WIDTH), "0 unlabelled samples"),
+        (torch.zeros(9, WIDTH), "9 unlabelled samples"),
+        (torch.zeros(20, WIDTH + 1), "(20, 7)"),
+        (torch.full((20, WIDTH), float("nan")), "not finite"),
+    ],
+)
+def test_pools_that_cannot_be_used_are_refused(rows, words):
+    method, model, _ = problem()
+    with pytest.raises(DataError, match=re.escape(words)):
+        adapt(method, model, [rows])
+
+
+def test_models_that_cannot_adapt_are_refused():
+    method, model, draw = problem()
+    with pytest.raises(DataError, match="every class"):
+        scorer(model | {"seen_mask": torch.ones(CLASSES)})
+    with pytest.raises(DataError, match="no labelled sample"):
+        scorer(model | {"count": torch.zeros(CLASSES)})
+    ridge = Ridge(RidgeSettings(), method.space, method.semantics, Backbone((WIDTH,)))
+    with pytest.raises(ExperimentError, match="ridge"):
+        adapt(ridge, {}, [pool(draw)])
+
+
+@pytest.fixture(scope="module")
+def table():
+    method, _, draw = problem()
+    names = list(method.space.names)
+    classes = dict(zip(names, method.space.semantics, strict=True))
+    y = np.repeat(names[:SEEN], 30)
+    return draw(np.repeat(np.arange(SEEN), 30)).numpy(), y, classes, pool(draw).numpy()
+
+
+@pytest.mark.parametrize("way", ["argument", "none", "minus one"])
+def test_the_estimator_takes_unlabelled_samples_in_three_ways(table, way):
+    x, y, classes, rows = table
+    adapted = ZeroShotClassifier().fit(x, y, classes=classes).adapt(rows)
+    if way == "argument":
+        model = ZeroShotClassifier().fit(x, y, classes=classes, unlabelled=rows)
+    else:
+        names = list(classes)
+        renamed = dict(enumerate(classes.values())) if way == "minus one" else classes
+        labels = [names.index(name) for name in y] if way == "minus one" else y.tolist()
+        mark = -1 if way == "minus one" else None
+        model = ZeroShotClassifier().fit(
+            np.concatenate([rows, x]),
+            [mark] * len(rows) + labels,
+            classes=renamed,
+            groups=np.arange(len(x) + len(rows)) % 2,
+        )
+        if way == "none":
+            one = ZeroShotClassifier().fit(x, y, classes=classes, groups=np.arange(len(rows), len(x) + len(rows)) % 2)
+            adapted = one.adapt(rows)
+    assert np.allclose(model.scores(rows), adapted.scores(rows), rtol=1e-6, atol=1e-6)
+    assert np.allclose(model.soft_counts_, adapted.soft_counts_)
+
+
+def test_adapting_an_estimator_leaves_it_as_it_is(table, tmp_path):
+    x, y, classes, rows = table
+    model = ZeroShotClassifier().fit(x, y, classes=classes)
+    before = model.scores(rows)
+    adapted = model.adapt(rows, among="unseen")
+    assert np.array_equal(model.scores(rows), before)
+    assert not np.array_equal(adapted.scores(rows), before)
+    adapted.save(tmp_path / "model.safetensors")
+    assert np.array_equal(ZeroShotClassifier.load(tmp_path / "model.safetensors").scores(rows), adapted.scores(rows))
+    with pytest.raises(DataError, match="9 unlabelled"):
+        model.adapt(rows[:9])
+    with pytest.raises(ExperimentError, match="ridge"):
+        ZeroShotClassifier("ridge").fit(x, y, classes=classes).adapt(rows)
