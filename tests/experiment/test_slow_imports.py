@@ -69,3 +69,11 @@ def test_a_simple_mistake_is_refused_before_pytorch_is_loaded(typed, tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "[]")
     assert MISTAKES[typed] in done.stdout + done.stderr
+
+
+def test_the_package_lists_its_names_without_importing_them():
+    script = "import fedunseen, sys; print(*dir(fedunseen)); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    names, imported = done.stdout.splitlines()
+    assert set(names.split()) == {*fedunseen.__all__, "__version__"}
+    assert imported == "False"

@@ -165,6 +165,20 @@ def test_a_forgotten_party_was_never_there(done, benchmark, tmp_path):
         forget(done, "west", tmp_path / "west")
 
 
+def test_a_party_is_forgotten_from_any_folder(make_folder, tmp_path, monkeypatch):
+    """The run's relative data folder is found from the run, not from where the command is typed."""
+    make_folder(tmp_path / "data")
+    (tmp_path / "elsewhere").mkdir()
+    tree = {"data": {"name": "folder", "root": "data"}, "method": {"name": "gaussian"}, "partition": {"clients": 2}}
+    monkeypatch.chdir(tmp_path)
+    run(Experiment.from_dict({**tree, "evaluation": {"selection": "last", "embedding": False}}), "runs/one")
+    here = forget(load_run("runs/one"), "0", "runs/here")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    there = forget(load_run("../runs/one"), "0", "there")
+    assert there.result["zsl"] == here.result["zsl"]
+    assert load_run("there").experiment.data.root == tmp_path / "data"
+
+
 def test_the_curve_by_examples(done, benchmark):
     stored = load_params(done.path / "evaluation.safetensors")
     shots, both = stored["curve_shots"].tolist(), stored["curve_both"].mean(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
@@ -114,7 +115,7 @@ def render_check(told: Mapping[str, Any]) -> str:
     if told["missing"]:
         lines.append(f"  {find('data', told['benchmark']).describe()}")
         if told["benchmark"] == "images" and told["missing"] == ["classes.csv"]:
-            lines.append(f"  fedunseen init {told['root']} writes it, with every fifth class as an unseen one")
+            lines.append(f"  fedunseen init {quote(told['root'])} writes it, with every fifth class as an unseen one")
     lines += [f"  problem: {problem}" for problem in told["problems"]]
     if "classes" in told:
         lines.append(f"  classes: {told['classes']} ({told['seen']} seen, of them {told['validation']} for validation; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,8 @@ def render(told: Mapping[str, Any]) -> str:
     lines = [f"{told['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {told['seed']}"]
     for one, what in (*((one, "training") for one in parties), (coordinator, "test")):
         lines.append(f"  {one['name']:<{width}}  {one['samples']:,} {what} samples of {one['classes']} classes")
-    lines += [
-        f"a party gives its folder to `fedunseen join --data {parties[0]['folder']}`; the coordinator's experiment has"
-    ]
-    lines += ["[data]"]
+    join = f"fedunseen join --data {quote(parties[0]['folder'])}"
+    lines += [f"a party gives its folder to `{join}`; the coordinator's experiment has", "[data]"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in told["data"].items()]
     return "\n".join([*lines, f"root = {json.dumps(coordinator['folder'], ensure_ascii=False)}"])
 

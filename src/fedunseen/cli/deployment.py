@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -228,7 +229,7 @@ def join(
     if party.error is not None:
         raise party.error
     if party.home is not None:
-        say(f"run:    {party.home}", f"next:   fedunseen predict {party.home} FILE")
+        say(f"run:    {party.home}", f"next:   fedunseen predict {quote(str(party.home))} FILE")
     else:
         say("the coordinator gives no model (engine.deliver)")
 

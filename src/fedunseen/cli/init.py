@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -24,7 +25,12 @@ def init(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The experiment file (default: FOLDER.toml beside the folder).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write the experiment file anew if it is there.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Write the experiment file anew if it is there, and a class table of names alone."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it is."""
@@ -39,13 +45,13 @@ def init(
         raise ExperimentError(f"--out {file}: an experiment file ends in .toml")
     if file.exists() and not force:
         raise ExperimentError(f"{file} is there already: give --force to write it anew, or --out for another file")
-    suggestion = suggest(data, file)
+    suggestion = suggest(data, file, force)
     write_text(file, suggestion.text)
     for choice in suggestion.choices:
         say(f"- {choice.what}: {choice.why}")
     for path in suggestion.written:
         say(f"wrote {path}")
-    say(f"wrote {file}", f"next:  fedunseen run {file}")
+    say(f"wrote {file}", f"next:  fedunseen run {quote(str(file))}")
     if as_json:
         told = {
             "experiment": str(file),

@@ -151,7 +151,9 @@ def _class_folders(place: Path, ids: dict[str, int], names: tuple[str, ...], tab
     check_collisions([folder.name for folder in folders], f"{place}: the folders")
     for folder in folders:
         if plain(folder.name) not in ids:
+            deeper = any(plain(child.name) in ids for child in folder.iterdir() if child.is_dir())
             hint = did_you_mean(folder.name, names) or ": add a line for it"
+            hint = f": it holds the folders of classes, so move them to {place}" if deeper else hint
             raise DataError(f"the folder {folder} is of no class in {table}{hint}")
         if not list_images(folder):
             raise DataError(f"the folder {folder} has no image: add some, or remove it")

@@ -22,6 +22,7 @@ from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.learn import free_folder, write_learned
 from fedunseen.experiment.naming import names_in, semantics_of_names
+from fedunseen.experiment.reading import located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.weights import files_of, found, found_text
@@ -397,5 +398,6 @@ def load_run(path: str | Path, encoder: str | Path | None = None, overrides: Map
         RunDirectoryError: ``path`` is no run directory, or its run is not complete.
     """
     manifest, result = read_manifest(Path(path)), complete_result(Path(path))
+    manifest = {**manifest, "experiment": located(manifest["experiment"], Path(path))}
     check_where(list(overrides or {}))
     return Run(Path(path), manifest, result, None if encoder is None else Path(encoder), dict(overrides or {}))

@@ -21,7 +21,17 @@ from fedunseen.core.registry import find, names
 from fedunseen.core.settings import NamedSettings
 from fedunseen.experiment.settings_keys import own_keys
 
-__all__ = ["NAMED", "OPTIONAL", "SECTIONS", "glance", "parse_override", "read_tree", "sections_of", "validated"]
+__all__ = [
+    "NAMED",
+    "OPTIONAL",
+    "SECTIONS",
+    "glance",
+    "located",
+    "parse_override",
+    "read_tree",
+    "sections_of",
+    "validated",
+]
 
 SECTIONS = (
     "data",
@@ -170,6 +180,25 @@ def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
     encoder = tree.get("encoder")
     if isinstance(encoder, dict) and isinstance(weights := encoder.get("weights"), str) and (folder / weights).is_dir():
         encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub
+
+
+def located(tree: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """Return the experiment of a run with its relative paths as they are seen from here.
+
+    A run is usually written below the folder that it was started in, so its paths are looked for in the folders above
+    it. Without a match there, a path stays relative to here.
+    """
+    found = {name: dict(content) if isinstance(content, Mapping) else content for name, content in tree.items()}
+    for section, key in _PATHS:
+        content = found.get(section)
+        if not isinstance(content, dict) or not isinstance(value := content.get(key), str):
+            continue
+        if not Path(value).is_absolute():
+            places = (above / value for above in run.resolve().parents)
+            place = next((one for one in places if one.exists() and not (one / "manifest.json").exists()), None)
+            if place is not None and place.resolve() != Path(value).resolve():
+                content[key] = str(place)
+    return found
 
 
 def _section_of(key: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from fedunseen.data.features import load_arrays
 from fedunseen.data.folder import Folder
 from fedunseen.data.image_folder import ImageFolder
 from fedunseen.data.images import UNREADABLE, list_images
-from fedunseen.data.tables import check_widths, number, read_csv, write_csv
+from fedunseen.data.tables import check_widths, number, plain, read_csv, write_csv
 from fedunseen.experiment.doubts import doubts, foreign_names
 
 __all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
@@ -116,13 +117,15 @@ _WHY = {
 """What the file says of a setting, by its key, or of a choice by its name."""
 
 
-def suggest(data: Path, file: Path) -> Suggestion:
+def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
     """Look at data and write what suits them; a class table or features that are missing are made in their folder.
 
     Args:
-        data: a folder with a folder of pictures for each class; or with ``features.npz``; or with a table of samples
-            (CSV: one column names the class, the others are numbers); or such a table itself.
+        data: a folder with a folder of pictures for each class, or with one folder that holds those; or with
+            ``features.npz``; or with a table of samples (CSV: one column names the class, the others are numbers); or
+            such a table itself.
         file: where the experiment file will lie, which paths in it are relative to. It is not written here.
+        force: bring a class table of names alone up to date with the folders.
 
     Raises:
         DataError: there is nothing to learn from, or something is wrong with it.
@@ -132,18 +135,53 @@ def suggest(data: Path, file: Path) -> Suggestion:
     folder = data.with_suffix("") if data.is_file() else data
     if table is None:
         existing_folder(folder, "name one with your pictures or features")
+        folder = _inner(folder)
     written: list[Path] = []
     try:
         if table is not None:
             written.append(_convert(table, folder))
         kind = _features if (folder / "features.npz").is_file() else _pictures
+        renewed = _renewed(folder) if force and kind is _pictures else []
         found = kind(folder, written)
+        if table is None and folder != data:
+            found.choices.insert(0, Choice(f"the folder {folder}", "the folders of the classes lie in it"))
+        found.choices[:0] = renewed
         text, choices = _render(found, folder, file)
     except BaseException:
         for path in written:  # nothing half-done stays behind
             path.unlink(missing_ok=True)
         raise
     return Suggestion(text, tuple(choices), tuple(written))
+
+
+def _inner(folder: Path) -> Path:
+    """Return the folder that holds the classes' folders: this one, or one that lies alone in it or deeper."""
+    children = [child for child in folder.iterdir() if not child.name.startswith((".", "__MACOSX"))]
+    only = children[0] if len(children) == 1 and not children[0].is_symlink() else folder / "none"
+    return _inner(only) if only.is_dir() and any(child.is_dir() for child in only.iterdir()) else folder
+
+
+def _renewed(folder: Path) -> list[Choice]:
+    """Bring a class table of names alone up to date with the folders: a class that was renamed keeps its mark."""
+    table = folder / "classes.csv"
+    (_, header), *rows = read_csv(table) if table.is_file() else [(0, [""])]
+    if set(header) != {"name", "split"}:
+        return []
+    names = list(class_folders(folder))
+    lines = {row[header.index("name")]: row[header.index("split")] for _, row in rows}
+    new = [name for name in names if plain(name) not in {plain(one) for one in lines}]
+    gone = [name for name in lines if plain(name) not in {plain(one) for one in names}]
+    if len(new) == len(gone) == 1:
+        told = f"{gone[0]} is now {new[0]}"
+        lines = {new[0] if name == gone[0] else name: split for name, split in lines.items()}
+    else:
+        gone = [name for name in gone if lines[name] != "unseen"]  # such a class needs no folder
+        told = "; ".join(f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some)
+        lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(new, "seen")
+    if not new and not gone:
+        return []
+    write_csv(table, [["name", "split"], *map(list, lines.items())])
+    return [Choice(f"{table} written anew", told)]
 
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
@@ -414,7 +452,7 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
     choices.append(Choice("method gaussian", why))
     lead = [
         f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and {unseen} unseen.",
-        f"# Run it:    fedunseen run {file}",
+        f"# Run it:    fedunseen run {quote(str(file))}",
         "# Every key: fedunseen settings",
     ]
     text = "\n".join([*lead, *(_section(name, content) for name, content in sections)]) + "\n"

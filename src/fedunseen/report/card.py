@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.files import write_text
@@ -111,7 +112,7 @@ def model_card(run: Run) -> str:
         lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
     else:
         lines += ['print(run.predict("picture.png", top=3))']
-    lines += ["```", "", f"In a browser, and for other programs: `fedunseen serve {run.path.name}{named}`."]
+    lines += ["```", "", f"In a browser, and for other programs: `fedunseen serve {quote(run.path.name)}{named}`."]
     return "\n".join(lines) + "\n"
 
 
