@@ -1,4 +1,4 @@
-"""``fedunseen learn``, ``fedunseen sums`` and ``fedunseen forget``: what changes a finished run without training."""
+"""``fedunseen learn``, ``adapt``, ``sums`` and ``forget``: what changes a finished run without training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from fedunseen.cli.console import Client, Json, RunPath, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
-__all__ = ["forget", "learn", "sums"]
+__all__ = ["adapt", "forget", "learn", "sums"]
 
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
 
@@ -65,6 +65,42 @@ def learn(
     say(f"learnt: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
     if as_json:
         print(json.dumps({"run": str(done.path), "learnt": added, "classes": len(done.space.names)}), flush=True)
+
+
+def adapt(
+    path: RunPath,
+    inputs: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array."),
+    ],
+    out: New,
+    among: Annotated[str, typer.Option(help="The classes that samples may be of: all, or only unseen ones.")] = "all",
+    client: Client = None,
+    as_json: Json = False,
+) -> None:
+    """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where samples lie."""
+    from fedunseen.experiment import load_run
+    from fedunseen.report import write_card
+
+    if among not in ("all", "unseen"):
+        raise ArgumentError(f"--among {among}: name all or unseen")
+    run = load_run(path)
+    done = (run if client is None else run.of_client(client)).adapt(inputs, out, among)
+    write_card(done)
+    note = done.result["adapted"]
+    table = note["classes"]
+    say(f"adapted to {note['samples']} unlabelled samples", f"{'class':<24} {'got':>8}  before   after")
+    for place, name in enumerate(table["class"]):
+        if not table["seen"][place]:
+            numbers = [table[key][place] if key in table else None for key in ("before", "after")]
+            shown = "  ".join("     -" if value is None else f"{value:5.1f} %" for value in numbers)
+            say(f"{name:<24} {table['samples'][place]:8.1f}  {shown}")
+    if note["measured"]:
+        before = note["before"]
+        say(f"harmonic mean before {before['gzsl_harmonic']:.1f} %, after {done.result['gzsl_harmonic']:.1f} %")
+    say(done.headline(), f"run:    {done.path}")
+    if as_json:
+        print(json.dumps(done.result), flush=True)
 
 
 def sums(

@@ -34,7 +34,7 @@ from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.export import export
 from fedunseen.cli.health import health
 from fedunseen.cli.init import init
-from fedunseen.cli.learn import forget, learn, sums
+from fedunseen.cli.learn import adapt, forget, learn, sums
 from fedunseen.cli.logs import Format, LogFormat, speak
 from fedunseen.cli.new import new
 from fedunseen.cli.predict import predict
@@ -204,6 +204,7 @@ app.command()(init)
 app.command()(predict)
 app.command()(new)
 app.command()(learn)
+app.command()(adapt)
 app.command()(sums)
 app.command()(forget)
 app.command()(export)

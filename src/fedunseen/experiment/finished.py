@@ -316,6 +316,30 @@ class Run:
         write_learned(run, learned, folder)
         return load_run(folder, run.weights, run.overrides)
 
+    def adapt(self, inputs: Inputs, out: str | Path | None = None, among: str = "all") -> Run:
+        """Return this run adapted to unlabelled samples, which may be of seen and of unseen classes.
+
+        Prototypes of unseen classes move to where samples lie (:mod:`fedunseen.methods.closed_form.unlabelled`).
+        Samples that the model rules out do not count, with a warning.
+
+        Args:
+            inputs: at least ten samples, as for :meth:`predict`, or a folder of them.
+            out: write the new run there; by default it exists in memory alone.
+            among: the classes that samples may be of: ``all``, or ``unseen`` ones alone.
+
+        Returns:
+            The adapted run; ``result["adapted"]`` says what each class got. Where the run's test samples are here, they
+            are measured again; otherwise its accuracies are those of this run.
+
+        Raises:
+            DataError: the samples cannot be used.
+            ExperimentError: the run's method has no class means to adapt.
+            RunDirectoryError: ``out`` holds something.
+        """
+        from fedunseen.experiment.adapt import adapt_run  # which makes runs itself
+
+        return adapt_run(self, inputs, out, among)
+
     def described(self, classes: Classes | Sequence[str] | None) -> Classes | None:
         """Return classes with their semantics: names alone are described as the run's own were."""
         names = names_in(Path(classes)) if isinstance(classes, (str, Path)) else classes

@@ -33,7 +33,7 @@ from fedunseen.strategies.summed import forget as without
 from fedunseen.strategies.summed import kept_sums
 from fedunseen.tasks import Task
 
-__all__ = ["forget"]
+__all__ = ["forget", "judged"]
 
 _MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "metrics.jsonl")
 
@@ -85,7 +85,7 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
     server, params = without(checkpoint.server, client)
-    federation, task, space = _judged(run, benchmark, checkpoint.round, params)
+    federation, task, space = judged(run, benchmark, checkpoint.round, params)
     state = State(checkpoint.round, server, params, {})
     replies = [
         Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
@@ -162,7 +162,7 @@ def _train_again(run: Run, party: str, out: str | Path) -> Run:
     return load_run(folder, run.weights, run.overrides)
 
 
-def _judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Task, ClassSpace]:
+def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Task, ClassSpace]:
     """Return what solves and measures the sums that are left, and the class space.
 
     Where the class space has grown, a class of which no sample is left is unseen again.

@@ -18,7 +18,7 @@ from fedunseen.tasks.base import Learnt
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
 
-__all__ = ["free_folder", "write_learned"]
+__all__ = ["free_folder", "write_changed", "write_learned"]
 
 _MADE_ANEW = (  # or left out; the rest is copied
     *("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "personal.safetensors"),
@@ -38,20 +38,39 @@ def free_folder(out: str | Path) -> Path:
 
 
 def write_learned(run: Run, learnt: Learnt, folder: Path) -> None:
-    """Write the directory of a run with new classes beside its final place and move it there whole."""
+    """Write the directory of a run with new classes."""
+    before = set(run.space.names)
+    added = [name for name in learnt.space.names if name not in before]
+    write_changed(run, learnt, folder, {**run.result, "learnt": added})
+
+
+def write_changed(
+    run: Run,
+    learnt: Learnt,
+    folder: Path,
+    result: Mapping[str, Any],
+    drawn: Mapping[str, NDArray[Any]] | None = None,
+) -> None:
+    """Write the directory of a run with a changed model beside its final place and move it there whole.
+
+    Args:
+        run: the run before.
+        learnt: class space and model now.
+        folder: the new run directory.
+        result: the numbers.
+        drawn: what the page draws; None: as before.
+    """
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
-    before, names = set(run.space.names), learnt.space.names
-    added = [name for name in names if name not in before]
-    told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *added]}
+    told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
     write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})
     learnt.space.save(partial / "classes.csv")
     write_tensors(partial / "model.safetensors", learnt.params)
     if not run.brought_home:
-        drawn = _widened(run.evaluation, len(run.space.names), len(names))
+        drawn = drawn or _widened(run.evaluation, len(run.space.names), len(learnt.space.names))
         write_tensors(partial / "evaluation.safetensors", drawn)
-    RunDirectory(partial).finish({**run.result, "run": str(folder), "learnt": added})
+    RunDirectory(partial).finish({**result, "run": str(folder)})
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)

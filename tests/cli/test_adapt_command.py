@@ -1,0 +1,84 @@
+"""``fedunseen adapt``: a finished run moves to unlabelled samples, and serves all that a user types afterwards."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.experiment.assemble import load_data
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run in closed form of few samples, an array of unlabelled samples that no test has, and one of test samples."""
+    settings = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False}
+    folder = tmp_path_factory.mktemp("adapt")
+    done = run(Experiment.load("digit-pairs-gaussian", settings), folder / "run")
+    data = load_data(done.experiment, 0)
+    rows = data.features[np.concatenate([data.test_unseen, data.test_seen])]
+    np.savez(folder / "tests.npz", features=rows)
+    np.savez(folder / "pool.npz", features=rows + 0.02 * np.random.default_rng(0).standard_normal(rows.shape))
+    return folder
+
+
+def test_an_adapted_run_predicts_learns_reports_and_exports(trained, command, tmp_path):
+    done = command("adapt", trained / "run", trained / "pool.npz", "--out", tmp_path / "new", "--json")
+    assert done.code == 0, done.err
+    note = json.loads(done.out.splitlines()[-1])["adapted"]
+    assert note["measured"]
+    assert note["test_share"] == 0
+    assert sum(note["classes"]["samples"]) > 0
+    assert all(
+        count == 0 for count, seen in zip(note["classes"]["samples"], note["classes"]["seen"], strict=True) if seen
+    )
+    adapted, before = load_run(tmp_path / "new"), load_run(trained / "run")
+    assert adapted.result["zsl"] >= before.result["zsl"] - 2
+    assert adapted.result["gzsl_harmonic"] >= before.result["gzsl_harmonic"] - 2
+    assert not np.array_equal(adapted.params["weight"], before.params["weight"])
+    rows = np.load(trained / "pool.npz")["features"][:20]
+    memory = before.adapt(np.load(trained / "pool.npz")["features"])
+    assert memory.predict(rows, top=3) == adapted.predict(rows, top=3)
+    for words in (("report",), ("export", "--csv", tmp_path / "tables")):
+        assert command(words[0], tmp_path / "new", *words[1:]).code == 0
+    again = adapted.learn(examples={"okapi": rows}, out=tmp_path / "learned").adapt(trained / "pool.npz")
+    assert again.space.names[-1] == "okapi"
+
+
+def test_a_pool_of_test_samples_is_named(trained):
+    with pytest.warns(UserWarning, match="100 % of the unlabelled samples are test samples"):
+        load_run(trained / "run").adapt(trained / "tests.npz")
+
+
+def test_without_its_data_a_run_is_adapted_but_not_measured(trained, tmp_path):
+    before = load_run(trained / "run")
+    gone = {**before.manifest["experiment"], "data": {"name": "folder", "root": str(tmp_path / "gone")}}
+    before = replace(before, manifest={**before.manifest, "experiment": gone})
+    with pytest.warns(UserWarning, match="keeps the accuracies"):
+        adapted = before.adapt(trained / "pool.npz", among="unseen")
+    assert adapted.result["zsl"] == before.result["zsl"]
+    assert not adapted.result["adapted"]["measured"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (np.zeros((0, 128)), "0 unlabelled samples"),
+        (np.ones((9, 128)), "9 unlabelled samples"),
+        (np.ones((20, 7)), "(20, 7)"),
+        (np.full((20, 128), np.inf), "not finite"),
+    ],
+)
+def test_unusable_pools_leave_nothing_behind(trained, refused, tmp_path, rows, words):
+    np.savez(tmp_path / "pool.npz", features=rows)
+    said = refused("adapt", trained / "run", tmp_path / "pool.npz", "--out", tmp_path / "new")
+    assert "pool.npz" in said or words in said
+    assert [path.name for path in tmp_path.iterdir()] == ["pool.npz"]
+
+
+def test_a_method_without_class_means_is_refused(digits, refused, tmp_path, trained):
+    said = refused("adapt", digits, trained / "pool.npz", "--out", tmp_path / "new")
+    assert "fedzsl" in said
+    assert "encoder.name = 'run'" in said
+    assert "holds something" in refused("adapt", trained / "run", trained / "pool.npz", "--out", trained)
