@@ -35,7 +35,7 @@ test-portable: $(STAMP)
 	$(call cpu,default,Nehalem,COMPATIBLE,SSE41) -m "not slow"
 	$(call cpu,avx2,Haswell,AVX2,AVX2) -m "not slow"
 	! grep -qs avx512f /proc/cpuinfo || $(call cpu,avx512,SkylakeX,AVX512,AVX512_CORE) -m "not slow"
-	OMP_NUM_THREADS=2 $(TESTS) -m "not slow"
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(TESTS) -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

