@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedunseen import metrics
 from fedunseen.core.errors import ArgumentError, DataError
-from fedunseen.core.files import write_tensors
+from fedunseen.core.files import parse_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
@@ -293,7 +293,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         except (OSError, SafetensorError) as error:
             raise DataError(f"{path} cannot be read as a classifier ({error}): give a file that `save` wrote") from None
         try:
-            about = json.loads(metadata.get("fedunseen classifier", '{"format": 0}'))
+            about = parse_json(metadata.get("fedunseen classifier", '{"format": 0}'))
             if about["format"] != _FORMAT:
                 raise DataError(
                     f"{path} is no classifier of this version of FedUnseen: give a file that its `save` wrote"

@@ -13,6 +13,8 @@ import typer
 from fedunseen.cli.console import ExperimentName, Json, Overrides, overrides_of, say
 from fedunseen.cli.console import chosen as read_experiment
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.files import parse_json
+from fedunseen.core.toml import parse_toml
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,7 +136,7 @@ def _tried(out: Path) -> list[str]:
     if not path.exists():
         return []
     try:
-        return [str(name) for name in json.loads(path.read_bytes())["defences"]]
+        return [str(name) for name in parse_json(path.read_bytes())["defences"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunDirectoryError(f"{path} cannot be read ({error}): remove it, and --resume writes it anew") from None
 
@@ -183,10 +185,8 @@ def attacked(source: str, overrides: list[str]) -> Experiment:
 
 def _rounds(source: str, plain: Experiment) -> str:
     """Return the attacked rounds that the file names, or the paper's round 20, or half way of fewer rounds."""
-    import tomllib
-
     path = Path(source)
-    named = tomllib.loads(path.read_text("utf-8-sig")).get("attack", {}) if path.is_file() else {}
+    named = parse_toml(path.read_text("utf-8-sig"), source).get("attack", {}) if path.is_file() else {}
     usual = 20 if plain.strategy.rounds >= 20 else max(1, plain.strategy.rounds // 2)
     return str(named.get("rounds", usual))
 

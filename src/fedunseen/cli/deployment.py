@@ -20,7 +20,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
-from fedunseen.core.files import existing_folder, holding
+from fedunseen.core.files import existing_folder, holding, parse_json
 
 __all__ = ["certs", "host", "join"]
 
@@ -255,7 +255,7 @@ def _coordinator(kit: Path | None, insecure: bool, parties: str | None, engine: 
 def _kit(kit: Path, file: str, key: str) -> Mapping[str, Any]:
     path = kit / file
     try:
-        told = json.loads(path.read_bytes())
+        told = parse_json(path.read_bytes())
         if told["engine"] in _ENGINES and told[key]:
             return dict(told)
     except (OSError, ValueError, TypeError, KeyError):

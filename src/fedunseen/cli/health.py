@@ -12,7 +12,7 @@ import typer
 
 from fedunseen.cli.console import Json
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import holding
+from fedunseen.core.files import holding, parse_json
 
 __all__ = ["Status", "health"]
 
@@ -88,7 +88,7 @@ def _found(healthy: bool, what: str, last: float) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
+        told = parse_json(path.read_bytes())
     except ValueError:
         told = None
     if not isinstance(told, dict):

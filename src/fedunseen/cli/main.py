@@ -329,7 +329,7 @@ def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    say(message)
+    say(message if len(message) < 4000 else f"{message[:2000]} ... {message[-200:]}")  # a name may be a file's length
     raise SystemExit(code)
 
 

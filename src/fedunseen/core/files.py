@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["cache_folder", "existing_folder", "holding", "replacing", "write_json", "write_tensors", "write_text"]
+__all__ = [
+    "DEEPEST",
+    "cache_folder",
+    "check_ordinary",
+    "depth",
+    "existing_folder",
+    "holding",
+    "parse_json",
+    "replacing",
+    "write_json",
+    "write_tensors",
+    "write_text",
+]
+
+
+DEEPEST = 64
+"""Levels of tables and lists within each other that an experiment or a manifest may have."""
 
 
 def cache_folder() -> Path:
@@ -34,6 +51,46 @@ def existing_folder(folder: Path, remedy: str) -> Path:
     if not os.path.isdir(folder):  # which is False, not an error, within a folder that may not be searched
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
+
+
+def check_ordinary(path: Path) -> None:
+    """Refuse pipes, sockets and devices, because reading one may never end; a missing file passes.
+
+    Raises:
+        DataError: ``path`` is neither a file nor a folder.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # a missing file, a loop of links: opening it says so
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(f"{path} is a pipe or a device, not a file: put a file in its place")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def depth(value: Any) -> int:
+    """Return how many tables and lists lie within each other, 0 for a plain value; without recursion.
+
+    Example:
+        >>> depth({"a": [1, {"b": 2}]})
+        3
+    """
+    level, inner = 0, [value]
+    while inner := [one for one in inner if isinstance(one, (dict, list))]:
+        level += 1
+        inner = [one for box in inner for one in (box.values() if isinstance(box, dict) else box)]
+    return level
 
 
 @contextmanager

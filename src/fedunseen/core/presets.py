@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.files import check_ordinary
 
 __all__ = [
     "SWEEPS",
@@ -70,6 +71,7 @@ def readable_text(path: Path, remedy: str) -> str:
         ExperimentError: it is missing, cannot be read (both with the ``remedy``), or is no text.
     """
     try:
+        check_ordinary(path)
         return path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise ExperimentError(f"{path} is missing: {remedy}") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import ExperimentError, RunDirectoryError
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.core.files import DEEPEST, check_ordinary, depth, parse_json
 
 __all__ = ["AMONG", "check_question", "check_where", "complete_result", "read_json", "read_manifest", "read_result"]
 
@@ -88,9 +88,10 @@ def check_where(keys: Sequence[str]) -> None:
 def read_json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
     """Read a table of a file, which must have some keys; ``problem`` says what to do if it is damaged."""
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        check_ordinary(path)
+        value = parse_json(path.read_bytes())
+    except (OSError, ValueError, DataError):
         raise RunDirectoryError(problem) from None
-    if not isinstance(value, dict) or any(key not in value for key in needed):
+    if not isinstance(value, dict) or any(key not in value for key in needed) or depth(value) > DEEPEST:
         raise RunDirectoryError(problem)
     return value

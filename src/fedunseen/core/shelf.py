@@ -24,7 +24,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.files import replacing, write_tensors
+from fedunseen.core.files import parse_json, replacing, write_tensors
 
 __all__ = ["Shelf", "Shelved", "read_records", "write_models", "write_records"]
 
@@ -232,7 +232,7 @@ def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
         ValueError: it is another file.
     """
     with safe_open(path, "pt") as file:
-        layout = _layout(json.loads((file.metadata() or {}).get("layout", "null")))
+        layout = _layout(parse_json((file.metadata() or {}).get("layout", "null")))
         clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")
         if records.get_shape() != [len(clients), _Reading(layout).size]:
             raise ValueError("its records are not as long as it says")

@@ -7,10 +7,42 @@ stand behind ``--set``.
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["toml_key", "toml_text", "toml_value"]
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.files import DEEPEST, depth
+
+__all__ = ["parse_toml", "toml_key", "toml_text", "toml_value"]
+
+
+LONGEST = 2**18
+"""Characters of a TOML file at most: the parser's time grows with the square of a hostile file's length."""
+
+
+def parse_toml(text: str, source: object) -> dict[str, Any]:
+    """Return the content of a TOML file; ``source`` is its name in messages.
+
+    Raises:
+        ExperimentError: it is not TOML, too long, or nested too deeply.
+    """
+    if len(text) > LONGEST:
+        raise ExperimentError(f"{source} has {len(text):,} characters: an experiment has {LONGEST:,} at most")
+    parts = max(
+        piece.count(".") for piece in re.split(r"[][{},=#\n]", text)
+    )  # of a key: the parser's time is quadratic
+    if parts > DEEPEST:
+        raise ExperimentError(f"{source}: a key has {parts + 1} parts: {DEEPEST} at most")
+    try:
+        tree = tomllib.loads(text)
+    except (RecursionError, ValueError) as error:  # ValueError also for a number or a date that Python cannot hold
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ExperimentError(f"{source}: this is not a TOML file: {why}") from None
+    if depth(tree) > DEEPEST:
+        raise ExperimentError(f"{source}: its tables are nested more than {DEEPEST} deep: write them flat")
+    return tree
 
 
 def toml_text(tree: Mapping[str, Any]) -> str:

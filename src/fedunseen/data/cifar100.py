@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
@@ -27,7 +26,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.class_table import PROMPT, check_collisions, describe, read_class_table
-from fedunseen.data.images import UNREADABLE, cached, read_image
+from fedunseen.data.images import UNREADABLE, cached, open_image, read_image
 from fedunseen.data.tables import did_you_mean, plain, read_lines
 
 __all__ = ["UNSEEN", "VALIDATION", "Cifar100", "Source", "class_images", "find_source"]
@@ -236,7 +235,7 @@ def _from_sheets(files: Sequence[Path]) -> Callable[[int], NDArray[np.uint8]]:
 
     def of_class(label: int) -> NDArray[np.uint8]:
         try:
-            with Image.open(files[label]) as file:
+            with open_image(files[label]) as file:
                 sheet = np.asarray(file.convert("RGB"))
         except UNREADABLE:
             raise DataError(f"{files[label]} is not a readable image: copy it again") from None

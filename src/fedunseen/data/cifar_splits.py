@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.data import cifar100
@@ -27,7 +26,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.cifar100 import SIDE, Cifar100, class_images, find_source
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.images import UNREADABLE, cached, read_image, to_rgb
+from fedunseen.data.images import UNREADABLE, cached, open_image, read_image, to_rgb
 from fedunseen.data.tables import did_you_mean, plain, read_lines
 
 __all__ = ["SUPERCLASSES", "CifarFs", "Fc100"]
@@ -232,7 +231,7 @@ def _from_archive(archive: Path, names: Sequence[str]) -> NDArray[np.uint8]:
 
 def _picture(path: Path) -> NDArray[np.uint8]:
     try:
-        with Image.open(path) as file:
+        with open_image(path) as file:
             width, height = file.size
             pixels = np.asarray(to_rgb(file)) if (width, height) == (SIDE, SIDE) else None
     except UNREADABLE:

@@ -378,5 +378,7 @@ def _numbers(
     path: Path, header: list[str], rows: list[tuple[int, list[str]]], columns: list[int]
 ) -> NDArray[np.float64]:
     """Return the given columns as numbers, shape (rows, columns)."""
-    values = [[number(row[c], f"{path}, line {line}, column {header[c]!r}") for c in columns] for line, row in rows]
+    values = [
+        [number(row[c], "{}, line {}, column {!r}", path, line, header[c]) for c in columns] for line, row in rows
+    ]
     return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))

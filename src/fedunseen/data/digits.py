@@ -27,7 +27,7 @@ from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.images import UNREADABLE, to_rgb
+from fedunseen.data.images import UNREADABLE, open_image, to_rgb
 
 __all__ = ["DigitSettings", "Digits", "few_shot_benchmark", "few_shot_space", "read_strokes", "scanned"]
 
@@ -198,7 +198,7 @@ def read_strokes(
         DataError: if the file is missing or not a readable picture.
     """
     try:
-        with Image.open(path) as file:
+        with open_image(path) as file:
             grey = to_rgb(ImageOps.exif_transpose(file)).convert("L")
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None

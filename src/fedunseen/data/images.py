@@ -29,9 +29,20 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder, replacing, write_json
+from fedunseen.core.files import cache_folder, parse_json, replacing, write_json
 
-__all__ = ["Box", "Decoded", "cached", "decode", "decoded_bytes", "list_images", "read_image", "square", "to_rgb"]
+__all__ = [
+    "Box",
+    "Decoded",
+    "cached",
+    "decode",
+    "decoded_bytes",
+    "list_images",
+    "open_image",
+    "read_image",
+    "square",
+    "to_rgb",
+]
 
 Box = tuple[int, int, int, int]
 """left, top, right, bottom in pixels; right and bottom are the first ones outside."""
@@ -116,6 +127,17 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def open_image(path: Path) -> Image.Image:
+    """Open an image file, of which the header alone is read.
+
+    Raises:
+        OSError, ...: as in ``UNREADABLE``; also for a pipe or a device, which might never end.
+    """
+    if not path.is_file() and path.exists():
+        raise OSError(f"{path} is not a file")
+    return Image.open(path)
+
+
 def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
     """Read one image, as :func:`decode` reads a benchmark's.
 
@@ -126,7 +148,7 @@ def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> ND
         DataError: if the file is missing or not a readable image.
     """
     try:
-        with Image.open(path) as file:
+        with open_image(path) as file:
             return square(file, size, resize, box)[None]
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
@@ -138,14 +160,29 @@ def list_images(folder: Path) -> list[str]:
     """Return the files of a class's folder and its sub-folders, relative to it, sorted.
 
     Every file counts as an image, whatever its ending, so that none is left out unnoticed. The exceptions are hidden
-    files and what file managers leave behind.
+    files and what file managers leave behind. A folder that links lead to again is listed once, so that loops end.
     """
-    found = []
+    found: list[str] = []
+    known = {_identity(folder)}
     for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # skips hidden folders
+        shown_folders = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = []
+        for name in shown_folders:
+            if (one := _identity(Path(place, name))) not in known:
+                known.add(one)
+                folders.append(name)
         shown = [name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES]
         found += [(Path(place).relative_to(folder) / name).as_posix() for name in shown]
     return sorted(found)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what a folder is on its disk, whatever links lead to it."""
+    try:
+        status = folder.stat()
+    except OSError:  # it cannot be entered either
+        return None
+    return status.st_dev, status.st_ino
 
 
 def decoded_bytes(count: int, size: int) -> int:
@@ -196,11 +233,11 @@ def decode(
 
     images = cached("images", key, shape, produce)
     try:
-        unreadable = [int(i) for i in json.loads(record.read_text("utf-8"))["unreadable"]]
+        unreadable = [int(i) for i in parse_json(record.read_text("utf-8"))["unreadable"]]
     except (OSError, ValueError, KeyError, TypeError):
         path.unlink(missing_ok=True)  # one of the two is gone or damaged: make both again
         images = cached("images", key, shape, produce)
-        unreadable = json.loads(record.read_text("utf-8"))["unreadable"]
+        unreadable = parse_json(record.read_text("utf-8"))["unreadable"]
     if unreadable and not skip:
         raise DataError(
             f"{root / files[unreadable[0]]} is not a readable image "
@@ -233,7 +270,7 @@ def _read(
 ) -> NDArray[np.uint8] | None:
     """Return image ``i``, or None if it is unreadable."""
     try:
-        with Image.open(root / files[i]) as file:
+        with open_image(root / files[i]) as file:
             return square(file, size, resize, boxes[i])
     except UNREADABLE:
         return None

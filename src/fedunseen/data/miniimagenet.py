@@ -25,7 +25,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.images import UNREADABLE, cached, to_rgb
+from fedunseen.data.images import UNREADABLE, cached, open_image, to_rgb
 from fedunseen.data.tables import read_csv
 
 __all__ = ["MiniImageNet"]
@@ -159,7 +159,7 @@ def _images(root: Path, listed: list[tuple[str, str]]) -> NDArray[np.uint8]:
 
 def _read(path: Path) -> NDArray[np.uint8]:
     try:
-        with Image.open(path) as file:
+        with open_image(path) as file:
             small = to_rgb(ImageOps.exif_transpose(file)).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.files import check_ordinary
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
@@ -173,7 +174,7 @@ def _csv_files(folder: Path) -> list[Path]:
     published = [folder / name for name in PUBLISHED if (folder / name).is_file()]
     if published:
         return published
-    others = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    others = sorted(path for path in folder.glob("*.csv") if path.is_file()) if folder.is_dir() else []
     return others if len(others) == 1 and _looks_right(others[0]) else []
 
 
@@ -267,6 +268,7 @@ def _chosen_users(users: NDArray[np.int64], settings: Sent140.Settings, path: Pa
 
 
 def _from_file(path: Path, vectors: str, words: int) -> NDArray[np.float16]:
+    check_ordinary(path)
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except FileNotFoundError:

@@ -7,24 +7,27 @@ import difflib
 import io
 import math
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import write_text
+from fedunseen.core.files import check_ordinary, write_text
 
 __all__ = [
-    "check_widths",
     "composed",
     "did_you_mean",
     "is_number",
+    "iter_csv",
     "number",
     "plain",
     "read_csv",
     "read_lines",
     "write_csv",
 ]
+
+LINES = 200_000
+"""Lines that a table read whole may have; tables of features are read line by line, without such a bound."""
 
 
 def composed(name: str) -> str:
@@ -60,22 +63,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else ""
 
 
-def number(text: str, where: str) -> float:
+def number(text: str, where: str, *parts: object) -> float:
     """Return ``text`` as a finite number.
 
     Raises:
-        DataError: if it is none; ``where`` starts the sentence.
+        DataError: if it is none; ``where`` starts the sentence, with ``parts`` in its braces. They are put in for an
+            error alone: sentences for all cells of a large table would take a minute.
     """
     try:
         value = float(text)
+        if math.isfinite(value):
+            return value
     except ValueError:
+        value = None
+    where = where.format(*parts) if parts else where
+    if value is None:
         point = text.replace(",", ".", 1)
         if is_number(point):
-            raise DataError(f"{where}: {text!r} has a comma where a number has a point: write {point}") from None
-        raise DataError(f"{where}: {text!r} is not a number") from None
-    if not math.isfinite(value):
-        raise DataError(f"{where}: {text!r} is not a finite number")
-    return value
+            raise DataError(f"{where}: {text!r} has a comma where a number has a point: write {point}")
+        raise DataError(f"{where}: {text!r} is not a number")
+    raise DataError(f"{where}: {text!r} is not a finite number")
 
 
 def is_number(text: str) -> bool:
@@ -87,18 +94,44 @@ def is_number(text: str) -> bool:
     return True
 
 
-def read_csv(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, cells) of every line that is not blank, cells stripped of surrounding space.
+def read_csv(path: Path, most: int = LINES) -> list[tuple[int, list[str]]]:
+    """Return all that :func:`iter_csv` yields.
+
+    Raises:
+        DataError: as :func:`iter_csv`, or if there are more than ``most`` lines.
+    """
+    rows = []
+    for row in iter_csv(path):
+        rows.append(row)
+        if len(rows) > most:
+            raise DataError(f"{path} has more than {most:,} lines: is it the right table?")
+    return rows
+
+
+def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) of every line that is not blank, cells stripped of surrounding space.
 
     Raises:
         DataError: if the file is missing, unreadable, not UTF-8, not CSV, empty, or a line has more or fewer
             cells than the first.
     """
+    check_ordinary(path)
+    wanted = None
     try:
         # utf-8-sig: spreadsheets like to begin a file with a byte order mark
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
+            reader = csv.reader(file, strict=True, delimiter=delimiter)
+            for row in reader:
+                if not any(row):
+                    continue
+                line, cells = reader.line_num, [cell.strip() for cell in row]
+                if wanted is None:
+                    wanted = len(cells)
+                    if delimiter == ",":
+                        _check_separator(path, cells)
+                elif len(cells) != wanted:
+                    raise DataError(f"{path}, line {line}: {_width_problem(cells, wanted)}")
+                yield line, cells
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
     except OSError as error:
@@ -107,30 +140,22 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
         raise DataError(f"{path} is not a text file in UTF-8: save it as CSV in UTF-8") from None
     except csv.Error as error:
         raise DataError(f"{path} is not a CSV file: {error}") from None
-    if not rows:
+    if wanted is None:
         raise DataError(f"{path} is empty")
-    commas = len(rows[0][1]) - 1
+
+
+def _check_separator(path: Path, first: Sequence[str]) -> None:
     for mark, called in ((";", "semicolons"), ("\t", "tabs")):
-        if sum(cell.count(mark) for cell in rows[0][1]) > commas:
+        if sum(cell.count(mark) for cell in first) > len(first) - 1:
             raise DataError(
                 f"{path} separates its cells by {called}: save it with commas between them, points in numbers"
             )
-    check_widths(path, rows)
-    return rows
 
 
-def check_widths(path: Path, rows: Sequence[tuple[int, list[str]]]) -> None:
-    """Refuse lines (line number, cells) that have more or fewer cells than the first.
-
-    Raises:
-        DataError: naming the first of them, and what it may come from.
-    """
-    wanted = len(rows[0][1])
-    for line, row in rows:
-        if len(row) != wanted:
-            numbers = [f"{one},{two}" for one, two in pairwise(row) if one.lstrip("-").isdecimal() and two.isdecimal()]
-            comma = f": if {numbers[0]} is one number, write it with a point" if len(row) > wanted and numbers else ""
-            raise DataError(f"{path}, line {line}: {len(row)} cells, but the first line has {wanted}{comma}")
+def _width_problem(row: Sequence[str], wanted: int) -> str:
+    numbers = [f"{one},{two}" for one, two in pairwise(row) if one.lstrip("-").isdecimal() and two.isdecimal()]
+    comma = f": if {numbers[0]} is one number, write it with a point" if len(row) > wanted and numbers else ""
+    return f"{len(row)} cells, but the first line has {wanted}{comma}"
 
 
 def read_lines(path: Path) -> list[str]:
@@ -139,6 +164,7 @@ def read_lines(path: Path) -> list[str]:
     Raises:
         DataError: if it cannot be read as text, or is empty.
     """
+    check_ordinary(path)
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except FileNotFoundError:

@@ -16,6 +16,8 @@ and only through samples of trainval.
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +32,7 @@ from fedunseen.data.attribute_groups import builtin_groups
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.features import check_unpacked
 from fedunseen.data.tables import read_lines
 
 __all__ = ["Xlsa17", "read_mat", "texts"]
@@ -37,6 +40,7 @@ __all__ = ["Xlsa17", "read_mat", "texts"]
 FEATURES, SPLITS = "res101.mat", "att_splits.mat"
 TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables that hold text
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
 
 
 class Xlsa17(BenchmarkLoader):
@@ -233,8 +237,10 @@ def read_mat(
         with path.open("rb") as file:
             head = file.read(520)
         is_hdf5 = HDF5_SIGNATURE in (head[:8], head[512:])  # MATLAB puts 512 bytes of its own before HDF5's
+        if not is_hdf5:
+            check_unpacked(path, _unpacked_bytes(path))
         variables = _read_hdf5(path, names) if is_hdf5 else scipy.io.loadmat(path, variable_names=names)
-    except MissingDependencyError:
+    except (DataError, MissingDependencyError):
         raise
     except Exception as error:  # on a damaged file the readers raise almost anything
         raise DataError(
@@ -250,6 +256,20 @@ def read_mat(
     return found
 
 
+def _unpacked_bytes(path: Path) -> int:
+    """Return what the compressed variables of a MATLAB v5 file unpack to, by the size that each says it has."""
+    total = 0
+    with path.open("rb") as file:
+        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:128])
+        while order is not None and len(tag := file.read(8)) == 8:
+            kind, size = struct.unpack(f"{order}II", tag)
+            packed = file.read(min(size, 4096))  # enough for the tables that begin a compressed block
+            if kind == COMPRESSED:
+                total += struct.unpack(f"{order}II", zlib.decompressobj().decompress(packed, 8))[1]
+            file.seek(size - len(packed), 1)
+    return total
+
+
 def _read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read a MATLAB v7.3 file: HDF5 with arrays transposed and texts as references to character codes."""
     try:
@@ -263,6 +283,7 @@ def _read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
         for name in names:
             if name not in file:
                 continue
+            check_unpacked(path, file[name].nbytes)
             value = file[name][()].T
             if value.dtype == object:
                 value = np.array(["".join(map(chr, file[ref][()].T.ravel())) for ref in value.ravel()])

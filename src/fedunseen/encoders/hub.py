@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.files import parse_json
 
 __all__ = ["load_model", "read_json", "require_transformers", "weight_files", "weights_folder"]
 
@@ -62,7 +62,7 @@ def read_json(path: Path) -> dict[str, Any]:
         DataError: if the file is missing or damaged.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path.parent} has no {path.name}: give a folder as save_pretrained writes it") from None
     except (OSError, ValueError):

@@ -6,8 +6,6 @@ import csv
 import hashlib
 import json
 import re
-import zipfile
-import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.core.files import cache_folder, replacing
+from fedunseen.core.files import cache_folder, check_ordinary, replacing
+from fedunseen.data.features import load_arrays
 from fedunseen.encoders.cache import files_digest, usable
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.word_vectors import read_vectors
@@ -215,9 +214,8 @@ def _minilm() -> Path:
 def _read(path: Path, count: int) -> NDArray[np.float32] | None:
     """Return vectors from the cache if they are there and undamaged: a zip file has checksums."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            vectors: NDArray[np.float32] = file["vectors"]
-    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        vectors: NDArray[np.float32] = load_arrays(path, ["vectors"])["vectors"]
+    except (DataError, KeyError):
         return None
     return vectors if len(vectors) == count else None
 
@@ -279,18 +277,16 @@ def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
 
 
 def _from_array(path: Path, count: int) -> NDArray[np.float32]:
-    try:
-        vectors: NDArray[Any] = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-    except (OSError, ValueError, EOFError):
-        raise DataError(f"{path} is damaged or not a NumPy file of numbers") from None
-    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or len(vectors) != count:
-        raise DataError(f"{path} has the shape {np.shape(vectors)}, not ({count} attributes, numbers)")
+    vectors = load_arrays(path, [""]).get("")
+    if vectors is None:
+        raise DataError(f"{path} holds several arrays: give a .npy file with one")
+    if vectors.ndim != 2 or len(vectors) != count:
+        raise DataError(f"{path} has the shape {vectors.shape}, not ({count} attributes, numbers)")
     return _finite(path, vectors)
 
 
 def _from_table(path: Path, names: Sequence[str]) -> NDArray[np.float32]:
+    check_ordinary(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = {row[0].strip(): row[1:] for row in csv.reader(file) if row}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder, replacing
+from fedunseen.core.files import cache_folder, check_ordinary, replacing
+from fedunseen.data.features import load_arrays
 from fedunseen.encoders.cache import usable
 
 __all__ = ["read_vectors"]
@@ -54,10 +54,9 @@ def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = n
     key = json.dumps([str(path.resolve()), found.st_size, found.st_mtime_ns, np.dtype(dtype).str, sorted(wanted)])
     kept = cache_folder() / "words" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
     try:
-        with np.load(kept, allow_pickle=False) as file:
-            words, table = file["words"].tolist(), file["vectors"]
-            return {word: i for i, word in enumerate(words)}, table
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+        arrays = load_arrays(kept, ("words", "vectors"))
+        return {word: i for i, word in enumerate(arrays["words"].tolist())}, arrays["vectors"]
+    except (DataError, KeyError):
         pass  # not there yet, or damaged by somebody: read the file
     places: dict[str, int] = {}
     rows: list[NDArray[Any]] = []
@@ -118,6 +117,8 @@ def _is_number(text: str) -> bool:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    check_ordinary(path)
+
     def opened() -> TextIO:
         if path.suffix == ".gz":
             return gzip.open(path, "rt", encoding="utf-8", newline="\n")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedunseen.data.images import UNREADABLE, to_rgb
+from fedunseen.data.images import UNREADABLE, open_image, to_rgb
 
 __all__ = ["Doubt", "doubts", "foreign_names"]
 
@@ -118,7 +118,7 @@ def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
 def _thumbnail(path: Path) -> NDArray[np.float64] | None:
     """Return a picture of a few pixels; None of what is none."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             image.draft("RGB", (64, 64))  # a JPEG is decoded small, which is quick
             return np.asarray(to_rgb(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64)
     except UNREADABLE:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
-from fedunseen.core.files import write_json, write_tensors
+from fedunseen.core.files import parse_json, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace
@@ -196,8 +194,10 @@ def _client(run: Run, party: str) -> int:
     clients = run.experiment.partition.clients
     names = [str(client) for client in range(clients)]
     if listed.exists():
-        parties: list[dict[str, Any]] = json.loads(listed.read_bytes())
-        names = [str(one["name"]) for one in parties]
+        try:
+            names = [str(one["name"]) for one in parse_json(listed.read_bytes())]
+        except (OSError, ValueError, LookupError, TypeError):
+            raise RunDirectoryError(f"{listed} is damaged: restore it from the coordinator's run directory") from None
     if party not in names:
         raise ExperimentError(f"--party {party}: " + unknown("party", party, names))
     return names.index(party)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +18,7 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import NamedSettings
+from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.settings_keys import own_keys
 
 __all__ = [
@@ -61,10 +61,7 @@ def read_tree(source: str | Path) -> dict[str, Any]:
         ExperimentError: the file is missing or not TOML.
     """
     text, folder = experiment_text(source)
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{source}: this is not a TOML file: {error}") from None
+    tree = parse_toml(text, source)
     _resolve_paths(tree, folder)
     return tree
 
@@ -148,10 +145,10 @@ def parse_override(text: str) -> tuple[str, Any]:
     if value.strip() == "null" and not key.strip().endswith(".name"):
         return key.strip(), None
     try:
-        read = tomllib.loads(f"value = {value}")["value"]
+        read = parse_toml(f"value = {value}", key)["value"]
         named = key.strip().endswith(".name") and not isinstance(read, str)  # a name may look like a number: nan
         return key.strip(), value.strip() if named else read
-    except tomllib.TOMLDecodeError:
+    except ExperimentError:
         return key.strip(), value.strip()
 
 

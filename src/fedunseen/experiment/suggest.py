@@ -6,13 +6,15 @@ them. What is a choice follows fixed rules, each said in a comment of the file.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
+import sys
 import tomllib
+from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,18 +22,17 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.files import existing_folder, replacing
+from fedunseen.core.files import check_ordinary, existing_folder, replacing
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centred, to_spare
 from fedunseen.data.class_table import check_collisions, class_names
 from fedunseen.data.features import load_arrays
 from fedunseen.data.folder import Folder
 from fedunseen.data.image_folder import ImageFolder
-from fedunseen.data.images import UNREADABLE, list_images
-from fedunseen.data.tables import check_widths, number, plain, read_csv, write_csv
+from fedunseen.data.images import UNREADABLE, list_images, open_image
+from fedunseen.data.tables import iter_csv, number, plain, read_csv, write_csv
 from fedunseen.experiment.doubts import doubts, foreign_names
 
 __all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
@@ -338,7 +339,7 @@ def _sides(files: Iterable[Path]) -> tuple[int, list[Path], list[Path]]:
     sides, unreadable, animated = [], [], []
     for path in files:
         try:
-            with Image.open(path) as image:
+            with open_image(path) as image:
                 sides.append(min(image.size))
                 if getattr(image, "is_animated", False):
                     animated.append(path)
@@ -366,21 +367,22 @@ def _convert(table: Path, folder: Path) -> Path:
     Raises:
         DataError: the table is none, or a cell is no number.
     """
-    (_, header), *rows = _read_table(table)
+    rows = _read_table(table)
+    _, header = next(rows)
     label = next((word for word in _LABELS if word in header), None)
     if label is None:
         raise DataError(f"{table} has no column {_LABELS[0]!r}: name the column with the classes so")
-    names = [row[header.index(label)] for _, row in rows]
     columns = [i for i, word in enumerate(header) if word not in (label, "split")]
-    values = np.array(
-        [[number(row[i], f"{table}, line {line}, column {header[i]!r}") for i in columns] for line, row in rows],
-        dtype=np.float32,
-    )
-    if not values.size:
+    names, split, numbers = [], [], array("f")
+    for line, row in rows:
+        names.append(sys.intern(row[header.index(label)]))
+        split.append(sys.intern(row[header.index("split")]) if "split" in header else "")
+        for i in columns:
+            numbers.append(number(row[i], "{}, line {}, column {!r}", table, line, header[i]))
+    if not numbers:
         raise DataError(f"{table} has no sample, or no column of numbers: give a line for each sample")
-    if "split" in header:
-        split = [row[header.index("split")] for _, row in rows]
-    else:
+    values = np.frombuffer(numbers, dtype=np.float32).reshape(len(names), -1)
+    if "split" not in header:
         if (folder / "classes.csv").is_file():
             (_, told), *classes = read_csv(folder / "classes.csv")
             place, mark = (told.index(word) if word in told else 0 for word in ("name", "split"))
@@ -388,9 +390,8 @@ def _convert(table: Path, folder: Path) -> Path:
         else:
             apart = set(_split(folder, sorted(set(names)))[1])
         so_far: dict[str, int] = defaultdict(int)
-        split = []
-        for name in names:  # every fifth of a seen class, from the third on
-            split.append("test" if name in apart or so_far[name] % 5 == 2 else "train")
+        for i, name in enumerate(names):  # every fifth of a seen class, from the third on
+            split[i] = "test" if name in apart or so_far[name] % 5 == 2 else "train"
             so_far[name] += 1
     path = folder / "features.npz"
     if path.exists():
@@ -400,28 +401,18 @@ def _convert(table: Path, folder: Path) -> Path:
     return path
 
 
-def _read_table(table: Path) -> list[tuple[int, list[str]]]:
+def _read_table(table: Path) -> Iterator[tuple[int, list[str]]]:
     """Read a CSV file with commas; or with semicolons, as some spreadsheets write it, and then commas in numbers."""
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            semicolons = first.count(";") > first.count(",")
-            file.seek(0)
-            reader = csv.reader(file, delimiter=";" if semicolons else ",")
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
-    except FileNotFoundError:
-        raise DataError(f"{table} is missing") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{table} is not a text file in UTF-8: save it as CSV in UTF-8") from None
-    except csv.Error as error:
-        raise DataError(f"{table} is not a CSV file: {error}") from None
-    if len(rows) < 2:
-        raise DataError(f"{table} has no sample: give a line for each, below a line with the columns' names")
-    check_widths(table, rows)
-    if semicolons:
-        decimal = re.compile(r"-?\d+,\d+")
-        rows = [(n, [c.replace(",", ".") if decimal.fullmatch(c) else c for c in row]) for n, row in rows]
-    return rows
+    check_ordinary(table)
+    first = ""
+    with suppress(OSError), table.open(encoding="utf-8-sig", errors="replace") as file:
+        first = file.readline(2**20)
+    if first.count(";") <= first.count(","):
+        yield from iter_csv(table)
+        return
+    decimal = re.compile(r"-?\d+,\d+")
+    for line, row in iter_csv(table, ";"):
+        yield line, [cell.replace(",", ".") if decimal.fullmatch(cell) else cell for cell in row]
 
 
 def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]:

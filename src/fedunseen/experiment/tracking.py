@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import warnings
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedunseen.core.errors import ExperimentError, MissingDependencyError, unknown
-from fedunseen.core.files import write_json
+from fedunseen.core.files import parse_json, write_json
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress
 
@@ -105,7 +104,7 @@ class MLflow:
         self.client = self.make(tracking_uri=uri)
         path = self.out / "mlflow.json"
         try:
-            return str(json.loads(path.read_bytes())["run"])
+            return str(parse_json(path.read_bytes())["run"])
         except (OSError, ValueError, KeyError):
             pass
         name = self.experiment.name

@@ -43,7 +43,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
-from fedunseen.core.files import holding, write_json, write_tensors, write_text
+from fedunseen.core.files import holding, parse_json, write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
@@ -155,7 +155,7 @@ class RunDirectory:
         """Record who the parties of a deployment are, and what each held when it was last connected."""
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):
-            known = {one["name"]: one for one in json.loads(self.parties_path.read_bytes())}
+            known = {one["name"]: one for one in parse_json(self.parties_path.read_bytes())}
         now = {p.name: {"name": p.name, "classes": p.classes, "samples": p.samples} for p in parties}
         write_json(self.parties_path, [one if one["samples"] else known.get(name, one) for name, one in now.items()])
 
@@ -211,7 +211,7 @@ class RunDirectory:
         found: list[dict[str, Any]] = []
         for line in self.metrics_path.read_bytes().split(b"\n")[:-1]:  # a whole line ends in a newline
             try:
-                value = json.loads(line)
+                value = parse_json(line)
             except ValueError:
                 break
             if not isinstance(value, dict) or value.get("round") != len(found) + 1:
@@ -402,7 +402,7 @@ def parts_of(path: Path) -> list[Path]:
     """Return the files beside a checkpoint that hold what its clients remember, the latest last."""
     try:
         with safe_open(path, "pt") as file:
-            return [path.parent / Path(name).name for name in json.loads((file.metadata() or {}).get(_PARTS, "[]"))]
+            return [path.parent / Path(name).name for name in parse_json((file.metadata() or {}).get(_PARTS, "[]"))]
     except (OSError, SafetensorError, ValueError, TypeError):
         return []
 

@@ -7,7 +7,6 @@ template shows. A new one is written in a file of its own, or beside its like, a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.files import parse_json
 from fedunseen.report.figures import Curve
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def labelled(names: Sequence[str]) -> tuple[bool, list[str]]:
 def parties(run: Run) -> list[dict[str, Any]]:
     """Return of each party of a deployment: name, classes, samples, rounds merged and missed, seconds; else nothing."""
     try:
-        known = json.loads((run.path / "parties.json").read_bytes())
+        known = parse_json((run.path / "parties.json").read_bytes())
         rows = [{key: one[key] for key in ("name", "classes", "samples")} for one in known]
     except (OSError, ValueError, TypeError, KeyError):
         return []

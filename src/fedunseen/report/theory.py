@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import parse_json
 from fedunseen.report import figures
 from fedunseen.report.parts import Facts, Section
 
@@ -342,11 +343,17 @@ def _table(found: Mapping[str, Any], title: str, uncalibrated: bool) -> dict[str
 
 def _theory(facts: Facts) -> dict[str, Any] | None:
     """Return the section on DistZSL's theory; None for a run that measured nothing of it."""
+    path = facts.run.path / "theory.json"
     try:
-        stored = json.loads((facts.run.path / "theory.json").read_bytes())
-    except (OSError, ValueError):
+        content = path.read_bytes()
+    except OSError:
         return None
-    return {"theory": theory_section(stored, facts.calibrated)} if facts.one_model else None
+    if not facts.one_model:
+        return None
+    try:
+        return {"theory": theory_section(parse_json(content), facts.calibrated)}
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
+        raise RunDirectoryError(f"{path} is damaged: delete it to write the report without this section") from None
 
 
 THEORY = Section(TEMPLATE, _theory)

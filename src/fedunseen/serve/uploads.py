@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.features import FEATURE_SUFFIXES
+from fedunseen.data.features import FEATURE_SUFFIXES, declared_bytes
 from fedunseen.data.images import UNREADABLE
 from fedunseen.serve.model import Recogniser
 
@@ -26,6 +26,7 @@ __all__ = ["MOST_PIXELS", "MOST_SAMPLES", "TooLargeError", "checked", "read_file
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 40_000_000  # of a picture; more than a telephone's camera makes, and 120 MB when decoded
 MOST_SAMPLES = 1000  # in one request
+MOST_BYTES = 2**26  # that the numbers of a file take as float32
 _SHOWN = 80  # characters of a file's name
 
 
@@ -55,6 +56,8 @@ def read_file(model: Recogniser, name: str, content: bytes) -> NDArray[Any]:
         path = Path(folder) / f"upload{suffix}"
         path.write_bytes(content)
         try:
+            if suffix in (".npy", ".npz") and (size := declared_bytes(path)) > MOST_BYTES:
+                raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
             return checked(model.read(path))
         except DataError as error:
             raise type(error)(str(error).replace(str(path), shown)) from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import DataError, RefusedError, RunDirectoryError
+from fedunseen.core.files import parse_json
 
 if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
     from cryptography import x509
@@ -101,7 +102,7 @@ class Authority:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
-            about = json.loads((folder / _ABOUT).read_bytes())
+            about = parse_json((folder / _ABOUT).read_bytes())
             certificate = x509.load_pem_x509_certificate((folder / _CERTIFICATE).read_bytes())
             key = load_pem_private_key((folder / _KEY).read_bytes(), None)
             issued = {str(name): [int(one, 16) for one in serials] for name, serials in about["issued"].items()}

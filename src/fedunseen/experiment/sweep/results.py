@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
+from fedunseen.core.runs import read_json
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
 from fedunseen.federation.directory import RunDirectory
@@ -83,8 +83,8 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         each = _each(directory.path, result, there)
         seconds = float(result["seconds"])
     elif record.exists():
-        told = json.loads(record.read_bytes())
-        status, problem = "refused" if told["refused"] else "failed", told["problem"]
+        told = read_json(record, f"{record} is damaged: delete it, and resume the sweep", ("refused", "problem"))
+        status, problem = "refused" if told["refused"] else "failed", str(told["problem"])
     seeds = cell.experiment.run.seeds if cell.experiment else 0
     selection = cell.experiment.evaluation.selection if cell.experiment else ""
     return Row(cell, status, problem, mean, sd, seeds, selection, place, seconds, each)

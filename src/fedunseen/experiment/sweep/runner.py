@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
-from fedunseen.core.files import write_json
+from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.memory import peak_memory
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
@@ -185,7 +185,7 @@ def _check(sweep: Sweep, path: Path, resume: bool) -> None:
     if not resume:
         raise RunDirectoryError(f"{path} already holds a sweep: add --resume to go on with it, or choose another --out")
     try:
-        cells = {str(cell["folder"]): cell for cell in json.loads(manifest.read_bytes())["cells"]}
+        cells = {str(cell["folder"]): cell for cell in parse_json(manifest.read_bytes())["cells"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise RunDirectoryError(f"{manifest} is damaged: run the sweep again in another --out") from None
     if difference := _difference(cells, {str(cell["folder"]): cell for cell in _manifest(sweep)["cells"]}):

@@ -19,7 +19,6 @@ import math
 import os
 import re
 import shlex
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import SWEEPS, is_shipped, readable_text, sweep_source
 from fedunseen.core.registry import names
 from fedunseen.core.settings import Settings
-from fedunseen.core.toml import toml_value
+from fedunseen.core.toml import parse_toml, toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
@@ -291,7 +290,7 @@ def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]
     """
     place = str(source)
     text, folder = sweep_source(source)
-    file = _checked(place, _toml(text, place))
+    file = _checked(place, parse_toml(text, place))
     return file, _data_sets(file, folder, place)
 
 
@@ -306,13 +305,6 @@ def select(sweep: Sweep, only: Choice) -> list[Cell]:
     if not chosen:
         raise ExperimentError("--only: the sweep leaves out every cell of this part: take another")
     return chosen
-
-
-def _toml(text: str, place: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"{place}: this is not a TOML file: {error}") from None
 
 
 def _checked(place: str, content: Mapping[str, Any]) -> SweepFile:
@@ -346,7 +338,7 @@ def _data_sets(file: SweepFile, folder: Path | None, place: str) -> dict[str, di
             text = (SWEEPS / file.data_sets).read_text("utf-8")
         else:
             text = readable_text(folder / file.data_sets, f"mend data_sets in {place}")
-        found = _toml(text, where)
+        found = parse_toml(text, where)
     for label, bundle in found.items():
         if not isinstance(bundle, dict) or not all(isinstance(bundle.get(key, {}), dict) for key in EXTRA[:2]):
             raise ExperimentError(f"{where}: {label}: write a table of settings")

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.core.files import parse_json
 from fedunseen.engines.remote.authority import REVOKED, Authority, keep, revoked
 
 __all__ = ["make", "party_key", "registered", "renew", "server_files"]
@@ -177,7 +178,7 @@ def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
 
 def _check_engine(path: Path) -> dict[str, object]:
     try:
-        about = json.loads(path.read_text())
+        about = parse_json(path.read_text())
         engine = about.get("engine")
     except FileNotFoundError:
         return {}  # keys and certificates of one's own

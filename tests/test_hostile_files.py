@@ -1,0 +1,149 @@
+"""Files that mean harm: each is refused with one sentence, within bounds of memory and time."""
+
+import io
+import json
+import os
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fedunseen import load_run
+from fedunseen.core.errors import FedUnseenError, RunDirectoryError
+from fedunseen.report.theory import THEORY
+from limits import refused, under_limits
+
+READ = """
+import sys
+from pathlib import Path
+from fedunseen.core.errors import DataError
+from fedunseen.data import read_features
+try:
+    print(read_features(Path(sys.argv[1])).shape)
+except DataError as error:
+    print("refused:", error)
+"""
+
+
+def bomb(path, size, method=zipfile.ZIP_DEFLATED):
+    """Write an archive whose array of bytes is ``size`` zeros: a thousandth of it on disk."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (size // 100, 100)})
+    with zipfile.ZipFile(path, "w", method) as archive, archive.open("features.npy", "w", force_zip64=True) as member:
+        member.write(header.getvalue())
+        for _ in range(size // 10**7):
+            member.write(bytes(10**7))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, method):
+    bomb(tmp_path / "a.npz", 400_000_000, method)
+    done = under_limits(tmp_path / "a.npz", code=READ, memory=2**28)
+    assert done.stdout.startswith(f"refused: {tmp_path / 'a.npz'}"), done.stderr
+
+
+def test_an_archive_of_many_times_its_size_is_read_while_it_is_small(tmp_path):
+    bomb(tmp_path / "a.npz", 20_000_000)
+    assert under_limits(tmp_path / "a.npz", code=READ).stdout == "(200000, 100)\n"
+
+
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_table_of_a_million_lines(tmp_path, classes):
+    """Features are read a line at a time; a table of classes has an end."""
+    path = tmp_path / ("classes.csv" if classes else "a.csv")
+    with path.open("w") as file:
+        file.write("name,split,a,b\n" if classes else "")
+        file.writelines(f"{f'c{i},seen,' if classes else ''}{i % 97},{i % 89}.5\n" for i in range(1_000_000))
+    if classes:
+        done = under_limits("data", "check", tmp_path)
+        assert done.returncode == 2
+        assert "more than 200,000 lines" in done.stdout
+    else:
+        assert under_limits(path, code=READ, memory=2**28).stdout == "(1000000, 2)\n"
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of pictures with a pipe, a loop of links, and two links to one folder in each of forty folders."""
+    root = tmp_path / "photos"
+    (root / "cat").mkdir(parents=True)
+    (root / "classes.csv").write_text("name,split,a,b\ncat,seen,1,2\ndog,unseen,2,1\n")
+    os.mkfifo(root / "cat" / "1.png")
+    (root / "cat" / "up").symlink_to("..")
+    last = root / "deep"
+    last.mkdir()
+    for _ in range(40):
+        (last / "next").mkdir()
+        (last / "a").symlink_to("next")
+        (last / "b").symlink_to("next")
+        last = last / "next"
+    (root / "cat" / "deep").symlink_to("../deep")
+    return root
+
+
+@pytest.mark.parametrize("words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")])
+def test_pipes_and_loops_of_links_end(photos, words):
+    done = under_limits(*words, photos)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["pipe.toml", "device.toml", "classes.csv", "features.npz"])
+def test_a_pipe_or_a_device_in_place_of_a_file(tmp_path, name):
+    if name == "device.toml":
+        (tmp_path / name).symlink_to("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / name)
+    if name.endswith("toml"):
+        assert "pipe or a device" in refused("run", name, folder=tmp_path)
+        return
+    if name == "features.npz":
+        (tmp_path / "classes.csv").write_text("name,split,a,b\ncat,seen,1,2\ndog,unseen,2,1\n")
+    assert under_limits("data", "check", tmp_path).returncode == 2
+    assert under_limits("init", tmp_path, "--out", tmp_path / "a.toml").returncode == 2
+
+
+TOML = {
+    "arrays": "a = " + "[" * 100_000,
+    "shallower arrays": '[data]\nname = "digit-pairs"\nx = ' + "[" * 90 + "]" * 90,
+    "parts of a key": ".".join(["a"] * 50_000) + " = 1",
+    "tables": "x = " + "{a = " * 2000 + "1" + "}" * 2000,
+    "digits": "[run]\nseed = " + "9" * 100_000,
+    "length": "# comment\n" * 5_000_000,
+    "name": '[data]\nname = "' + "x" * 200_000 + '"',
+    "a date that is none": "a = 2024-13-99",
+}
+
+
+@pytest.mark.parametrize("text", TOML.values(), ids=TOML)
+def test_an_experiment_file_that_means_harm(tmp_path, text):
+    (tmp_path / "a.toml").write_text(text)
+    assert len(refused("run", tmp_path / "a.toml")) < 4100
+
+
+MANIFESTS = {
+    "nested": "[" * 100_000,
+    "nested tables": '{"experiment": ' + '{"a": ' * 500 + "1" + "}" * 501,
+    "number": "1" * 10_000,
+    "list": "[]",
+    "types": json.dumps({"experiment": [], "data_fingerprint": 1, "input_shape": "x"}),
+    "experiment": json.dumps({"experiment": {"data": 3}, "data_fingerprint": 1, "input_shape": "x"}),
+    "bytes": "\x00\x01",
+}
+
+
+@pytest.mark.parametrize("text", MANIFESTS.values(), ids=MANIFESTS)
+def test_a_manifest_that_means_harm(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "result.json").write_text('{"rounds": 1, "selection": "last"}')
+    with pytest.raises(FedUnseenError) as refusal:
+        _ = load_run(tmp_path).experiment
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"pairs": 3}', "[" * 100_000, '{"round": 1}'])
+def test_a_damaged_record_of_the_theory(tmp_path, text):
+    (tmp_path / "theory.json").write_text(text)
+    facts = SimpleNamespace(run=SimpleNamespace(path=tmp_path), one_model=True, calibrated=True)
+    with pytest.raises(RunDirectoryError, match=r"theory.json is damaged"):
+        THEORY.content(facts)
