@@ -40,7 +40,7 @@ from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.engines.masked.party import least
 from fedunseen.evaluation import answer
-from fedunseen.experiment.turns import turns as class_turns
+from fedunseen.experiment.calibration_folds import calibration_folds as class_turns
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings

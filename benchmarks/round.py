@@ -31,7 +31,7 @@ def parts() -> Iterator[dict[str, float]]:
     """Add up the processor seconds of the parts of all runs in this block; a part inside another counts for itself."""
     from fedunseen.core.trainer import Trainer
     from fedunseen.engines import InProcess, Worker
-    from fedunseen.experiment import orchestrator
+    from fedunseen.experiment.stages import train
     from fedunseen.federation import callbacks
     from fedunseen.federation.directory import RunDirectory
     from fedunseen.tasks.zero_shot import ZeroShot
@@ -59,7 +59,7 @@ def parts() -> Iterator[dict[str, float]]:
         *((Trainer, name, "local training") for name in ("one", "together")),
         (InProcess, "round", "merging"), (ZeroShot, "measure", "measuring"), (ZeroShot, "observe", "observing"),
         (RunDirectory, "save_checkpoint", "checkpoint"), (RunDirectory, "add_metrics", "checkpoint"),
-        (callbacks, "write_tensors", "checkpoint"), (ZeroShot, "summary", "summary"), (orchestrator, "train", "other"),
+        (callbacks, "write_tensors", "checkpoint"), (ZeroShot, "summary", "summary"), (train, "fit", "other"),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
     for (owner, name, part), function in zip(places, before, strict=True):

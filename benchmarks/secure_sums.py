@@ -250,7 +250,7 @@ SERVER.set_forkserver_preload(
     [
         "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.folder", "fedunseen.engines.remote.party",
         "fedunseen.engines.carriers.flower.superlink", "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl",
-        "fedunseen.engines.masked.party", "fedunseen.experiment.orchestrator", "fedunseen.strategies.scaffold",
+        "fedunseen.engines.masked.party", "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip
 """Forks processes that share what it has imported: thirty parties on one machine would not have room otherwise."""

@@ -138,7 +138,7 @@ SERVER.set_forkserver_preload(
         "pytest", "torch", "sklearn.covariance", "sklearn.datasets", "cryptography.x509", "fedunseen.cli.main",
         "fedunseen.data.digit_pairs", "fedunseen.data.folder", "fedunseen.engines.carriers.flower.superlink",
         "fedunseen.engines.carriers.nvflare", "fedunseen.engines.masked.party", "fedunseen.engines.remote.party",
-        "fedunseen.experiment.orchestrator", "fedunseen.methods.fedzsl", "fedunseen.methods.closed_form.gaussian",
+        "fedunseen.experiment.running", "fedunseen.methods.fedzsl", "fedunseen.methods.closed_form.gaussian",
         "fedunseen.report", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip

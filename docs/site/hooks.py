@@ -44,7 +44,7 @@ API = {
         "From an experiment to a run directory, and from there to predictions.",
         [
             "fedunseen.experiment.schema.Experiment",
-            "fedunseen.experiment.orchestrator.run",
+            "fedunseen.experiment.running.run",
             "fedunseen.experiment.finished.load_run",
             "fedunseen.experiment.finished.Run",
         ],

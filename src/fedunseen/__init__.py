@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedunseen.data import Benchmark, ClassSpace, Partition
     from fedunseen.estimator import ZeroShotClassifier
     from fedunseen.experiment import Experiment, Prediction, Run, load_run
-    from fedunseen.experiment.orchestrator import run
+    from fedunseen.experiment.running import run
     from fedunseen.federation import Callback, Federation, fit
 
 __all__ = [

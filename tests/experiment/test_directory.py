@@ -161,7 +161,7 @@ def test_a_finished_run_is_given_back_at_once(make, finished, monkeypatch):
     def fail(*_):
         raise AssertionError("it prepares training")
 
-    monkeypatch.setattr("fedunseen.experiment.orchestrator.assemble", fail)
+    monkeypatch.setattr("fedunseen.experiment.setup.assemble", fail)
     before = {file: file.stat().st_mtime_ns for file in finished.path.rglob("*")}
     again = run(make(), finished.path, resume=True)
     assert again.result == finished.result

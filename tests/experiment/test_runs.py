@@ -12,7 +12,7 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.registry import find
 from fedunseen.data import make_partition
 from fedunseen.engines.local import in_process
-from fedunseen.experiment.orchestrator import free_directory
+from fedunseen.experiment.record import free_directory
 from fedunseen.federation.directory import load_params
 from fedunseen.tasks import zero_shot_summary
 

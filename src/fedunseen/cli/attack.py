@@ -60,7 +60,7 @@ def leakage(
     added = _sums(sums)
     chosen = read_experiment(experiment, overrides)
     from fedunseen.core.registry import find
-    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.record import free_directory
     from fedunseen.strategies import Strategy
 
     attacks = _attacks(method, steps)
@@ -104,7 +104,7 @@ def backdoor(
     chosen = attacked(experiment, overrides or [])
     from fedunseen.cli.progress import live_progress
     from fedunseen.core.files import write_json
-    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.record import free_directory
     from fedunseen.experiment.study import guards, study
     from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
 

@@ -129,7 +129,7 @@ def host(
     from fedunseen.engines.remote.link import Host
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
-    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.record import free_directory
     from fedunseen.experiment.tracking import tracked
 
     chosen = Experiment.load(experiment, {"engine.name": name, **told, **fixed})
@@ -214,8 +214,8 @@ def join(
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.experiment.learn import free_folder
-    from fedunseen.experiment.orchestrator import unused
     from fedunseen.experiment.party import PartyData
+    from fedunseen.experiment.record import unused
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)

@@ -117,7 +117,7 @@ def run(
     plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
     from fedunseen.experiment import run as run_experiment
-    from fedunseen.experiment.orchestrator import free_directory
+    from fedunseen.experiment.record import free_directory
     from fedunseen.experiment.tracking import tracked
 
     if out is None and not resume:

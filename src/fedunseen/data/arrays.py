@@ -12,7 +12,7 @@ __all__ = ["Arrays"]
 
 
 class Arrays(BenchmarkLoader):
-    """Arrays in memory: :func:`fedunseen.experiment.orchestrator.run` is given their benchmark."""
+    """Arrays in memory: :func:`fedunseen.experiment.running.run` is given their benchmark."""
 
     class Settings(DataSettings):
         """``[data] name = "arrays"``."""

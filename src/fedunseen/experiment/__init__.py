@@ -1,4 +1,4 @@
-"""The experiment file, the orchestrator and the run directory."""
+"""The experiment file, the path of a run, and finished runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Prediction, Run, load_run
-    from fedunseen.experiment.orchestrator import Progress, run
+    from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment, preset_names
+    from fedunseen.federation.callbacks import Progress
 
 __all__ = ["Experiment", "Prediction", "Progress", "Run", "load_run", "preset_names", "run"]
 
@@ -18,10 +19,10 @@ __getattr__, __dir__ = lazily(
     {
         "Experiment": "fedunseen.experiment.schema:Experiment",
         "Prediction": "fedunseen.experiment.finished:Prediction",
-        "Progress": "fedunseen.experiment.orchestrator:Progress",
+        "Progress": "fedunseen.federation.callbacks:Progress",
         "Run": "fedunseen.experiment.finished:Run",
         "load_run": "fedunseen.experiment.finished:load_run",
         "preset_names": "fedunseen.core.presets:preset_names",
-        "run": "fedunseen.experiment.orchestrator:run",
+        "run": "fedunseen.experiment.running:run",
     },
 )

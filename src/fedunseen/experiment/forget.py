@@ -19,7 +19,7 @@ from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.learn import free_folder
-from fedunseen.experiment.orchestrator import run as train_run
+from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State

@@ -110,6 +110,10 @@ class Growth(ABC):
         self._enter(replace(version, space=space, held=held, left=tuple(n for n in version.left if n not in names)))
         return self.federation, self.task
 
+    def meet(self, meeting: Meeting) -> None:
+        """Set the link to the parties, before the first round; a simulation needs none."""
+        return None
+
     def line(self) -> dict[str, Any]:
         """Return what a round's metrics say of the class space."""
         return {"space": self.version.line()}
@@ -161,7 +165,7 @@ class Deployed(Growth):
     meeting: Meeting | None = None
 
     def meet(self, meeting: Meeting) -> None:
-        """Set the link to the parties, before the first round."""
+        """Set the link to the parties."""
         self.meeting = meeting
 
     def _begun(self) -> Version:

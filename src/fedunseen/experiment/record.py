@@ -7,6 +7,8 @@ becomes a path here.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import shutil
 import time
 from collections.abc import Mapping
@@ -16,16 +18,28 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
+from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import traits
 from fedunseen.experiment.weights import carry, carry_text, remembered, remembered_text
+from fedunseen.federation import Federation
 
-__all__ = ["bring_home", "encoder_of", "manifest", "write_inputs"]
+__all__ = [
+    "bring_home",
+    "clients_of",
+    "encoder_of",
+    "fingerprint_of",
+    "free_directory",
+    "manifest",
+    "unused",
+    "write_inputs",
+]
 
 
 def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
@@ -94,3 +108,44 @@ def bring_home(
     if out.exists():
         out.rmdir()
     partial.rename(out)
+
+
+def fingerprint_of(experiment: Experiment, benchmark: Benchmark) -> str:
+    """Return the hash of all files that a result depends on: the benchmark's, and the one that says who holds what."""
+    holders = experiment.partition.file.read_bytes() if experiment.partition.file else b""
+    corrected = b"".join(_bytes(path) for path in experiment.growth.files().values())
+    return hashlib.sha256(benchmark.fingerprint().encode() + holders + corrected).hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExperimentError(f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file") from None
+
+
+def clients_of(federation: Federation, meeting: Meeting | None) -> list[Member]:
+    """Return the clients and how much each holds: those of a deployment, or of a simulation without ``meeting``."""
+    if meeting is not None:
+        return meeting.parties
+    labels = federation.labels.cpu().numpy()
+    return [
+        Member(f"client {client}", True, len(np.unique(labels[ids])), len(ids))
+        for client, ids in enumerate(federation.partition.clients)
+    ]
+
+
+def free_directory(experiment: Experiment, kind: str = "") -> Path:
+    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken.
+
+    Args:
+        experiment: says name and seed.
+        kind: put before the name where it is for something else than a run.
+    """
+    return unused(Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}")
+
+
+def unused(base: Path) -> Path:
+    """Return a path at which nothing is: the given one, or that with a number added."""
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
+    return next(path for path in candidates if not path.exists())

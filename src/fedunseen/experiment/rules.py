@@ -1128,3 +1128,41 @@ PRESENCE: Sequence[Callable[[Presence], str | None]] = (
     enough_for_the_defence,
     enough_for_masks,
 )
+
+
+def check_engine(experiment: Experiment, deployed: bool) -> None:
+    """Refuse to run here what is meant for parties elsewhere, or the other way round.
+
+    Raises:
+        ExperimentError: says what to do instead.
+    """
+    if not deployed and getattr(experiment.data, "part", False):
+        raise ExperimentError(
+            "data.part = true is for one party's folder, or the coordinator's, which `fedunseen join` and `fedunseen "
+            "host` read: leave it out"
+        )
+    settings = experiment.engine
+    if not deployed and isinstance(settings, DistributedSettings) and settings.mode == "deployment":
+        raise ExperimentError(
+            "engine.mode = 'deployment' waits for parties elsewhere, which `fedunseen host` does: use that, or set "
+            "engine.mode to 'simulation'"
+        )
+
+
+def check_arrays(experiment: Experiment, benchmark: Benchmark | None) -> None:
+    """Refuse arrays of an experiment that names other data, and engines whose processes could not read them.
+
+    Raises:
+        ExperimentError: says what to set.
+    """
+    if benchmark is None:
+        return
+    if experiment.data.name != "arrays":
+        raise ExperimentError(
+            f"a benchmark is given, but data.name = {experiment.data.name!r} names other data: set it to 'arrays'"
+        )
+    if experiment.engine.name != "in-process":
+        raise ExperimentError(
+            f"engine.name = {experiment.engine.name!r} works in processes of its own, which have no arrays of this "
+            "one: set it to 'in-process'"
+        )

@@ -12,8 +12,9 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.registry import names
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.experiment.finished import Run
-from fedunseen.experiment.orchestrator import Progress, run
+from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.callbacks import Progress
 from fedunseen.federation.directory import load_params
 
 __all__ = ["LEFT_OUT", "guards", "magnitudes", "pictures", "study", "verdict"]

@@ -313,7 +313,8 @@ class Task(ABC):
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what the report draws (``evaluation.safetensors``), from the written model and the numbers."""
 
-    def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def of_seeds(cls, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a run of several seeds reports beside each number's mean and deviation (``summary``)."""
         return {}
 

@@ -335,7 +335,8 @@ class FewShot(Task):
             "accuracy": np.array(100 * right.mean()),
         }
 
-    def of_seeds(self, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
+    @classmethod
+    def of_seeds(cls, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
         spread = summary["few_shot_sd"] / len(results) ** 0.5
         return {"few_shot_ci95": float(student(len(results) - 1) * spread)}

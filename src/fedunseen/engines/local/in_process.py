@@ -96,6 +96,15 @@ class InProcess:
         """Where updates and states of many clients are."""
         return Shelf(self.worker.device)
 
+    def connect(self, meeting: object) -> None:
+        """Do nothing: all clients are in this process."""
+
+    def finish(self, result: Mapping[str, Any], params: Params) -> None:
+        """Do nothing: no party waits for the result."""
+
+    def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
+        """Do nothing, as :meth:`finish`."""
+
     def round(
         self,
         round: int,

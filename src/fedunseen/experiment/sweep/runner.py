@@ -386,7 +386,7 @@ def _work(connection: Connection) -> None:
         connection.send_bytes(json.dumps(message).encode())
 
     warnings.showwarning = lambda message, *place, **more: say(warning=str(message))
-    from fedunseen.experiment.orchestrator import run
+    from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment
 
     while True:

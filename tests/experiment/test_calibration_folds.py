@@ -7,7 +7,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.experiment.assemble import load_data, settled
-from fedunseen.experiment.turns import turns
+from fedunseen.experiment.calibration_folds import calibration_folds
 from fedunseen.metrics import accuracies, best_factor
 
 SEEN = 9
@@ -36,7 +36,7 @@ def tree(tmp_path):
 def test_every_seen_class_has_one_turn(tree):
     experiment = Experiment.from_dict(tree)
     benchmark = load_data(experiment, 0)
-    some = turns(benchmark, 0)
+    some = calibration_folds(benchmark, 0)
     assert some[0] is benchmark
     everyone = np.concatenate([one.space.validation for one in some])
     assert sorted(everyone) == list(range(SEEN))
@@ -46,7 +46,7 @@ def test_every_seen_class_has_one_turn(tree):
 def test_enough_validation_classes_have_one_turn():
     experiment = Experiment.load("digit-pairs-gaussian")
     benchmark = load_data(experiment, 0)
-    assert turns(benchmark, 0) == [benchmark]
+    assert calibration_folds(benchmark, 0) == [benchmark]
 
 
 @pytest.mark.slow
@@ -54,14 +54,14 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     """Against a run of its own for each turn, which chooses nothing else."""
     done = run(Experiment.from_dict(tree), tmp_path / "run")
     chosen = done.result["chosen_on_validation"]
-    assert chosen["turns"] == len(turns(load_data(done.experiment, 0), 0)) == 4
+    assert chosen["turns"] == len(calibration_folds(load_data(done.experiment, 0), 0)) == 4
     assert done.result["calibration_factor"] == chosen["factor"]
     from fedunseen.experiment.assemble import assemble, partition_of
 
     experiment = settled(Experiment.from_dict(tree), load_data(done.experiment, 0))
     benchmark = load_data(experiment, 0)
     partition, answers = partition_of(experiment, benchmark, 0), []
-    for turn in turns(benchmark, 0):
+    for turn in calibration_folds(benchmark, 0):
         selection = turn.for_selection(0)
         federation = assemble(experiment, selection, partition.restricted_to(selection.train), selection=True)
         state, _ = federation.round(federation.start())

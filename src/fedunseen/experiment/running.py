@@ -1,0 +1,97 @@
+"""The path of one run: set up, then stage by stage: select, warm start, train, report.
+
+With ``evaluation.selection = "validation"`` a run has two trainings. The first is a run of its own, in ``selection/``:
+validation classes play the unseen ones, no test sample takes part, and its best round, calibration factor and settings
+are what the second one reports. With ``best-on-test`` the second makes the same choice on the test set itself, as many
+papers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
+from fedunseen.data import Benchmark
+from fedunseen.engines.remote.coordinator import Member
+from fedunseen.experiment.finished import Run, load_run
+from fedunseen.experiment.record import clients_of, free_directory, manifest
+from fedunseen.experiment.rules import check_arrays, check_engine
+from fedunseen.experiment.run_group import RunGroup
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.setup import Meet, Setup, Stage
+from fedunseen.experiment.stages.report import finish_late, report
+from fedunseen.experiment.stages.select import prepare, select
+from fedunseen.experiment.stages.train import train
+from fedunseen.experiment.stages.warm_start import warm_start
+from fedunseen.federation import Callback
+from fedunseen.federation.callbacks import Progress
+
+__all__ = ["STAGES", "run"]
+
+STAGES: tuple[Stage, ...] = (select, warm_start, train, report)
+
+
+@enough_memory("lower method.batch_size, the sizes of the model, or how much data is loaded")
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    meeting: Meet | None = None,
+    present: Callable[[Sequence[Member]], None] | None = None,
+    benchmark: Benchmark | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Run an experiment and return it, as :func:`load_run` would.
+
+    Args:
+        experiment: what to run.
+        out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
+        resume: go on with the run that ``out`` holds.
+        progress: called after every round.
+        meeting: opens the link to the parties of a deployment, once everything else has been checked.
+        present: called before the first round with who the clients are and how much each holds. Those of a deployment
+            change while it runs: who is connected, say.
+        benchmark: samples that are in memory, of an experiment whose ``data.name`` is ``arrays``.
+        callbacks: act between the rounds that choose on validation classes and between those that are reported. The
+            second have as many rounds as the first chose, so ``loop.stop`` ends only the first.
+
+    Raises:
+        FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
+
+    Example:
+        >>> import tempfile
+        >>> experiment = Experiment.load("digit-pairs", {"strategy.rounds": 1, "evaluation.selection": "last"})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = run(experiment, Path(folder) / "first").result
+        >>> result["rounds"], result["zsl"] > 20
+        (1, True)
+    """
+    if resume and out is None:
+        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
+    path = Path(out) if out is not None else free_directory(experiment)
+    check_engine(experiment, deployed=meeting is not None)
+    check_arrays(experiment, benchmark)
+    show = progress or (lambda stage, round, rounds, line: None)
+    if experiment.run.seeds > 1:
+        return RunGroup(experiment, path, show, benchmark, callbacks, present).run(run, resume)
+    setup = Setup.of(experiment, path, show, benchmark, callbacks, deployed=meeting is not None)
+    directory, settings = setup.directory, setup.experiment.to_dict()
+    directory.check(settings, setup.fingerprint, resume)
+    if directory.complete():
+        if meeting is not None:
+            finish_late(setup, meeting)
+        return load_run(path)
+    setup = prepare(setup.assembled())
+    with directory.locked(), keep_pages(), libraries_set_aside():
+        directory.check(settings, setup.fingerprint, resume)  # again: another process may have been quicker
+        directory.create(manifest(setup.experiment, setup.fingerprint, setup.benchmark))
+        if not directory.complete():
+            with setup.met(meeting) as setup:
+                if present is not None:
+                    present(clients_of(setup.federation, setup.meeting if meeting is not None else None))
+                for stage in STAGES:
+                    setup = stage(setup)
+    return load_run(path)

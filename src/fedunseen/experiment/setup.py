@@ -1,0 +1,175 @@
+"""What a run works with: the benchmark, who holds what, the federation, and what measures it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedunseen.core.files import write_json
+from fedunseen.data import Benchmark, Partition
+from fedunseen.data.partition import elsewhere
+from fedunseen.engines import DistributedSettings
+from fedunseen.engines.carriers import carrier
+from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.link import Simulate
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
+from fedunseen.experiment.encoding import encode
+from fedunseen.experiment.growth import Growth, growth_of, known_first
+from fedunseen.experiment.party import simulated
+from fedunseen.experiment.record import fingerprint_of, manifest
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation import Callback, Federation
+from fedunseen.federation.callbacks import Choice, Progress
+from fedunseen.federation.directory import RunDirectory
+from fedunseen.tasks import Task
+
+__all__ = ["Meet", "Setup", "Stage"]
+
+Meet = Callable[[], AbstractContextManager[Meeting]]
+"""Opens the link to the parties of a deployment."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Setup:
+    """Everything that the stages of a run share; a stage returns the setup of the next one.
+
+    Attributes:
+        experiment: the settings in force; ``given``: those before anything was left to the data.
+        benchmark: what is measured; ``whole``: that of the run, where this is its version for selection.
+        partition: who holds what of ``benchmark``.
+        federation, evaluator: what trains and what measures it; made by :meth:`assembled`.
+        directory: where the run is written; ``fingerprint``: of all files that its result depends on.
+        progress, callbacks: called between rounds.
+        label: what the rounds are for, in words.
+        choice: which round is reported; ``rounds``: how many there are at most.
+        growth: how the class space grows; None where it does not.
+        meeting: the link to parties in other processes; None where all clients are in this one.
+        nested: this run chooses or prepares for another one, and reports nothing.
+        selection: validation classes play the unseen ones.
+        apart: the benchmark's version for a run that selects; None where none does.
+        started: the clock when the run began.
+        chosen, result: what selection and training found.
+    """
+
+    experiment: Experiment
+    given: Experiment
+    benchmark: Benchmark
+    whole: Benchmark
+    partition: Partition
+    directory: RunDirectory
+    fingerprint: str
+    progress: Progress
+    callbacks: Sequence[Callback] = ()
+    label: str = "training"
+    choice: Choice = field(default_factory=Choice)
+    rounds: int = 0
+    growth: Growth | None = None
+    meeting: Meeting | None = None
+    nested: bool = False
+    selection: bool = False
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] = field(default_factory=dict)
+    apart: Benchmark | None = None
+    started: float = field(default_factory=time.perf_counter)
+    federation: Federation = None  # type: ignore[assignment]
+    evaluator: Task = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        path: Path,
+        progress: Progress,
+        benchmark: Benchmark | None = None,
+        callbacks: Sequence[Callback] = (),
+        deployed: bool = False,
+    ) -> Setup:
+        """Load the data, deal them to clients, and settle what the experiment leaves to the data.
+
+        Args:
+            experiment: with one seed.
+            path: of the run directory, which is not touched.
+            progress: called after every round.
+            benchmark: samples in memory; by default those that the experiment names.
+            callbacks: act between rounds.
+            deployed: the parties hold the training samples.
+
+        Raises:
+            FedUnseenError: something is wrong with the experiment or the data.
+        """
+        seed = experiment.run.seed
+        whole = load_data(experiment, seed) if benchmark is None else encode(experiment, benchmark)
+        partition = elsewhere(experiment.partition) if deployed else partition_of(experiment, whole, seed)
+        settings = settled(experiment, known_first(experiment, whole, partition))
+        return cls(
+            experiment=settings, given=experiment, benchmark=whole, whole=whole, partition=partition,
+            directory=RunDirectory(path), fingerprint=fingerprint_of(settings, whole), progress=progress,
+            callbacks=callbacks, rounds=settings.strategy.rounds,
+        )  # fmt: skip
+
+    def assembled(self) -> Setup:
+        """Return the setup with its federation and what measures it; nothing is written."""
+        growth = None if self.nested else growth_of(self.experiment, self.whole, self.partition, self.directory)
+        setup, task = replace(self, growth=growth), task_of(self.experiment)
+        if growth is not None:
+            federation, evaluator = growth.at(0)
+        else:
+            held = task.held(self.benchmark)
+            federation = assemble(self.experiment, held, self.partition, self.selection)
+            evaluator = task(federation, self.benchmark, self.experiment.evaluation)
+        return replace(setup, federation=federation, evaluator=evaluator)
+
+    def sub_run(self, name: str, stages: Sequence[Stage], **changes: Any) -> Mapping[str, Any]:
+        """Return the result of a run inside this one, from its directory if it is there already.
+
+        Args:
+            name: of its directory inside this one.
+            stages: what it consists of.
+            changes: fields of its setup.
+        """
+        directory = RunDirectory(self.directory.path / name)
+        if (stored := directory.result()) is not None:
+            return stored
+        setup = replace(self, directory=directory, nested=True, **changes).assembled()
+        stage = "selection" if name.startswith("selection") else name
+        directory.create({**manifest(setup.experiment, setup.benchmark.fingerprint(), setup.benchmark), "stage": stage})
+        for step in stages:
+            setup = step(setup)
+        own = setup.experiment
+        result = {**setup.result, "selection": own.evaluation.selection, "seed": own.run.seed}
+        write_json(directory.result_path, result)
+        return result
+
+    def connect(self) -> None:
+        """Let the rounds be those of the parties, wherever they are."""
+        if self.meeting is not None:
+            self.meeting.run = self.directory.identity()  # parties keep the states of each run apart
+            self.federation.engine.connect(self.meeting)
+            if self.growth is not None:
+                self.growth.meet(self.meeting)
+
+    @contextmanager
+    def met(self, meet: Meet | None) -> Iterator[Setup]:
+        """Yield the setup with the link to its parties: of a deployment, or in worker processes; or as it is."""
+        settings, clients = self.experiment.engine, len(self.federation.partition.clients)
+        if meet is not None:
+            with meet() as meeting:
+                yield replace(self, meeting=meeting)
+        elif isinstance(settings, DistributedSettings):
+            threads = str(max(1, torch.get_num_threads() // settings.processes))
+            place = Simulate(self.directory.path / "engine", clients, settings.processes, simulated, threads)
+            with carrier(settings.name).simulate(place) as link:
+                yield replace(self, meeting=Meeting(link, [Member(str(client)) for client in range(clients)]))
+        else:
+            yield self
+
+
+Stage = Callable[[Setup], Setup]
+"""A part of a run."""

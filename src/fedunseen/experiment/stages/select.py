@@ -1,0 +1,140 @@
+"""Choose round, calibration factor and settings by runs on validation classes."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.registry import find
+from fedunseen.data import Benchmark, Partition, fit_semantics
+from fedunseen.experiment.assemble import settled
+from fedunseen.experiment.calibration_folds import factor_of_folds
+from fedunseen.experiment.rules import PRESENCE, Presence, obey
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.stages.train import train
+from fedunseen.experiment.stages.warm_start import warm_start
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation.callbacks import Choice
+
+__all__ = ["prepare", "select"]
+
+
+def prepare(setup: Setup) -> Setup:
+    """Return the setup with the benchmark to select on, checked before anything is written."""
+    return replace(setup, apart=selection_benchmark(setup.experiment, setup.whole, setup.partition))
+
+
+def select(setup: Setup) -> Setup:
+    """Choose on validation classes, where the task does so in runs apart; otherwise leave the choice to the rounds."""
+    if setup.apart is None:
+        evaluation, method = setup.experiment.evaluation, type(setup.federation.method)
+        return replace(setup, choice=setup.evaluator.choice(evaluation, method, setup.rounds))
+    choice, chosen = _choose(setup, setup.apart)
+    if rivals := getattr(setup.experiment.method, "rivals", ()):
+        chosen["rivals"] = _rivals(rivals, setup, setup.apart)
+    if chosen["settings"]:
+        before, now = setup.experiment, settled(setup.given.with_overrides(chosen["settings"]), setup.whole)
+        chosen["settings"] |= _followed(before, now)
+        setup = replace(setup, experiment=now, rounds=now.strategy.rounds).assembled()
+    return replace(setup, choice=choice, chosen=chosen)
+
+
+def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]:
+    """Run every combination of settings on the validation classes, and return what the best one chose."""
+    experiment, grid = setup.given, setup.given.evaluation.choose
+    candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    task, method = task_of(experiment), find("method", experiment.method.name)
+    results: list[Mapping[str, Any]] = []
+    for i, settings in enumerate(candidates):
+        candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
+        candidate = settled(candidate, setup.whole)
+        own = find("method", candidate.method.name)
+        method = own if own.zero_shot else method  # candidates are compared as one that scores unseen classes, if any
+        several = len(candidates) > 1
+        label = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if several else "")
+        how = _selecting(setup, candidate, benchmark, label)
+        results.append(setup.sub_run(f"selection/{i}" if several else "selection", (warm_start, train), **how))
+    orders = [task.order(result, experiment.evaluation, method) for result in results]
+    best = max(range(len(results)), key=lambda i: (*orders[i], -i))
+    result = results[best]
+    found: dict[str, Any] = {
+        "settings": candidates[best],
+        "round": result["selected_round"],
+        "factor": result["calibration_factor"],
+        **{name: result[name] for name in ("rounds", "stopped") if name in result},
+        "validation": {name: result[name] for name in task.accuracies},
+    }
+    chosen = settled(experiment.with_overrides(candidates[best]), setup.whole)
+    if (folds := factor_of_folds(chosen, setup.whole, setup.partition)) is not None:
+        found |= {"factor": folds[0], "turns": folds[1]}
+    if len(candidates) > 1:
+        found["tried"] = [
+            {"settings": settings, **{name: one[name] for name in task.accuracies}}
+            for settings, one in zip(candidates, results, strict=True)
+        ]
+    return Choice(result["selected_round"], found["factor"]), found
+
+
+def _selecting(setup: Setup, candidate: Experiment, benchmark: Benchmark, label: str) -> dict[str, Any]:
+    """Return how the setup of a run on validation classes differs."""
+    method, rounds = find("method", candidate.method.name), candidate.strategy.rounds
+    return {
+        "experiment": candidate,
+        "benchmark": benchmark,
+        "partition": setup.partition.restricted_to(benchmark.train),
+        "rounds": rounds,
+        "choice": task_of(candidate).choice(candidate.evaluation, method, rounds, selecting=True),
+        "label": label,
+        "selection": True,
+    }
+
+
+def selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:
+    """Return the benchmark of the run on validation classes, checked before anything is written; None without one."""
+    if not task_of(experiment).chooses_apart(experiment.evaluation):
+        return None
+    try:
+        selection = benchmark.for_selection(experiment.run.seed)
+        for word, rows in (("validation", selection.test_unseen), ("other seen", selection.test_seen)):
+            if not len(rows):  # of a part, as a coordinator has one
+                raise DataError(
+                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the coordinator some of "
+                    "its own, marked 'train'"
+                )
+        fit_semantics(selection.space, experiment.data.semantics)
+        if not find("strategy", experiment.strategy.name).pools:
+            obey(PRESENCE, Presence(experiment, partition.restricted_to(selection.train)))
+    except FedUnseenError as error:
+        raise type(error)(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
+    return selection
+
+
+def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
+    """Return what follows from the data otherwise than before, since settings have been chosen."""
+    pairs = {
+        "data.features": (before.data.features, now.data.features),
+        "method.lr": tuple(getattr(one.method, "lr", None) for one in (before, now)),
+    }
+    return {key: new for key, (old, new) in pairs.items() if new != old and new is not None}
+
+
+def _rivals(names: Sequence[str], setup: Setup, benchmark: Benchmark) -> dict[str, dict[str, float]]:
+    """Return what trained methods reach on the validation classes; one that cannot be trained there is left out."""
+    found = {}
+    more = {"strategy.rounds": setup.given.method.rival_rounds, "engine.name": "in-process"}  # type: ignore[attr-defined]
+    more |= {"evaluation.choose": {}, "evaluation.clients": False, "evaluation.theory": False}
+    for name in names:
+        try:
+            rival = settled(setup.given.with_overrides({"method.name": name, **more}), benchmark)
+            how = {**_selecting(setup, rival, benchmark, f"beside it: {name}"), "callbacks": (), "meeting": None}
+            result = setup.sub_run(f"selection/rival-{name}", (train,), **how)
+        except FedUnseenError as error:
+            warnings.warn(f"method.name = {name!r} could not be tried beside the closed form: {error}", stacklevel=2)
+            continue
+        found[name] = {accuracy: result[accuracy] for accuracy in task_of(setup.given).accuracies}
+    return found
