@@ -178,16 +178,16 @@ def test_the_reply_of_everybody_is_the_weighted_mean_of_all():
 
 
 def test_sums_of_another_class_space_are_noticed():
-    nothing = {"count": torch.zeros(2, dtype=torch.float64), "space": torch.tensor([5, 6])}
+    nothing = {"count": torch.zeros(2, dtype=torch.float64), "space": torch.tensor([5, 6], dtype=torch.uint8)}
     strategy = Summed(FedAvg(), nothing)
     spaces = [[5, 6], [5, 6], [5, 7]]
     replies = [
-        Reply(k, {"count": torch.ones(2, dtype=torch.float64), "space": torch.tensor(own)}, 2, 2)
+        Reply(k, {"count": torch.ones(2, dtype=torch.float64), "space": torch.tensor(own, dtype=torch.uint8)}, 2, 2)
         for k, own in enumerate(spaces)
     ]
-    with pytest.raises(MaskError, match="the parties' sums are of different class spaces: all need the same classes"):
+    with pytest.raises(MaskError, match="the sums of some parties are of another class space or another quantization"):
         masks(3).sum(strategy, replies, nothing, 3)
-    replies[2] = Reply(2, {**replies[2].update, "space": torch.tensor([5, 6])}, 2, 2)
+    replies[2] = Reply(2, {**replies[2].update, "space": nothing["space"]}, 2, 2)
     assert masks(3).sum(strategy, replies, nothing, 3).reply.update["count"].tolist() == [3.0, 3.0]
 
 

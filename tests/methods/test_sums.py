@@ -116,8 +116,8 @@ def test_what_does_not_add_up_is_refused():
 
     elsewhere = statistics(inputs, labels, other_space(space))
     assert said(lambda: add([good, elsewhere], space)) == (
-        "the sums are of another class space: all parties need the same classes with the same descriptions, in the "
-        "same order"
+        "the sums are of another class space or another quantization: all parties need the same classes with the same "
+        "descriptions, in the same order, and the same [data]"
     )
     assert said(lambda: add([good, statistics(inputs[:, :9], labels, space)], space)) == (
         "sums over features of 9 numbers do not add to sums over 64: let all parties make their features in the same "

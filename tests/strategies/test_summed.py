@@ -69,8 +69,8 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(FedUnseenError) as caught:
         strategy.merge({}, NOTHING, [other], 0)
     assert str(caught.value) == (
-        "the sums of client 4 are of another class space: all parties need the same classes with the same "
-        "descriptions, in the same order"
+        "the sums of client 4 are of another class space or another quantization: all parties need the same classes "
+        "with the same descriptions, in the same order, and the same [data]"
     )
     state, _ = merged(strategy, {}, [0])
     with pytest.raises(FedUnseenError) as caught:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "OTHER_SPACE",
     "ArgumentError",
     "ConnectionLost",
     "DataError",
@@ -17,6 +18,12 @@ __all__ = [
     "RunDirectoryError",
     "unknown",
 ]
+
+
+OTHER_SPACE = (
+    "{} are of another class space or another quantization: all parties need the same classes with the same "
+    "descriptions, in the same order, and the same [data]"
+)
 
 
 class FedUnseenError(Exception):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Inputs", "Samples"]
+from fedunseen.core.memory import free_pages
+
+__all__ = ["CodedRows", "Inputs", "Samples", "ScaledSamples"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,5 +55,75 @@ class Samples:
         return self.host.ndim
 
 
-Inputs = Tensor | Samples
+@dataclass(frozen=True, eq=False)
+class ScaledSamples:
+    """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is in memory.
+
+    Attributes:
+        rows: (N, d) as they are, in main memory or on disk.
+        device: where those that are asked for go.
+        scale: scales some of them.
+        encode: gives the whole numbers of some of them, and how many features were clipped.
+    """
+
+    rows: NDArray[Any]
+    device: torch.device
+    scale: Callable[[NDArray[Any]], NDArray[Any]]
+    encode: Callable[[NDArray[Any]], tuple[NDArray[Any], int]]
+
+    def __getitem__(self, rows: Tensor | slice) -> Tensor:
+        """Return scaled samples on the device; see :class:`Samples`."""
+        return torch.from_numpy(self.scale(self.rows[_place(rows)])).to(self.device)
+
+    def codes(self, rows: Tensor | slice) -> tuple[Tensor, int]:
+        """Return the samples' whole numbers on the device, and how many features were clipped."""
+        codes, beyond = self.encode(self.rows[_place(rows)])
+        if isinstance(self.rows, np.memmap):  # its pages count as this process's memory until they are freed
+            free_pages(self.rows)
+        return torch.from_numpy(codes).to(self.device), beyond
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of all samples."""
+        return torch.Size(self.rows.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Of all samples."""
+        return self.rows.ndim
+
+
+@dataclass(frozen=True, eq=False)
+class CodedRows:
+    """The whole numbers of some samples, read in slices.
+
+    Attributes:
+        samples: all samples.
+        rows: (n,) positions of those that are meant.
+    """
+
+    samples: ScaledSamples
+    rows: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the samples that are meant."""
+        return torch.Size((len(self.rows), *self.samples.shape[1:]))
+
+    def codes(self, rows: slice) -> tuple[Tensor, int]:
+        """Return the whole numbers of some of them, and how many features were clipped."""
+        return self.samples.codes(self.rows[rows])
+
+
+def _place(rows: Tensor | slice) -> NDArray[Any] | slice:
+    """Return positions for numpy; neighbours in order as a slice, which copies nothing."""
+    if isinstance(rows, slice):
+        return rows
+    places = rows.cpu().numpy()
+    if places.ndim == 1 and len(places) and (np.diff(places) == 1).all():
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return np.asarray(places)
+
+
+Inputs = Tensor | Samples | ScaledSamples
 """(N, ...) all samples: on the device that trains, or to be sent there."""

@@ -6,7 +6,7 @@ from fedunseen.data.class_space import ClassSpace, read_classes
 from fedunseen.data.features import read_features
 from fedunseen.data.growth import GrowthSettings
 from fedunseen.data.partition import Partition, PartitionSettings, make_partition
-from fedunseen.data.scaling import Scaler, Scaling, fit_semantics
+from fedunseen.data.scaling import Quantization, Scaler, Scaling, fit_semantics
 
 __all__ = [
     "BENCHMARKS",
@@ -17,6 +17,7 @@ __all__ = [
     "GrowthSettings",
     "Partition",
     "PartitionSettings",
+    "Quantization",
     "Scaler",
     "Scaling",
     "fit_semantics",

@@ -21,6 +21,7 @@ class Arrays(BenchmarkLoader):
 
     title = "Arrays of a Python program"
     page = "your own"
+    mixed_units = True
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:

@@ -47,6 +47,9 @@ class BenchmarkLoader:
     layout from others."""
     folders: ClassVar[tuple[str, ...]] = ()
     """Names that the data set's folder commonly has: it is found too if the root is one folder too high."""
+    mixed_units: ClassVar[bool] = False
+    """Its features need not be in one unit, as those of an encoder are: bringing samples to unit length may hide some.
+    """
     layout: ClassVar[str] = ""
     """The layout for people, where ``needs`` does not say it."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
@@ -27,6 +28,12 @@ class DataSettings(NamedSettings):
     """Scalings of the features, in order, fitted on training samples only: `l2` (unit length), `centre`, `standard`
     (zero mean, unit deviation), `min-max`, `x10` (ten times as long). Unset: what keeps the method stable whatever the
     features' length, `["centre", "l2"]` for most trained methods; grey values in [0, 1] stay. None at all: `[]`."""
+    quantization: Annotated[int, Field(ge=2, le=16)] | Literal["none"] | None = None
+    """Bits of a feature in a method in closed form, which adds up whole numbers: exact in any order, half the upload.
+    `none`: float64. Unset: 8 for feature vectors. Features are then brought to unit length, unless `features` is set.
+    Features that do not end with `l2` get bounds of their own, fitted to training samples; grey values have [0, 1]."""
+    quantization_range: float = Field(5.0, gt=0)
+    """Where features are clipped: in root mean squares at unit length, in standard deviations with bounds for each."""
     semantics: tuple[Scaling, ...] = ()
     """The same scalings for the semantics, in order, fitted on seen classes only."""
 

@@ -13,12 +13,15 @@ x10      10 x                                        nothing
 Rows that were not fitted may leave [0, 1] under min-max: they are not clipped. A column that is constant over
 the fitted rows becomes 0 under min-max and standard. A generator wants features
 that are about as long as its noise, the root of how many numbers that has: unit length times ten, say.
+
+Methods in closed form add up whole numbers: after the scalings, :class:`Quantization` rounds each feature.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -27,10 +30,12 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.data.class_space import ClassSpace
 
-__all__ = ["Scaler", "Scaling", "blocks", "fit_semantics"]
+__all__ = ["Quantization", "Scaler", "Scaling", "blocks", "fit_semantics"]
 
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
 
+FITTED: tuple[Scaling, ...] = ("min-max", "centre", "standard")
+"""Scalings that depend on training rows."""
 BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
 
 
@@ -42,13 +47,108 @@ def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 @dataclass(frozen=True, eq=False)
+class Quantization:
+    """Rounds scaled features x to whole numbers q = round((x - offset) / step), half to even, clipped to +-levels.
+
+    Attributes:
+        bits: of a whole number with its sign, 2 to 16; ``levels`` is the largest one.
+        step: (1,) for all features or (d,) for each, float32; 0 for a constant feature, which becomes 0.
+        offset: (1,) or (d,) float32.
+
+    Example:
+        >>> quantization = Quantization.of_unit_length(8, 5.0, 25)
+        >>> codes, clipped = quantization.codes(np.array([[0.0, 0.5, -3.0]]))
+        >>> codes.tolist(), clipped
+        ([[0, 64, -127]], 1)
+    """
+
+    bits: int
+    step: NDArray[np.float32]
+    offset: NDArray[np.float32]
+
+    @staticmethod
+    def of_unit_length(bits: int, reach: float, width: int) -> Quantization:
+        """Return that of features of unit length: +- ``reach`` root mean squares, which are 1 / sqrt(width)."""
+        return Quantization._within(bits, np.full(1, -reach / np.sqrt(width)), np.full(1, reach / np.sqrt(width)))
+
+    @staticmethod
+    def of_grey_values(bits: int) -> Quantization:
+        """Return that of numbers in [0, 1]."""
+        return Quantization._within(bits, np.zeros(1), np.ones(1))
+
+    @staticmethod
+    def of_rows(bits: int, reach: float, rows: NDArray[Any], scaler: Scaler) -> Quantization:
+        """Fit bounds for each feature to rows (n, d): +- ``reach`` deviations around the mean, at most their extent."""
+        scaled = scaler(rows).astype(np.float64)
+        low, high, mean, spread = (
+            scaled.min(axis=0),
+            scaled.max(axis=0),
+            scaled.mean(axis=0),
+            reach * scaled.std(axis=0),
+        )
+        return Quantization._within(bits, np.maximum(low, mean - spread), np.minimum(high, mean + spread))
+
+    @staticmethod
+    def _within(bits: int, low: NDArray[Any], high: NDArray[Any]) -> Quantization:
+        levels = 2 ** (bits - 1) - 1
+        step, offset = (high - low) / (2 * levels), (low + high) / 2
+        return Quantization(bits, step.astype(np.float32), offset.astype(np.float32))
+
+    @staticmethod
+    def read(statistics: Mapping[str, NDArray[np.float32]]) -> Quantization | None:
+        """Return what :attr:`statistics` holds; None if features are not quantized."""
+        if "quantize.bits" not in statistics:
+            return None
+        bits, step, offset = (statistics[f"quantize.{name}"] for name in ("bits", "step", "offset"))
+        return Quantization(int(bits[0]), step, offset)
+
+    @property
+    def statistics(self) -> dict[str, NDArray[np.float32]]:
+        """Name -> array: what a party or a finished run needs to round as this does."""
+        bits = np.array([self.bits], dtype=np.float32)
+        return {"quantize.bits": bits, "quantize.step": self.step, "quantize.offset": self.offset}
+
+    @property
+    def levels(self) -> int:
+        """The largest whole number."""
+        return int(2 ** (self.bits - 1) - 1)
+
+    @property
+    def digest(self) -> bytes:
+        """What tells this quantization from others."""
+        parts = (np.array([self.bits]).astype("<i8"), self.step.astype("<f4"), self.offset.astype("<f4"))
+        return b"".join(part.tobytes() for part in parts)
+
+    def codes(self, rows: NDArray[Any]) -> tuple[NDArray[np.signedinteger[Any]], int]:
+        """Return the whole numbers (n, d) of scaled features, int8 or int16, and how many features were clipped."""
+        codes = rows.astype(np.float32)
+        beyond = self._round(codes)
+        return codes.astype(self._type), beyond
+
+    @property
+    def _type(self) -> type[np.signedinteger[Any]]:
+        return np.int8 if self.bits <= 8 else np.int16
+
+    def _round(self, rows: NDArray[np.float32]) -> int:
+        """Replace features by whole numbers, and return how many were clipped."""
+        if self.offset.any():
+            rows -= self.offset
+        rows /= np.where(self.step > 0, self.step, np.float32(np.inf))
+        np.rint(rows, out=rows)
+        beyond = np.count_nonzero(np.abs(rows) > self.levels)
+        np.clip(rows, -self.levels, self.levels, out=rows)
+        return int(beyond)
+
+
+@dataclass(frozen=True, eq=False)
 class Scaler:
     """Scalings in the order in which they apply, with what was fitted.
 
     Attributes:
         steps: names of the scalings.
         statistics: ``"<step>.<what>"`` -> shape (d,), for example ``"0.mean"``, ``"1.min"``. A ``range`` or
-            ``deviation`` is infinite for a constant column, so that dividing by it gives 0.
+            ``deviation`` is infinite for a constant column, so that dividing by it gives 0. With those of a
+            :class:`Quantization`, scaled rows are rounded.
 
     Example:
         >>> scaler = Scaler.fit(np.array([[0.0, 5.0], [2.0, 5.0]]), ("min-max",))
@@ -86,14 +186,41 @@ class Scaler:
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return the scaled ``rows``, shape (n, d); without steps, float32 rows come back as they are."""
-        if not self.steps:
+        if not self.steps and self.quantization is None:
             return rows.astype(np.float32, copy=False)
         scaled = np.empty(rows.shape, dtype=np.float32)
         for block, out in zip(blocks(rows), blocks(scaled), strict=True):
-            out[:] = block
-            for i, step in enumerate(self.steps):
-                self._apply(step, i, out)
+            self._scale(block, out)
+            if self.quantization is not None:
+                self.quantization._round(out)
+                out *= self.quantization.step
         return scaled
+
+    def codes(self, rows: NDArray[Any]) -> tuple[NDArray[np.signedinteger[Any]], int]:
+        """Return the whole numbers (n, d) of ``rows``, where they are quantized, and how many features were clipped."""
+        quantization, beyond = self.quantization, 0
+        assert quantization is not None
+        codes = np.empty(rows.shape, dtype=quantization._type)
+        for block, out in zip(blocks(rows), blocks(codes), strict=True):
+            scaled = np.empty(block.shape, dtype=np.float32)
+            self._scale(block, scaled)
+            beyond += quantization._round(scaled)
+            out[:] = scaled
+        return codes, beyond
+
+    @cached_property
+    def quantization(self) -> Quantization | None:
+        """How scaled rows are rounded; None: they are not."""
+        return Quantization.read(self.statistics)
+
+    def quantized(self, quantization: Quantization) -> Scaler:
+        """Return the scaler that rounds too."""
+        return Scaler(self.steps, {**self.statistics, **quantization.statistics})
+
+    def _scale(self, rows: NDArray[Any], out: NDArray[np.float32]) -> None:
+        out[:] = rows
+        for i, step in enumerate(self.steps):
+            self._apply(step, i, out)
 
     def _apply(self, step: Scaling, i: int, rows: NDArray[np.float32]) -> None:
         """Apply one step in place."""

@@ -22,6 +22,7 @@ LISTED = 5  # classes that are named
 NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
 LEAD = 1.0  # percent by which a method has to lead on validation classes
+CLIPPED = 0.01  # share of features that may be clipped without a warning
 MEASURABLE = 3  # test samples of a class on which a factor may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
 
@@ -59,7 +60,7 @@ def diagnose(
         unseen: ids of the unseen classes.
         descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
     """
-    found = [growing_loss(lines), *misplaced_pictures(result.get("misplaced", ()))]
+    found = [growing_loss(lines), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
     labels = answers.get("labels")
     if "few_shot" in result:
         found += [beside_nothing(result)]
@@ -180,6 +181,17 @@ def _number(value: float) -> str:
         ('0.0123', '4,786')
     """
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.3g}"
+
+
+def clipped_features(result: Mapping[str, Any]) -> Finding | None:
+    """Warn of features beyond the range of quantization, in more than 1 % of all."""
+    if result.get("clipped", 0.0) <= CLIPPED:
+        return None
+    return Finding(
+        f"{100 * result['clipped']:.1f} % of the training samples' features are beyond the range of quantization.",
+        "They were clipped. A few large features carry most of a sample's length, or parties' units differ.",
+        "Raise data.quantization_range, or set data.quantization = 16.",
+    )
 
 
 def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -> Finding | None:

@@ -14,8 +14,9 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
-from fedunseen.core.samples import Inputs, Samples
-from fedunseen.data import Benchmark, Partition, Scaler, Scaling, fit_semantics, make_partition
+from fedunseen.core.samples import Inputs, Samples, ScaledSamples
+from fedunseen.data import Benchmark, Partition, Quantization, Scaler, Scaling, fit_semantics, make_partition
+from fedunseen.data.scaling import FITTED
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
@@ -53,6 +54,7 @@ __all__ = [
     "settled",
 ]
 
+_BOUNDS = 8192  # training samples that bounds of features are fitted to
 _SCALE = 1000  # samples from which a defence's random inputs have their scale
 
 
@@ -114,12 +116,19 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
     """
     chosen = find("method", experiment.method.name)
     asked = len(benchmark.train) > 0 and experiment.privacy.name == "none"
-    if experiment.data.features is None:
+    data = experiment.data
+    if not chosen.trained and data.quantization is None:
+        whole = benchmark.kind == "vectors" and experiment.privacy.name == "none"
+        data = data.model_copy(update={"quantization": 8 if whole else "none"})
+    if data.features is None:
         steps: tuple[Scaling, ...] = ()
         if benchmark.kind == "vectors" and benchmark.image_shape is None:  # others are in [0, 1], or stay what they are
             steps = tuple(step for step in chosen.scaling if asked or step in ("l2", "x10"))
-        data = experiment.data.model_copy(update={"features": steps})
-        experiment = experiment.model_copy(update={"data": data})
+            one_unit = not find("data", data.name).mixed_units or not asked
+            if _bits(data.quantization, chosen) and one_unit and steps[-1:] != ("l2",):
+                steps = (*steps, "l2")
+        data = data.model_copy(update={"features": steps})
+    experiment = experiment.model_copy(update={"data": data})
     left = [key for key in LEFT_TO_DATA if getattr(experiment.method, key, 0.0) is None]
     if left:
         obey(BUILDING, Built(experiment, benchmark))  # what cannot be built has no rate
@@ -130,6 +139,33 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
         found = {key: getattr(method.settings, key) for key in left}
         experiment = experiment.model_copy(update={"method": experiment.method.model_copy(update=found)})
     return experiment
+
+
+def _bits(quantization: int | str | None, method: type[Method]) -> int:
+    """Return how many bits a feature is quantized to; 0 for none."""
+    return quantization if isinstance(quantization, int) and not method.trained else 0
+
+
+def _quantization(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) -> Quantization | None:
+    """Return how scaled features become whole numbers, if they do.
+
+    The range is that of unit length or of grey values, which no data say; other features have bounds for each, fitted
+    to training samples.
+    """
+    bits, reach = (
+        _bits(experiment.data.quantization, find("method", experiment.method.name)),
+        experiment.data.quantization_range,
+    )
+    if not bits:
+        return None
+    if scaler.steps[-1:] == ("l2",):
+        return Quantization.of_unit_length(bits, reach, benchmark.features.shape[1])
+    if not scaler.steps and benchmark.image_shape is not None:
+        return Quantization.of_grey_values(bits)
+    some = benchmark.train[
+        np.linspace(0, len(benchmark.train) - 1, min(len(benchmark.train), _BOUNDS)).astype(np.int64)
+    ]
+    return Quantization.of_rows(bits, reach, benchmark.features[some], scaler)
 
 
 def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) -> Tensor:
@@ -187,6 +223,8 @@ def assemble(
         obey(PRESENCE, Presence(experiment, partition))
     scaler, inputs = _inputs(experiment, benchmark, scaler, device)
     method = _method(experiment, benchmark, inputs)
+    if isinstance(method, ClosedForm):
+        method.quantization = scaler.quantization
     first = to_device(method.init(stream(seed, "initialisation")), device)
     sizes = {name: value.numel() for name, value in first.items()}
     obey(BUILDING, Built(experiment, benchmark, method, first))
@@ -266,7 +304,14 @@ def _inputs(
         # only they go to another device.
         rows = torch.from_numpy(benchmark.features)
         return Scaler((), {}), rows if device.type == "cpu" else Samples(rows, device)
-    scaler = scaler or Scaler.fit(benchmark.features[benchmark.train], experiment.data.features or ())
+    if scaler is None:
+        steps = experiment.data.features or ()
+        fits = any(step in FITTED for step in steps)
+        scaler = Scaler.fit(benchmark.features[benchmark.train] if fits else benchmark.features[:1], steps)
+        quantization = _quantization(experiment, benchmark, scaler)
+        scaler = scaler if quantization is None else scaler.quantized(quantization)
+    if scaler.quantization is not None:
+        return scaler, ScaledSamples(benchmark.features, device, scaler, scaler.codes)
     return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
 
 
@@ -278,7 +323,7 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     if isinstance(method, ClosedForm) and experiment.privacy.name == "sample-level":
         method.release = release_of(experiment.privacy)
     task_of(experiment).prepare(method, benchmark)
-    if method.frozen and len(benchmark.train):
+    if method.frozen and method.trained and len(benchmark.train):
         train = torch.from_numpy(benchmark.train)
         method.check_inputs(inputs.host[train] if isinstance(inputs, Samples) else inputs[train.to(device)])
     return method

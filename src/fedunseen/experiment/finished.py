@@ -28,6 +28,7 @@ from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.weights import files_of, found, found_text
 from fedunseen.federation.directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.tasks import Prediction, Question
 from fedunseen.tasks.base import Classes, Examples, Inputs, Shown
 
@@ -136,6 +137,8 @@ class Run:
         semantics = torch.from_numpy(self.scaled_semantics(self.space.semantics))
         backbone = make_backbone(self._placed, self._shape, self.manifest.get("image_shape"))
         made: Method = find("method", settings.name)(settings, self.space, semantics, backbone)
+        if isinstance(made, ClosedForm):
+            made.quantization = self.scaler.quantization
         return made
 
     @cached_property

@@ -33,7 +33,8 @@ class _Scaled(nn.Module):
 
     def __init__(self, scaler: Scaler) -> None:
         super().__init__()
-        self.steps = scaler.steps
+        self.steps, quantization = scaler.steps, scaler.quantization
+        self.levels = 0 if quantization is None else quantization.levels
         for name, value in scaler.statistics.items():
             self.register_buffer(name.replace(".", "_"), torch.from_numpy(value))
 
@@ -50,7 +51,12 @@ class _Scaled(nn.Module):
                 rows = rows - getattr(self, f"{i}_mean")
                 if step == "standard":
                     rows = rows / getattr(self, f"{i}_deviation")
-        return rows
+        if not self.levels:
+            return rows
+        width: Tensor = getattr(self, "quantize_step")  # noqa: B009  # a buffer, of which mypy knows nothing
+        offset: Tensor = getattr(self, "quantize_offset")  # noqa: B009
+        codes = (rows - offset) / torch.where(width > 0, width, torch.inf)
+        return codes.round().clamp(-self.levels, self.levels) * width
 
 
 class _Scores(nn.Module):

@@ -20,6 +20,7 @@ from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import SGD
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, Partition
+from fedunseen.data.scaling import FITTED
 from fedunseen.encoders import Encoder
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.traits import task_of
@@ -891,7 +892,7 @@ def scaling_is_of_vectors(b: Built) -> str | None:
 def scaling_has_samples_to_fit(b: Built) -> str | None:
     """A coordinator has no training samples."""
     steps = b.experiment.data.features or ()
-    if b.fits_scaling and not len(b.benchmark.train) and {"min-max", "centre", "standard"} & set(steps):
+    if b.fits_scaling and not len(b.benchmark.train) and set(FITTED) & set(steps):
         return (
             f"data.features = {list(steps)} is fitted to training samples, and {b.benchmark.name} has none: use l2 or "
             "x10, or give the coordinator some training samples of its own"

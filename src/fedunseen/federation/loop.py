@@ -173,6 +173,7 @@ def round_metrics(federation: Federation, state: State, result: RoundResult) -> 
         "bytes_down": result.bytes_down,
         "bytes_up": result.bytes_up,
         **federation.strategy.notes(state.server),
+        **federation.method.facts(state.params),
     }
     if result.dropped:
         line["dropped"] = {str(client): why for client, why in result.dropped.items()}

@@ -185,7 +185,7 @@ class Method:
         """
         return epochs_plan(len(labels), self.settings.batch_size, epochs, rng)
 
-    def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
+    def statistics(self, inputs: Any, labels: Tensor) -> Params:
         """Return the sums over a party's samples (n, ...) with ``labels`` (n,) that :meth:`solve` needs, in float64.
 
         They add up: those of all samples are the sum of those of the parties. For a method without phases.
@@ -195,6 +195,10 @@ class Method:
     def validate_statistics(self, sums: Params) -> str:
         """Return why the statistics that a party has sent are infeasible, or ""."""
         return ""
+
+    def facts(self, params: Params) -> dict[str, Any]:
+        """Return what a run reports of its merged parameters, as JSON values."""
+        return {}
 
     def solve(self, sums: Params) -> Params:
         """Return the model in closed form from added sums, at the server. For a method without phases."""

@@ -55,7 +55,7 @@ TEMPLATE = """\
 {% elif travel.down is not none %}
 <p class="fact"><b>{{ travel.down }}</b> down and <b>{{ travel.up }}</b> up per client and round, <b>{{ travel.total }}</b> in {{ travel.rounds }} round{{ "s" if travel.rounds != 1 }}, all clients together.</p>
 {% endif %}
-<p class="caption">{% if travel.patterns %}Parameters named <code>{{ travel.patterns | join(", ") }}</code> travel; the others stay with their client, from round to round. {% endif %}{% if travel.private and travel.merges and not travel.pools %}Never travels, whatever is shared: {{ travel.private | join(", ") }}, which a client trains on its own classes for itself. {% endif %}{% if travel.merges and not travel.pools %}Down: what the server sends to a client, the strategy's further tensors included; up: what the client sends back.{% if travel.text %} The text encoder is frozen: every client has it, and it never travels.{% endif %}{% if facts.task == "zero-shot" %} Rounds that only chose settings on validation classes are not counted.{% endif %}{% endif %}</p>
+<p class="caption">{% if travel.patterns %}Parameters named <code>{{ travel.patterns | join(", ") }}</code> travel; the others stay with their client, from round to round. {% endif %}{% if travel.digest %}Features were quantized to {{ travel.bits }} bits, of which {{ "%.3g" | format(100 * travel.clipped) }} % were clipped; the sums' SHA-256 is <code>{{ travel.digest }}</code>, for any partition and engine. {% endif %}{% if travel.private and travel.merges and not travel.pools %}Never travels, whatever is shared: {{ travel.private | join(", ") }}, which a client trains on its own classes for itself. {% endif %}{% if travel.merges and not travel.pools %}Down: what the server sends to a client, the strategy's further tensors included; up: what the client sends back.{% if travel.text %} The text encoder is frozen: every client has it, and it never travels.{% endif %}{% if facts.task == "zero-shot" %} Rounds that only chose settings on validation classes are not counted.{% endif %}{% endif %}</p>
 </section>
 """
 
@@ -178,6 +178,9 @@ def travel_section(
         "rounds": len(lines),
         "pools": pools,
         "merges": merges,
+        "digest": result.get("sums_sha256"),
+        "clipped": result.get("clipped", 0.0),
+        "bits": experiment["data"].get("quantization"),
         "text": bool(experiment["method"].get("text")),
     }
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import OTHER_SPACE, FedUnseenError
 from fedunseen.core.parameters import Params, of_each_client, under
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
 from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["Summed", "forget", "kept_sums"]
+__all__ = ["Summed", "forget", "is_sum", "kept_sums"]
 
 
 class Summed(Wrapper):
@@ -83,11 +83,8 @@ class Summed(Wrapper):
         for reply in replies:
             sums = dict(reply.update.items())
             for name, value in self.nothing.items():
-                if not value.is_floating_point() and not torch.equal(value, sums[name].to(value.device)):
-                    raise FedUnseenError(
-                        f"the sums of client {reply.client} are of another class space: all parties need the same "
-                        "classes with the same descriptions, in the same order"
-                    )
+                if not is_sum(value) and not torch.equal(value, sums[name].to(value.device)):
+                    raise FedUnseenError(OTHER_SPACE.format(f"the sums of client {reply.client}"))
             if why := self.validate(sums):
                 raise FedUnseenError(
                     f"the sums of client {reply.client} cannot be those of any samples ({why}): leave it out, or let "
@@ -98,6 +95,11 @@ class Summed(Wrapper):
             else:
                 _add(brought, sums)
         return (state, _total(self.nothing, kept_sums(state).values())) if self.each else ({}, brought)
+
+
+def is_sum(value: Tensor) -> bool:
+    """Say whether a tensor of statistics adds up; bytes, a hash, are the same at all parties."""
+    return value.dtype != torch.uint8
 
 
 def kept_sums(state: Params) -> dict[int, Params]:
@@ -124,17 +126,16 @@ def forget(state: Params, client: int) -> tuple[Params, Params]:
     if not parts:
         raise FedUnseenError(f"client {client} is the only one: without it nothing is left")
     nothing = {
-        name: torch.zeros_like(value) if value.is_floating_point() else value
-        for name, value in next(iter(parts.values())).items()
+        name: torch.zeros_like(value) if is_sum(value) else value for name, value in next(iter(parts.values())).items()
     }
     left = {name: value for name, value in state.items() if not name.startswith(f"client/{client}/")}
     return left, _total(nothing, parts.values())
 
 
 def _add(total: Params, sums: Params) -> None:
-    """Add a client's sums in place; whole numbers say which class space they are of."""
+    """Add a client's sums in place; bytes say which class space they are of."""
     for name, value in sums.items():
-        if value.is_floating_point():
+        if is_sum(value):
             total[name] += value.to(total[name].device)
 
 

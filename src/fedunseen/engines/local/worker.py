@@ -13,7 +13,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
-from fedunseen.core.samples import Inputs
+from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
@@ -164,7 +164,9 @@ class Worker:
 
     def _sums(self, work: Work) -> LocalResult:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
-        return LocalResult(self.method.statistics(self.trainer.inputs[rows], self.trainer.labels[rows]), {}, 1)
+        inputs = self.trainer.inputs
+        own = CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
+        return LocalResult(self.method.statistics(own, self.trainer.labels[rows]), {}, 1)
 
     def finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
         """Return a client's reply and its state for its next round, from what its training ended with."""

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from fedunseen.core.errors import OTHER_SPACE
 from fedunseen.core.parameters import Params
 from fedunseen.engines.masked.party import PartyHalf, least
 from fedunseen.engines.masked.primitives import MaskError, Words
@@ -23,6 +24,7 @@ from fedunseen.engines.masked.server import SMALLEST, ServerHalf
 from fedunseen.engines.masked.words import Field, Layout, RangeError
 from fedunseen.strategies import Reply, Strategy
 from fedunseen.strategies.base import MASKED
+from fedunseen.strategies.summed import is_sum
 
 __all__ = ["EVERYBODY", "Gathered", "MaskError", "MaskedSum", "Masks", "RangeError", "in_one_process", "size"]
 
@@ -99,7 +101,7 @@ class Masks:
             value = expected[name]
             where = f"update/{name}", tuple(value.shape)
             if not value.is_floating_point():
-                fields.append(Field(*where, "same"))
+                fields.append(Field(*where, "whole" if is_sum(value) else "same"))
             elif strategy.adds:
                 fields.append(Field(*where, "sum"))
             else:
@@ -151,13 +153,10 @@ class Masks:
         update: Params = {}
         for name, like in expected.items():
             total = sums[f"update/{name}"]
-            if not like.is_floating_point():
+            if not is_sum(like):
                 own = like.cpu().numpy().astype(np.int64)
                 if not np.array_equal(total, own * clients):
-                    raise MaskError(
-                        "the parties' sums are of different class spaces: all need the same classes with the same "
-                        "descriptions, in the same order"
-                    )
+                    raise MaskError(OTHER_SPACE.format("the sums of some parties"))
                 update[name] = like
                 continue
             mean = total if strategy.adds else total / weight

@@ -7,6 +7,7 @@ would wrap. Three kinds of number travel:
   wrap. Rounding moves each by at most half a step, so a sum of n by at most n/2 steps.
 - ``sum``: of a method in closed form, a loss, a weight. Two words: the whole part, and the rest in steps of 2^-48. It
   may be as large as 2^47, whatever the others are, for up to 2^15 parties, and is off by at most 2^-49.
+- ``whole``: of quantized sums in a method in closed form. One word, exactly.
 - ``same``: a whole number that all parties have in common (the class space of a method in closed form). One word; the
   sum has to be as many times the own one as there are parties.
 
@@ -56,7 +57,7 @@ class Field:
 
     name: str
     shape: tuple[int, ...]
-    kind: Literal["number", "sum", "same"]
+    kind: Literal["number", "sum", "whole", "same"]
     most: float = 0.0
 
     @property
@@ -95,7 +96,9 @@ class Layout:
         """Return the distance of two neighbouring numbers: a power of two."""
         if field.kind == "sum":
             return 2.0**-_REST
-        return 1.0 if field.kind == "same" else 2.0 ** (math.ceil(math.log2(field.most * self.parties)) - _BITS)
+        return (
+            1.0 if field.kind in ("same", "whole") else 2.0 ** (math.ceil(math.log2(field.most * self.parties)) - _BITS)
+        )
 
     def words(self, values: Mapping[str, Any], session: bytes) -> Words:
         """Return a party's numbers as words.
@@ -112,7 +115,7 @@ class Layout:
         return np.append(found, self._check(found, session))
 
     def numbers(self, words: Words, count: int, session: bytes) -> dict[str, NDArray[Any]]:
-        """Return the sums of numbers, float64 (``same``: int64), from the sum of the words of ``count`` parties.
+        """Return sums of numbers, float64 (``same``, ``whole``: int64), from the sum of the words of ``count`` parties.
 
         Raises:
             MaskError: these are no sums of words: the masks have not cancelled, or a party has not kept to its range.
@@ -129,7 +132,7 @@ class Layout:
 
     def _encoded(self, field: Field, values: NDArray[Any]) -> Words:
         assert values.size == math.prod(field.shape), field
-        if field.kind == "same":
+        if field.kind in ("same", "whole"):
             return values.astype(np.int64).view(np.uint64)
         numbers = values.astype(np.float64)
         most = _WHOLE if field.kind == "sum" else field.most
@@ -143,7 +146,7 @@ class Layout:
 
     def _decoded(self, field: Field, words: Words, count: int) -> NDArray[Any]:
         signed = words.view(np.int64)
-        if field.kind == "same":
+        if field.kind in ("same", "whole"):
             return signed.reshape(field.shape)
         if field.kind == "sum":
             whole, rest = np.split(signed, 2)

@@ -81,6 +81,7 @@ def _numbers(setup: Setup, loop: Loop, evaluate: Evaluate) -> dict[str, Any]:
     stopped = {"round": len(lines), "of": loop.rounds, "why": loop.reason}
     return {
         **evaluate.task.numbers(lines, selected, setup.directory.model_path),
+        **{name: lines[selected - 1][name] for name in ("sums_sha256", "clipped") if name in lines[selected - 1]},
         **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
         **_traffic(loop.federation, lines),
         "rounds": len(lines),

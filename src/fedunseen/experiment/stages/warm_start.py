@@ -23,7 +23,12 @@ def warm_start(setup: Setup) -> Setup:
     quiet = {"selection": "last", "clients": False, "theory": False, "embedding": False, "choose": {}}
     strategy = {"strategy.name": "fedavg", "strategy.fraction": 1.0, "strategy.stop_after": None}
     closed = experiment.with_overrides(
-        {"method.name": "gaussian", **strategy, **{f"evaluation.{key}": value for key, value in quiet.items()}}
+        {
+            "method.name": "gaussian",
+            "data.quantization": "none",
+            **strategy,
+            **{f"evaluation.{key}": value for key, value in quiet.items()},
+        }
     )
     label = "beginning with the closed form"
     how = {"experiment": closed, "rounds": 1, "choice": Choice(1, 0.0), "label": label, "callbacks": ()}

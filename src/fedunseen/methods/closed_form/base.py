@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -11,11 +11,20 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
+from fedunseen.core.samples import CodedRows
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace, Scaling
+from fedunseen.data import ClassSpace, Quantization, Scaling
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.closed_form.statistics import expand_classes, no_sums, statistics, validate_statistics
+from fedunseen.methods.closed_form.statistics import (
+    check_capacity,
+    dequantized,
+    expand_classes,
+    no_sums,
+    statistics,
+    sums_sha256,
+    validate_statistics,
+)
 
 __all__ = ["ClosedForm", "ClosedFormSettings"]
 
@@ -54,6 +63,7 @@ class ClosedForm(Method):
 
     Attributes:
         release: how samples are bounded and the noise of private sums is dealt with; None: the sums are exact.
+        quantization: how features become whole numbers; None: the sums are float64.
     """
 
     scaling: ClassVar[tuple[Scaling, ...]] = ()
@@ -64,6 +74,7 @@ class ClosedForm(Method):
         self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
         self.width = backbone.shape[0]
         self.release: Release | None = None
+        self.quantization: Quantization | None = None
 
     @property
     def clip_norm(self) -> float | None:
@@ -72,19 +83,19 @@ class ClosedForm(Method):
 
     def init(self, rng: np.random.Generator) -> Params:
         """Return the sums of no sample."""
-        nothing = no_sums(self.width, self.space)
+        nothing = no_sums(self.width, self.space, self.quantization)
         return nothing if self.release is None else self.release.nothing(nothing)
 
-    def statistics(self, inputs: Tensor, labels: Tensor) -> Params:
+    def statistics(self, inputs: Tensor | CodedRows, labels: Tensor) -> Params:
         """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
-        if inputs.ndim > 2:
+        if isinstance(inputs, Tensor) and inputs.ndim > 2:
             inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
-        sums = statistics(inputs, labels, self.space, self.clip_norm)
+        sums = statistics(inputs, labels, self.space, self.clip_norm, self.quantization)
         return sums if self.release is None else self.release.nothing(sums)
 
     def expand_classes(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
-        return expand_classes(params, self.space)
+        return expand_classes(params, self.space, self.quantization)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the settings that say how large a model's scores are, as it has them; none by default.
@@ -95,7 +106,7 @@ class ClosedForm(Method):
 
     def validate_statistics(self, sums: Params) -> str:
         """Return why the statistics are infeasible, or ""."""
-        return validate_statistics(sums, self.clip_norm)
+        return validate_statistics(sums, self.clip_norm, self.quantization)
 
     def complete(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
@@ -103,4 +114,15 @@ class ClosedForm(Method):
         """Return the model of merged sums; a model as it is."""
         if "square" not in params:
             return params
-        return self.solve(params if self.release is None else self.release.cleaned(params, self.space.seen))
+        if self.quantization is not None:
+            check_capacity(int(params["count"].sum()), self.quantization)
+        sums = {**params, **dequantized(params, self.quantization)}
+        return self.solve(sums if self.release is None else self.release.cleaned(sums, self.space.seen))
+
+    def facts(self, params: Params) -> dict[str, Any]:
+        """Return the digest of whole sums, and which share of features was clipped."""
+        if self.quantization is None or "square" not in params or self.release is not None:
+            return {}
+        features = int(params["count"].sum()) * self.width
+        rate = int(params["clipped"]) / max(1, features)
+        return {"sums_sha256": sums_sha256(params, self.quantization), "clipped": rate}

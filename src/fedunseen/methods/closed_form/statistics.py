@@ -8,14 +8,18 @@ moments G:
 Sums add up: the sums of ten parties are those of one place, to rounding, whoever holds what. A party that comes late is
 added, and one that leaves is subtracted.
 
-They are a plain dictionary of tensors, all float64 but the last:
+Features are quantized (:class:`~fedunseen.data.Quantization`) before they are added up. Sums of whole numbers are
+exact: they have the same bits in any order, on any machine, and what was added is subtracted without a rest.
 
-========== ================== ==================================================================
-``count``  (C,)               n_c, for all classes of the space
-``total``  (C, d)             S_c
-``square`` (d (d + 1) / 2,)   G's upper triangle, row by row
-``space``  (32,) bytes        what the class space hashes to: sums of different ones are never added
-========== ================== ==================================================================
+They are a plain dictionary of tensors, all int64 (without a quantization float64) but the last:
+
+=========== ================== =============================================================================
+``count``   (C,)               n_c, for all classes of the space
+``total``   (C, d)             S_c
+``square``  (d (d + 1) / 2,)   G's upper triangle, row by row
+``clipped`` (1,)               features beyond the range, which were clipped; only with a quantization
+``space``   (32,) bytes        hash of class space and quantization: sums of different ones are never added
+=========== ================== =============================================================================
 
 Their shapes depend on the class space and the features alone, so that sums can be masked before they are sent.
 """
@@ -25,6 +29,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,19 +37,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import OTHER_SPACE, DataError
 from fedunseen.core.memory import free_pages
 from fedunseen.core.parameters import Params
-from fedunseen.data import ClassSpace
+from fedunseen.core.samples import CodedRows
+from fedunseen.data import ClassSpace, Quantization
 
 __all__ = [
     "add",
+    "dequantized",
     "expand_classes",
     "no_sums",
     "packed",
     "scatter",
+    "shortened",
     "statistics",
     "subtract",
+    "sums_sha256",
     "unpacked",
     "validate_statistics",
 ]
@@ -52,24 +61,29 @@ __all__ = [
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
+NARROW = 64  # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
+EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
 
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
 _FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorised for a check
 
 
 def statistics(
-    inputs: Tensor | NDArray[Any],
+    inputs: Tensor | CodedRows | NDArray[Any],
     labels: Tensor | NDArray[np.int64],
     space: ClassSpace,
     clip_norm: float | None = None,
+    quantization: Quantization | None = None,
 ) -> Params:
-    """Return the sums of samples, read block by block: memory beside them is d x d numbers and one block.
+    """Return the statistics of samples, read block by block: memory beside them is d x d numbers and one block.
 
     Args:
-        inputs: (n, d) any real type; an array on disk (``numpy.memmap``) is read once, front to back.
+        inputs: (n, d) any real type; an array on disk (``numpy.memmap``) is read once, front to back. With
+            ``quantization``, scaled features, or their whole numbers (int8 or int16).
         labels: (n,) class ids.
         space: the classes.
         clip_norm: to which length samples are shortened that are longer; None: none is.
+        quantization: how features become whole numbers; None: sums are float64.
 
     Raises:
         DataError: an input is not finite, or so large that its square is not.
@@ -80,34 +94,119 @@ def statistics(
         >>> sums["count"].tolist(), sums["total"][0].tolist(), sums["square"].tolist()
         ([2.0, 0.0], [4.0, 6.0], [10.0, 14.0, 20.0])
     """
-    found = no_sums(inputs.shape[1], space)
     width = inputs.shape[1]
-    square = torch.zeros(width, width, dtype=torch.float64)
+    sums = no_sums(width, space, quantization)
+    if quantization is not None:
+        check_capacity(len(labels), quantization)
+    square: Tensor | None = None
     for start in range(0, len(labels), BLOCK):
-        rows, own = inputs[start : start + BLOCK], torch.as_tensor(labels[start : start + BLOCK])
-        if isinstance(rows, np.ndarray):  # a copy: torch does not take what is read-only
-            rows = torch.from_numpy(np.array(rows, dtype=np.float64))
-        rows, own = rows.to(torch.float64), own.to(rows.device)
-        if clip_norm is not None:
-            rows = rows * (clip_norm / rows.norm(dim=1, keepdim=True).clamp(min=clip_norm))
-        square = square.to(rows.device)
-        for left in range(0, width, COLUMNS):  # what is below the diagonal is not asked for
-            right = left + COLUMNS
-            square[:right, left:right].addmm_(rows[:, :right].T, rows[:, left:right])
-        found["count"] += torch.bincount(own, minlength=len(space.names)).double().cpu()
-        found["total"] = found["total"].to(rows.device).index_add_(0, own, rows)
+        own, beyond = torch.as_tensor(labels[start : start + BLOCK]), 0
+        if isinstance(inputs, CodedRows):
+            rows, beyond = inputs.codes(slice(start, start + BLOCK))
+        elif isinstance(inputs, np.ndarray):  # a copy: torch does not take what is read-only
+            block = inputs[start : start + BLOCK]
+            rows = torch.from_numpy(np.array(block, dtype=None if block.dtype.kind == "i" else np.float64))
+        else:
+            rows = inputs[start : start + BLOCK]
+        own = own.to(rows.device)
+        if quantization is None:
+            rows = rows.to(torch.float64)
+            if clip_norm is not None:
+                rows = rows * (clip_norm / rows.norm(dim=1, keepdim=True).clamp(min=clip_norm))
+        else:
+            if rows.is_floating_point():
+                codes, beyond = quantization.codes(rows.cpu().numpy())
+                rows = torch.from_numpy(codes).to(rows.device)
+            rows = rows if clip_norm is None else shortened(rows, quantization, clip_norm)
+            sums["clipped"] += beyond
+        if square is None:
+            square = torch.zeros(width, width, dtype=sums["square"].dtype, device=rows.device)
+        add_products(square, rows)
+        sums["count"] += torch.bincount(own, minlength=len(space.names)).cpu()
+        sums["total"] = add_totals(sums["total"].to(rows.device), rows, own)
         if isinstance(inputs, np.memmap):  # its pages count as this process's memory until they are freed
             free_pages(inputs)
-    found |= {"total": found["total"].cpu(), "square": packed(square.cpu())}
-    if not all(bool(torch.isfinite(found[name]).all()) for name in ("total", "square")):
+    if square is not None:
+        sums |= {"total": sums["total"].cpu(), "square": packed(square.cpu())}
+    if not all(bool(torch.isfinite(sums[name]).all()) for name in ("total", "square")):
         raise DataError(
             "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
         )
-    return found
+    return sums
 
 
-def no_sums(width: int, space: ClassSpace) -> Params:
-    """Return the sums of no sample at all, of features of ``width`` numbers.
+def check_capacity(samples: int, quantization: Quantization) -> None:
+    """Refuse more samples than 64 bits can add up.
+
+    Raises:
+        DataError: says how many there may be.
+    """
+    most = (2**63 - 1) // quantization.levels**2
+    if samples > most:
+        raise DataError(
+            f"the second moments of {samples} samples of {quantization.bits} bits do not fit 64 bits: set "
+            f"data.quantization to fewer bits; {most} samples fit"
+        )
+
+
+def shortened(codes: Tensor, quantization: Quantization, clip_norm: float) -> Tensor:
+    """Return whole numbers (n, d) with rows shortened so that none times the step is longer than ``clip_norm``."""
+    natural = codes.double() * torch.from_numpy(quantization.step).to(codes.device)
+    lengths = natural.norm(dim=1, keepdim=True)
+    shorter = (codes * (clip_norm / lengths.clamp(min=clip_norm))).trunc()  # towards zero: never longer again
+    return torch.where(lengths > clip_norm, shorter, codes).to(codes.dtype)
+
+
+def add_products(square: Tensor, rows: Tensor) -> None:
+    """Add the products of features, rows^T rows, to the upper triangle of ``square`` (d, d) in place.
+
+    Of whole numbers the result is exact: int8 to int32 where the processor has such an instruction, otherwise float32
+    in blocks whose sums stay below 2^24, or float64 below 2^53.
+    """
+    width = len(square)
+    if rows.is_floating_point():
+        parts: Iterable[Tensor] = (rows,)
+    elif rows.dtype == torch.int8 and rows.device.type == "cpu" and width >= NARROW and _multiplies_int8():
+        parts = (rows,)
+    elif rows.dtype == torch.int8:
+        parts = (part.float() for part in torch.split(rows, EXACT_ROWS))
+    else:
+        parts = (rows.double(),)
+    for part in parts:
+        for left in range(0, width, COLUMNS):  # what is below the diagonal is not asked for
+            right = left + COLUMNS
+            if part.dtype == torch.int8:
+                square[:right, left:right] += torch._int_mm(part[:, :right].T, part[:, left:right])
+            elif square.is_floating_point():
+                square[:right, left:right].addmm_(part[:, :right].T, part[:, left:right])
+            else:
+                square[:right, left:right] += (part[:, :right].T @ part[:, left:right]).to(torch.int64)
+
+
+def add_totals(total: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
+    """Return ``total`` (C, d) with each row (n, d) added to that of its class; exact for whole numbers."""
+    if rows.is_floating_point():
+        return total.index_add_(0, labels, rows)
+    exact = torch.float32 if rows.dtype == torch.int8 else torch.float64
+    block = torch.zeros(total.shape, dtype=exact, device=rows.device).index_add_(0, labels, rows.to(exact))
+    return total + block.to(torch.int64)
+
+
+@lru_cache(maxsize=1)
+def _multiplies_int8() -> bool:
+    """Say whether the processor has products of int8 (VNNI), and they are exact for the largest numbers."""
+    if not (hasattr(torch, "_int_mm") and getattr(torch.cpu, "_is_vnni_supported", bool)()):
+        return False
+    rows = torch.full((64, 32), 127, dtype=torch.int8)
+    rows[:, ::3] = -127
+    try:
+        return torch.equal(torch._int_mm(rows.T, rows), rows.long().T @ rows.long())
+    except RuntimeError:
+        return False
+
+
+def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = None) -> Params:
+    """Return the statistics of no sample, of features of ``width`` numbers.
 
     Raises:
         DataError: the features are too wide for a matrix of width x width.
@@ -118,20 +217,47 @@ def no_sums(width: int, space: ClassSpace) -> Params:
             f"features of {width} numbers make a matrix of {width**2 / 2**27:.0f} GiB: reduce them to {WIDEST} numbers "
             "at most, for example by a random projection that all parties share"
         )
+    kind = torch.float64 if quantization is None else torch.int64
+    clipped = {} if quantization is None else {"clipped": torch.zeros(1, dtype=kind)}
     return {
-        "count": torch.zeros(classes, dtype=torch.float64),
-        "total": torch.zeros(classes, width, dtype=torch.float64),
-        "square": torch.zeros(width * (width + 1) // 2, dtype=torch.float64),
-        "space": _hash(space),
+        "count": torch.zeros(classes, dtype=kind),
+        "total": torch.zeros(classes, width, dtype=kind),
+        "square": torch.zeros(width * (width + 1) // 2, dtype=kind),
+        **clipped,
+        "space": _hash(space, quantization),
     }
 
 
-def expand_classes(sums: Params, space: ClassSpace) -> Params:
+def dequantized(sums: Params, quantization: Quantization | None) -> Params:
+    """Return statistics in the units of scaled features, float64: count, total and square times the step's powers."""
+    if quantization is None:
+        return sums
+    step = torch.from_numpy(quantization.step).double()
+    width = sums["total"].shape[1]
+    steps = step.square() if len(step) == 1 else packed(torch.outer(step, step))
+    return {
+        "count": sums["count"].double(),
+        "total": sums["total"].double() * step.expand(width),
+        "square": sums["square"].double() * steps,
+    }
+
+
+def sums_sha256(sums: Params, quantization: Quantization) -> str:
+    """Return the digest of count, total, square (little-endian int64, in that order) and the quantization."""
+    digest = hashlib.sha256()
+    for name in ("count", "total", "square"):
+        digest.update(sums[name].cpu().contiguous().numpy().astype("<i8", copy=False).data)
+    digest.update(quantization.digest)
+    return digest.hexdigest()
+
+
+def expand_classes(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> Params:
     """Return the sums as those of a class space that has grown: what the same samples give there, bit for bit.
 
     Args:
         sums: of a class space whose classes are the first ones of ``space``, whatever describes them.
         space: the class space now.
+        quantization: of the statistics.
 
     Example:
         >>> pets = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
@@ -145,19 +271,19 @@ def expand_classes(sums: Params, space: ClassSpace) -> Params:
         **sums,
         "count": torch.cat([sums["count"], sums["count"].new_zeros(new)]),
         "total": torch.cat([sums["total"], sums["total"].new_zeros(new, sums["total"].shape[1])]),
-        "space": _hash(space).to(sums["space"].device),
+        "space": _hash(space, quantization).to(sums["space"].device),
     }
 
 
-def add(many: Iterable[Params], space: ClassSpace) -> Params:
-    """Return the sum of sums, added in the order given.
+def add(many: Iterable[Params], space: ClassSpace, quantization: Quantization | None = None) -> Params:
+    """Return the sum of statistics, added in the order given; of whole numbers the order does not matter.
 
     Raises:
         DataError: they are of another class space or of other features, or are not finite sums.
     """
     total: Params | None = None
     for sums in many:
-        check(sums, space)
+        check(sums, space, quantization)
         if total is None:
             total = {name: value.clone() for name, value in sums.items()}
             continue
@@ -166,58 +292,58 @@ def add(many: Iterable[Params], space: ClassSpace) -> Params:
                 f"sums over features of {sums['total'].shape[1]} numbers do not add to sums over "
                 f"{total['total'].shape[1]}: let all parties make their features in the same way"
             )
-        for name in ("count", "total", "square"):
+        for name in total.keys() - {"space"}:
             total[name] += sums[name]
     if total is None:
         raise DataError("there are no sums to add: at least one party must send some")
     return total
 
 
-def subtract(sums: Params, part: Params, space: ClassSpace) -> Params:
-    """Return ``sums`` without ``part``: to rounding, what was added without it.
+def subtract(sums: Params, part: Params, space: ClassSpace, quantization: Quantization | None = None) -> Params:
+    """Return ``sums`` without ``part``: exactly for whole numbers, otherwise to rounding, what was added without it.
 
     Raises:
         DataError: they do not fit together, or ``part`` has more samples of a class than ``sums``.
     """
-    check(part, space)
-    less = add([sums, {name: -value if value.is_floating_point() else value for name, value in part.items()}], space)
+    check(part, space, quantization)
+    less = add(
+        [sums, {name: value if name == "space" else -value for name, value in part.items()}], space, quantization
+    )
     if bool((less["count"] < 0).any()):
         name = space.names[int(less["count"].argmin())]
         raise DataError(
             f"the sums to take away hold more samples of {name!r} than there are: they were never part of these"
         )
     gone = less["count"] == 0
-    less["total"][gone] = 0.0  # not what rounding has left
+    less["total"][gone] = 0  # not what rounding has left
     return less
 
 
-def check(sums: Params, space: ClassSpace) -> None:
+def check(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> None:
     """Refuse sums that are of another class space, of wrong shapes or not finite.
 
     Raises:
         DataError: says what is wrong.
     """
-    if not torch.equal(sums["space"], _hash(space)):
-        raise DataError(
-            "the sums are of another class space: all parties need the same classes with the same descriptions, in "
-            "the same order"
-        )
+    if not torch.equal(sums["space"], _hash(space, quantization)):
+        raise DataError(OTHER_SPACE.format("the sums"))
     width = sums["total"].shape[-1]
     if any(
         sums[name].shape != value.shape or sums[name].dtype != value.dtype
-        for name, value in no_sums(width, space).items()
+        for name, value in no_sums(width, space, quantization).items()
     ):
         raise DataError("the sums are damaged, their parts do not fit together: let the party send them again")
     if not all(bool(torch.isfinite(sums[name]).all()) for name in ("count", "total", "square")):
         raise DataError("the sums hold numbers that are not finite: leave the party that sent them out")
 
 
-def validate_statistics(sums: Params, clip_norm: float | None = None) -> str:
+def validate_statistics(sums: Params, clip_norm: float | None = None, quantization: Quantization | None = None) -> str:
     """Return why these statistics are infeasible, or "".
 
     Args:
         sums: a party's.
         clip_norm: the length that no sample exceeds; None: any.
+        quantization: of whole numbers, which bounds them too.
 
     The scatter within classes of real samples has no negative direction. Whoever makes sums up without making samples
     up has to know that; whoever makes samples up is not found.
@@ -231,6 +357,17 @@ def validate_statistics(sums: Params, clip_norm: float | None = None) -> str:
     count, total = sums["count"], sums["total"]
     if bool((count < -_SLACK).any()):
         return "a class has fewer than no samples"
+    if quantization is not None:
+        if bool((total.abs() > quantization.levels * count[:, None]).any()):
+            return "a class's sum is beyond the range of its samples"
+        diagonal = torch.cumsum(torch.tensor([0, *range(total.shape[1], 1, -1)]), 0)
+        least, most = (int(extreme(sums["square"][diagonal])) for extreme in (torch.min, torch.max))
+        if least < 0 or most > quantization.levels**2 * int(count.sum()):
+            return "their second moments are beyond the range"
+        if not 0 <= int(sums["clipped"]) <= int(count.sum()) * total.shape[1]:
+            return "they have more clipped features than features"
+        sums = dequantized(sums, quantization)
+        count, total = sums["count"], sums["total"]
     there = count > 0.5
     if bool((total[~there].abs() > _SLACK * (1 + total.abs().max())).any()):
         return "a class without samples has a sum"
@@ -238,10 +375,10 @@ def validate_statistics(sums: Params, clip_norm: float | None = None) -> str:
     square = unpacked(sums["square"], width)
     level = float(square.diagonal().clamp(min=0.0).mean()) + float(torch.finfo(torch.float64).tiny)
     own = total[there]
-    least = (own.square() / count[there][:, None]).sum(0)
+    of_means = (own.square() / count[there][:, None]).sum(0)
     if clip_norm is not None and float(square.diagonal().sum()) > (1 + _SLACK) * clip_norm**2 * float(count.sum()):
         return f"their samples are longer than {clip_norm:g} on average"
-    if bool((square.diagonal() - least < -_SLACK * level).any()):
+    if bool((square.diagonal() - of_means < -_SLACK * level).any()):
         return "their second moments are too small for their means"
     if width <= _FACTORISED:
         square.addmm_((own / count[there][:, None]).T, own, alpha=-1.0).diagonal().add_(_SLACK * width * level)
@@ -287,8 +424,9 @@ def unpacked(upper: Tensor, width: int) -> Tensor:
     return square
 
 
-def _hash(space: ClassSpace) -> Tensor:
-    """Return (32,) bytes: what the names and descriptions of the classes hash to; who is seen is no part of it."""
+def _hash(space: ClassSpace, quantization: Quantization | None) -> Tensor:
+    """Return (32,) bytes: the hash of the classes' names and descriptions, not of who is seen, and the quantization."""
     digest = hashlib.sha256(json.dumps([space.names, space.attribute_names]).encode())
     digest.update(space.semantics.tobytes())
+    digest.update(b"" if quantization is None else quantization.digest)
     return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
