@@ -129,7 +129,7 @@ def test_what_a_run_keeps_of_each_party_adds_up_to_its_model(tmp_path):
     checkpoint = RunDirectory(done.path).newest_checkpoint(torch.device("cpu"))
     parts = kept_sums(checkpoint.server)
     assert list(parts) == list(range(10))
-    total = add(parts.values(), done.space)
+    total = add(parts.values(), done.space, done.method.quantization)
     assert all(torch.equal(total[name], checkpoint.params[name]) for name in total)
 
 
