@@ -167,7 +167,7 @@ def test_a_run_on_clips_images_and_texts_begins_at_zero_shot_clip(tmp_path):
         "method": {"name": "gaussian", "prior": "semantics"},
         "evaluation": {"selection": "last", "embedding": False, "theory": False},
     }
-    told["data"] |= {"prompt": "{}", "features": ["l2"], "semantics": ["l2"]}
+    told["data"] |= {"quantization": "none", "prompt": "{}", "features": ["l2"], "semantics": ["l2"]}
     done = run(Experiment.from_dict(told), tmp_path / "run")
     assert float(done.params["count"].sum()) == 28
     nothing = done.method.solve(done.method.init(np.random.default_rng(0)))
