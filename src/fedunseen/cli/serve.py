@@ -47,6 +47,7 @@ def serve(
         import uvicorn
 
         from fedunseen.serve.app import create_app
+        from fedunseen.serve.connections import server_config
         from fedunseen.serve.guard import Limits
     except ImportError as error:
         raise MissingDependencyError(
@@ -62,21 +63,9 @@ def serve(
     done = load_run(path)
     model = Recogniser(done if client is None else done.of_client(client))
     limits = Limits()
-    config = uvicorn.Config(
-        create_app(model, token, door.local, limits, write_token),
-        lifespan="off",
-        ws="none",
-        log_level="warning",
-        log_config=None,  # uvicorn's own would close the handlers of every other library
-        access_log=False,
-        server_header=False,
-        limit_concurrency=limits.waiting + 64,
-        timeout_graceful_shutdown=_GRACE,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
+    app = create_app(model, token, door.local, limits, write_token)
     try:
-        config.load()
+        config = server_config(app, limits.waiting + 64, _GRACE, certificate, key)
     except OSError as error:
         raise door.no_certificate(error) from None
     failures, requests = logged(name="uvicorn.error", least=logging.WARNING), logged(name="fedunseen.requests")

@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from fedunseen import __version__
+from fedunseen.serve.connections import server_config
 from fedunseen.serve.guard import Guard, Limits, Measured
 from fedunseen.serve.pages import page
 from fedunseen.serve.watch import Watch
@@ -95,20 +96,7 @@ def shown(
     Raises:
         OSError: certificate and key are none.
     """
-    config = uvicorn.Config(
-        create_app(watch, token, local),
-        lifespan="off",
-        ws="none",
-        log_config=None,  # uvicorn's own would close the handlers of every other library
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=64,
-        timeout_graceful_shutdown=1,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
-    config.load()
+    config = server_config(create_app(watch, token, local), 64, 1, certificate, key, "critical")
     return _beside(watch, uvicorn.Server(config), listening)
 
 

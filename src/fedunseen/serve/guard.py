@@ -144,11 +144,14 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str]:
         host = headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            site = urlsplit(headers.get("origin", f"//{host}")).netloc
+        except ValueError:  # such as "["
+            return 400, "the header Host or Origin is no address"
         if self.local and not is_loopback(name):
             return 421, "this service answers on its own machine only: ask for it as localhost or 127.0.0.1"
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if site != host:
             return 403, "a page of another site asks: only this service's own page may"
         code, why = self._token_refusal(scope["method"], scope["path"], headers.get("authorization", ""))
         if code:

@@ -1,0 +1,101 @@
+"""Connections to an HTTP service: how long a request's head may take, and how many connections there are at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["BoundedProtocol", "server_config"]
+
+
+class BoundedProtocol(H11Protocol):
+    """HTTP/1.1 with a time-out for the head of a request, and room for new clients when all connections are taken.
+
+    The connection that gives way is the one that has waited longest with an incomplete request or between requests.
+    """
+
+    head_seconds = 10.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a new connection, and drop another where there would be too many."""
+        super().connection_made(transport)
+        self._begun = time.monotonic()
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency // 2:
+            waiting = [one for one in self.connections if isinstance(one, BoundedProtocol) and one.receiving]
+            oldest = min(waiting, key=lambda one: one._begun)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch_head()
+
+    @property
+    def receiving(self) -> bool:
+        """Whether the client has not sent a whole request that waits for its answer."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the client sends."""
+        if self._timer is None:
+            self._watch_head()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self._timer = self.loop.call_later(self.head_seconds, self._expire, self.cycle)
+
+    def _expire(self, before: object) -> None:
+        self._timer = None
+        if self.cycle is before:
+            self.transport.abort()
+        else:
+            self._watch_head()
+
+
+def server_config(
+    app: ASGIApp,
+    most: int,
+    grace: int,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    log_level: str = "warning",
+) -> uvicorn.Config:
+    """Return the settings of a server.
+
+    Args:
+        app: the service.
+        most: connections at once.
+        grace: seconds in which answers that are under way are finished when the server ends.
+        certificate: of TLS; None: plain text.
+        key: the certificate's private key.
+        log_level: of the server's own messages.
+
+    Raises:
+        OSError: certificate and key do not fit.
+    """
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        lifespan="off",
+        ws="none",
+        log_config=None,  # uvicorn's own would close the handlers of every other library
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=2 * most,  # beyond it uvicorn refuses; the tasks of connections that gave way end in between
+        timeout_graceful_shutdown=grace,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    config.load()
+    return config

@@ -1,0 +1,76 @@
+"""Clients that send half of what they begin: they are cut off, and others are answered meanwhile."""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+
+import pytest
+import uvicorn
+
+from fedunseen import Experiment, load_run
+from fedunseen.serve import Recogniser, dashboard
+from fedunseen.serve import app as service
+from fedunseen.serve.connections import BoundedProtocol, server_config
+from fedunseen.serve.watch import Watch
+
+MOST = 12
+HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+BODY = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+
+
+@pytest.fixture(params=["service", "live page"])
+def port(request, features, tmp_path):
+    """Serve a run, or a run's live page, to a few connections at once; return at which port."""
+    if request.param == "service":
+        app = service.create_app(Recogniser(load_run(features)))
+    else:
+        app = dashboard.create_app(Watch(Experiment.load("digit-pairs"), tmp_path / "run"))
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(server_config(app, MOST, 1))
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    yield listening.getsockname()[1]
+    server.should_exit = server.force_exit = True
+    thread.join()
+    listening.close()
+
+
+def version(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/health")
+    return json.loads(connection.getresponse().read())["version"]
+
+
+@pytest.mark.parametrize("half", [HEAD, BODY, b""], ids=["head", "body", "nothing"])
+def test_others_are_answered_while_many_send_half(port, half):
+    held = []
+    for _ in range(4 * MOST):
+        held.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+        held[-1].sendall(half)
+        if len(held) % MOST == 0:
+            assert version(port)
+    with contextlib.suppress(ConnectionResetError):  # the oldest one has given way
+        while held[0].recv(1000):
+            pass
+    for one in held:
+        one.close()
+
+
+def test_half_a_head_is_cut_off(port, monkeypatch):
+    monkeypatch.setattr(BoundedProtocol, "head_seconds", 0.2)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        one.sendall(HEAD)
+        assert one.recv(1000) == b""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:  # the second request of a connection
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" + HEAD)
+        answer = b""
+        while piece := one.recv(1000):
+            answer += piece
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin"])
+def test_an_address_that_is_none(client, features, name):
+    assert client(features).get("/health", headers={name: "http://[" if name == "Origin" else "["}).status_code == 400
