@@ -93,6 +93,88 @@ def test_a_class_described_after_training_is_a_candidate(fitted):
     np.testing.assert_allclose(proba.sum(1), 1)
 
 
+def gaussian():
+    """Fit the default, and return the last class, which is not in its table: name, description, samples."""
+    table, X, names, held, parties = animals()
+    last = list(table)[-1]
+    model = ZeroShotClassifier(features=("l2",), semantics=("centre", "l2"), calibration=0.5)
+    known = {name: row for name, row in table.items() if name != last}
+    return model.fit(X[held], names[held], classes=known, groups=parties[held]), last, table[last], X[names == last]
+
+
+def test_it_learns_classes_that_are_described_shown_or_both(tmp_path):
+    model, last, row, X = gaussian()
+    before = model.scores(X)
+    by = {
+        "described": model.learn({last: row}),
+        "shown": model.learn(examples={last: X[:5]}),
+        "both": model.learn({last: row}, {last: X[:5]}),
+        "then described": model.learn(examples={last: X[:5]}).learn({last: row}),
+        "then shown": model.learn({last: row}).learn(examples={last: X[:5]}),
+    }
+    for how, learned in by.items():
+        assert learned.classes_.tolist() == [*model.classes_, last]
+        assert not learned.seen_[-1]
+        assert (learned.predict(X[5:]) == last).mean() > (0.5 if how == "described" else 0.9), how
+        learned.save(tmp_path / how)
+        np.testing.assert_array_equal(ZeroShotClassifier.load(tmp_path / how).scores(X), learned.scores(X))
+        two = learned.scores(X, classes=[last, "animal 00"])  # its columns, and no other class
+        np.testing.assert_array_equal(two, learned.scores(X)[:, [0, -1]])
+    for how in ("then described", "then shown"):
+        np.testing.assert_allclose(by[how].scores(X), by["both"].scores(X), rtol=1e-6)
+    np.testing.assert_array_equal(model.scores(X), before)  # the estimator itself stays
+
+
+def test_a_trained_method_learns_by_descriptions_alone(fitted):
+    table, X, *_ = animals()
+    learned = fitted.learn({"new": [2 * value for value in table["animal 13"]]})
+    assert learned.scores(X).shape == (len(X), 15)
+    np.testing.assert_array_equal(learned.scores(X)[:, :14], fitted.scores(X))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, DataError, "there is nothing to learn: give classes, examples, or both"),
+        ({"classes": {"a": [1.0]}}, ArgumentError, "the classes have other attributes than those of the training"),
+        ({"examples": {"a": [[1.0]]}}, ValueError, "X has 1 features, but ZeroShotClassifier is expecting 12"),
+        ({"examples": {"Animal 00": np.zeros((1, 12))}}, DataError, "the examples are of 'Animal 00', and there is a"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(options, error, message):
+    model = gaussian()[0]
+    with pytest.raises(error) as caught:
+        model.learn(**options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_forgotten_party_was_never_there():
+    table, X, names, held, parties = animals()
+    model = gaussian()[0]
+    left, stays = model.forget("party 1"), held & (parties != "party 1")
+    known = {name: table[name] for name in model.classes_}
+    never = clone(model).fit(X[stays], names[stays], classes=known, groups=parties[stays])
+    assert left.seen_.tolist() == never.seen_.tolist() != model.seen_.tolist()
+    np.testing.assert_array_equal(left.scores(X), never.scores(X))
+    alone = left.forget("party 2")
+    assert not np.array_equal(alone.scores(X), left.scores(X))
+    for forgetful, party, message in (
+        (left, "party 1", "groups: unknown party 'party 1'"),
+        (alone, "party 0", "there is one party: without it nothing is left"),
+        (model.learn({"new": [1.0] * 6}), "party 1", "no sums of single parties are here: call forget after fit"),
+    ):
+        with pytest.raises(ArgumentError) as caught:
+            forgetful.forget(party)
+        assert str(caught.value).startswith(message)
+
+
+def test_a_trained_method_forgets_nobody(fitted):
+    with pytest.raises(
+        ArgumentError, match=r"^method = 'fedzsl' is trained, so that every party is in every parameter"
+    ):
+        fitted.forget("party 1")
+
+
 def test_the_training_is_that_of_an_experiment(tmp_path):
     overrides = {
         "data.train_per_class": 6, "data.test_per_class": 2, "partition.clients": 4, "strategy.rounds": 2,

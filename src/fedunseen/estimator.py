@@ -10,7 +10,9 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -23,19 +25,21 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedunseen import metrics
-from fedunseen.core.errors import ArgumentError, DataError
+from fedunseen.core.errors import ArgumentError, DataError, unknown
 from fedunseen.core.files import parse_json, write_tensors
-from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Federation
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
 from fedunseen.methods import Candidates, Method
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.unlabelled import adapt, remarks
+from fedunseen.strategies.summed import forget, kept_sums
 
 __all__ = ["ZeroShotClassifier"]
 
@@ -62,7 +66,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         random_state: what every random choice depends on.
 
     Attributes:
-        classes_: (C,) all classes of the table, sorted: the columns of :meth:`predict_proba`.
+        classes_: (C,) all classes of the table, sorted, then those of :meth:`learn`: the columns of
+            :meth:`predict_proba`.
         seen_: (C,) bool, somebody holds samples of the class.
         calibration_: what the scores of seen classes are lowered by.
         curve_: name -> (rounds,) the mean of each loss over the parties, round by round; empty without a loss.
@@ -159,11 +164,14 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.calibration_ = 0.0 if self.calibration == "validation" else float(self.calibration)
         if chooses:
             selection = benchmark.for_selection(self._seed)
-            trained, params, _ = self._train(selection, partition.restricted_to(selection.train))
-            self.calibration_ = metrics.best_factor([trained.answers(trained.complete(params))])
-        federation, params, self.curve_ = self._train(benchmark, partition)
+            trained, state, _ = self._train(selection, partition.restricted_to(selection.train))
+            self.calibration_ = metrics.best_factor([trained.answers(trained.complete(state.params))])
+        federation, state, self.curve_ = self._train(benchmark, partition)
         self._space, self._scaler = benchmark.space, federation.scaler
-        self._params = {name: value.cpu() for name, value in federation.complete(params).items()}
+        self._params = {name: value.cpu() for name, value in federation.complete(state.params).items()}
+        self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
+        keeps = len(self._clients) > 1 and not federation.method.trained
+        self._sums = {name: value.cpu() for name, value in state.server.items()} if keeps else {}
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
         pools = [part for part in (pool, unlabelled) if part is not None]
         if pools:
@@ -196,8 +204,102 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         found = adapt(method, self._params, rows, self.calibration_, among=among)
         for remark in remarks(found, self.classes_.tolist()):
             warnings.warn(remark, stacklevel=3)
-        self._params, self.soft_counts_ = found.params, found.samples.numpy()
+        self._params, self.soft_counts_, self._sums = found.params, found.samples.numpy(), {}
         self.calibration_ *= found.deviation
+
+    def learn(self, classes: Any = None, examples: Mapping[Any, ArrayLike] | None = None) -> Self:
+        """Return a copy that has learned classes: by descriptions, by examples, or by both. Nothing is trained.
+
+        Args:
+            classes: a table as for :meth:`fit`, of new classes, or of known ones that are described anew.
+            examples: class name -> (n, d) samples, of new or known classes. The method ``gaussian`` takes them; a new
+                class that has them needs no description.
+
+        Returns:
+            The copy. Its ``classes_`` end with the new classes, which count as unseen.
+
+        Raises:
+            ValueError: examples have another width, or are not finite.
+            FedUnseenError: there is nothing to learn, the method cannot learn so, or a class is described wrongly.
+
+        Example:
+            >>> X = np.array([[0.0, 0.1], [0.1, 0.0], [2.0, 2.1], [2.1, 2.0]])
+            >>> model = ZeroShotClassifier().fit(X, ["near", "near", "far", "far"])
+            >>> model.learn(examples={"left": [[0.1, 2.0], [0.0, 2.1]]}).predict([[0.0, 2.0], [2.0, 2.0]]).tolist()
+            ['left', 'far']
+        """
+        check_is_fitted(self)
+        if classes is None and not examples:
+            raise DataError("there is nothing to learn: give classes, examples, or both")
+        table = {} if classes is None else dict(zip(*self._described(classes), strict=True))
+        keys = {str(name): name for name in (*table, *(examples or {})) if str(name) not in self._space.names}
+        shown = {str(name): validate_data(self, some, reset=False) for name, some in (examples or {}).items()}
+        scaling = fit_semantics(self._space, self._experiment.data.semantics)
+        run: Any = SimpleNamespace(
+            space=self._space, params=self._params, method=self._method(scaling), method_name=self.method,
+            scaler=self._scaler, scaled_semantics=scaling, read_inputs=lambda rows: rows, manifest={"seed": self._seed},
+        )  # fmt: skip
+        told = {str(name): row.tolist() for name, row in table.items()}
+        learned = task_of(self._experiment).learn(run, told or None, shown or None)
+        changed = copy(self)
+        changed._space, changed._params, changed._sums = learned.space, learned.params, {}
+        added = [keys[name] for name in learned.space.names[len(self.classes_) :]]
+        changed.classes_ = np.array([*self.classes_.tolist(), *added])
+        if changed.classes_.dtype.kind != self.classes_.dtype.kind:
+            raise ArgumentError(f"{added[0]!r} is of another type than the names in classes_: name classes alike")
+        changed.seen_ = np.isin(np.arange(len(changed.classes_)), learned.space.seen)
+        changed._method(fit_semantics(changed._space, self._experiment.data.semantics))  # refuses what none could use
+        return changed
+
+    def forget(self, group: Any) -> Self:
+        """Return a copy as if a party had never taken part: exact, from the sums that the others have sent.
+
+        Classes that it alone held become unseen. How features are scaled and quantized stays, and so does
+        ``calibration_``.
+
+        Args:
+            group: the party, as ``groups`` of :meth:`fit` names it.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ArgumentError: there is no such party, or no other; or no sums of parties are here: the method is trained,
+                or the classifier was loaded, adapted, or has learned classes.
+
+        Example:
+            >>> X = np.array([[0.0, 0.1], [0.1, 0.0], [2.0, 2.1], [2.1, 2.0]])
+            >>> model = ZeroShotClassifier().fit(X, ["near", "near", "far", "far"], groups=["a", "a", "b", "b"])
+            >>> model.seen_.tolist(), model.forget("b").seen_.tolist()
+            ([True, True], [False, True])
+        """
+        check_is_fitted(self)
+        if self._method_class().trained:
+            raise ArgumentError(
+                f"method = {self.method!r} is trained, so that every party is in every parameter: fit again without "
+                "the samples of that party"
+            )
+        if len(self._clients) == 1:
+            raise ArgumentError("there is one party: without it nothing is left")
+        if not kept_sums(self._sums):
+            raise ArgumentError(
+                "no sums of single parties are here: call forget after fit, before learn, adapt and save, and leave "
+                "method_params['retention'] at 'each'"
+            )
+        if group not in self._clients:
+            raise ArgumentError("groups: " + unknown("party", str(group), map(str, self._clients)))
+        changed = copy(self)
+        changed._sums, total = forget(self._sums, self._clients[group])
+        changed._clients = {name: k for name, k in self._clients.items() if name != group}
+        space, ids = self._space, np.arange(len(self.classes_))
+        seen = np.flatnonzero(total["count"].numpy() > 0)
+        held = np.intersect1d(space.validation, seen)
+        changed._space = replace(space, seen=seen, validation=held, unseen=np.setdiff1d(ids, seen))
+        changed.seen_ = np.isin(ids, seen)
+        method = changed._method(fit_semantics(changed._space, self._experiment.data.semantics))
+        among = Candidates(space.names, method.semantics, seen, changed._space.unseen)
+        changed._params = method.complete(total, among, self._seed)
+        return changed
 
     def predict(self, X: ArrayLike, classes: Any = None) -> NDArray[Any]:
         """Return (n,) the class of each sample.
@@ -270,6 +372,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             "feature_names": list(getattr(self, "feature_names_in_", [])),
             "seen": space.seen.tolist(),
             "validation": space.validation.tolist(),
+            "undescribed": space.undescribed.tolist(),
             "calibration": self.calibration_,
             "curve": self.curve_,
             "estimator": {"method": self.method, "strategy": self.strategy, "rounds": self.rounds},
@@ -317,8 +420,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         seen, validation = (np.array(about[key], dtype=np.int64) for key in ("seen", "validation"))
         self._space = ClassSpace(
             tuple(map(str, classes)), tensors["semantics"], tuple(about["attributes"]), seen, validation,
-            np.setdiff1d(np.arange(len(classes)), seen),
+            np.setdiff1d(np.arange(len(classes)), seen), undescribed=about.get("undescribed", []),
         )  # fmt: skip
+        self._sums, self._clients = {}, {}
         self.seen_ = np.isin(np.arange(len(classes)), seen)
         self._params = {n[6:]: torch.from_numpy(v) for n, v in tensors.items() if n.startswith("model/")}
         statistics = {n[8:]: v for n, v in tensors.items() if n.startswith("scaling/")}
@@ -352,8 +456,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         }
         return Experiment.from_dict(tree)
 
-    def _train(self, benchmark: Benchmark, partition: Partition) -> tuple[Federation, Params, dict[str, list[float]]]:
-        """Return the federation after its last round, the merged parameters, and the losses of each round."""
+    def _train(self, benchmark: Benchmark, partition: Partition) -> tuple[Federation, State, dict[str, list[float]]]:
+        """Return the federation, its state after the last round, and the losses of each round."""
         federation = assemble(self._experiment, benchmark, partition)
         if not federation.strategy.one_model:
             shared = list(federation.strategy.settings.shared)
@@ -367,18 +471,20 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             lines.append(mean_losses(federation.strategy, result))
         names = dict.fromkeys(name for line in lines for name in line)
         curve = {name: [line.get(name, float("nan")) for line in lines] for name in names}
-        return federation, state.params, curve
+        return federation, state, curve
 
     def _scores(self, X: ArrayLike, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the candidates' names (C,), sorted, and the samples' calibrated scores of them (n, C)."""
         check_is_fitted(self)
         rows = validate_data(self, X, reset=False)
-        names, semantics, seen = self._candidates(classes)
+        names, semantics, columns = self._candidates(classes)
+        seen = np.isin(names, self.classes_[self.seen_])
         scaling = fit_semantics(self._space, self._experiment.data.semantics)
         method, params = self._method(scaling), self._params
         told = torch.from_numpy(scaling(semantics))
         if method.generates and classes is not None:  # its classifiers know the training's classes only
-            places = np.arange(len(names))
+            told, columns = told[columns], np.arange(len(names))
+            places = columns
             among = Candidates([str(name) for name in names], told, places[seen], places[~seen])
             params = method.complete(params, among, self._seed)
         inputs = torch.from_numpy(self._scaler(rows))
@@ -387,7 +493,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         score = method.scores if seen.any() else method.unseen_scores
         with torch.no_grad():
             blocks = [score(exact, part.double(), told.double()) for part in torch.split(inputs, 4096)]
-        scores = torch.cat(blocks).numpy()
+        scores = torch.cat(blocks).numpy()[:, columns]
         return names, scores - self.calibration_ * seen if seen.any() and not seen.all() else scores
 
     def _method(self, scaling: Scaler) -> Method:
@@ -395,30 +501,48 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         backbone = make_backbone(self._experiment, (self.n_features_in_,), None)
         told = torch.from_numpy(scaling(self._space.semantics))
         made: Method = find("method", self.method)(self._experiment.method, self._space, told, backbone)
+        if isinstance(made, ClosedForm):
+            made.quantization = self._scaler.quantization
         return made
 
-    def _candidates(self, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_]]:
-        """Return names (C,), raw semantics (C, attributes) and which are seen (C,) of the classes to choose among."""
+    def _candidates(self, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.int64]]:
+        """Return the classes to choose among: names (C',), and raw semantics with the row of each.
+
+        The model's own classes are the first rows, in its order: it knows more of them than their descriptions.
+        """
+        own = np.arange(len(self.classes_))
         if classes is None:
-            return self.classes_, self._space.semantics, self.seen_
+            return self.classes_, self._space.semantics, own
         if isinstance(classes, Mapping) or hasattr(classes, "columns"):
             if not self._method_class().zero_shot:
                 raise ArgumentError(
                     f"method = {self.method!r} knows only the classes that it was trained on: name a zero-shot method, "
                     "for example fedzsl, to predict others"
                 )
-            names, ordered = _sorted(classes)
-            _, attributes, semantics = described(ordered)
-            missing = set(self._space.attribute_names) ^ set(attributes)
-            if missing:
-                raise ArgumentError(
-                    f"the classes have other attributes than those of the training (the first is {min(missing)!r}): "
-                    "describe them alike"
-                )
-            semantics = semantics[:, [attributes.index(name) for name in self._space.attribute_names]]
-            return names, semantics, np.isin(names, self.classes_[self.seen_])
+            names, rows = self._described(classes)
+            semantics, columns = np.concatenate([self._space.semantics, rows]), len(own) + np.arange(len(names))
+            for i in np.flatnonzero(np.isin(names, self.classes_)):
+                place = _places(names[i : i + 1], self.classes_)[0]
+                columns[i] = place if np.array_equal(rows[i], self._space.semantics[place]) else columns[i]
+            return names, semantics, columns
         chosen = np.unique(_places(np.asarray(classes), self.classes_))
-        return self.classes_[chosen], self._space.semantics[chosen], self.seen_[chosen]
+        return self.classes_[chosen], self._space.semantics, chosen
+
+    def _described(self, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return the names of a table of classes, sorted, and their attributes in the order of the training's.
+
+        Raises:
+            ArgumentError: they have other attributes.
+        """
+        names, ordered = _sorted(classes)
+        _, attributes, semantics = described(ordered)
+        missing = set(self._space.attribute_names) ^ set(attributes)
+        if missing:
+            raise ArgumentError(
+                f"the classes have other attributes than those of the training (the first is {min(missing)!r}): "
+                "describe them alike"
+            )
+        return names, semantics[:, [attributes.index(name) for name in self._space.attribute_names]]
 
     def _method_class(self) -> type[Method]:
         found: type[Method] = find("method", self.method)
@@ -454,7 +578,7 @@ def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:
 
 
 def _places(names: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the place of each name (n,) among the known ones, which are sorted.
+    """Return the place of each name (n,) among the known ones.
 
     Raises:
         ArgumentError: a name is unknown, or there is none.
@@ -464,4 +588,5 @@ def _places(names: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
     unknown = ~np.isin(names, known)
     if unknown.any():
         raise ArgumentError(f"{names[unknown].tolist()[0]!r} is no class of this classifier: name some of its classes_")
-    return np.searchsorted(known, names)
+    order = np.argsort(known)
+    return order[np.searchsorted(known, names, sorter=order)]

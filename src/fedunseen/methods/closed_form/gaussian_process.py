@@ -326,7 +326,11 @@ def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
         covariance = combined @ found.spread @ combined.T
         covariance.diagonal().add_(1e-9 * covariance.diagonal().mean() + 1e-300)
         noise = torch.from_numpy(rng.standard_normal((total * draws, total), dtype=np.float32))
-        scores = (noise @ torch.linalg.cholesky(covariance).T.float()).view(total, draws, total)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if failed:  # samples do not vary where classes differ: the spread is rounding, which may be negative
+            covariance.diagonal().add_(1e-9 * found.gram.diagonal().mean())
+            factor = torch.linalg.cholesky(covariance)
+        scores = (noise @ factor.T.float()).view(total, draws, total)
         scores = scores * (1 + full.variance).sqrt().float()[:, None, None] + mean.float()[:, None]
         among_kept, among_out = scores[:, :, kept].max(2), scores[:, :, out].max(2)
         unseen = torch.isin(everyone, out)[:, None]
