@@ -115,7 +115,7 @@ QUANTITIES = (  # patterns of the keys of metrics.jsonl and result.json whose va
     *("few_shot*", "mi_share", "backdoor*", "attackers", "screening", "privacy", "epsilon", "defence"),
     *("bytes_down", "bytes_up", "parameters", "parameters_shared", "chosen_on_validation"),
 )
-LEFT_OUT = ("rivals",)  # inside of these
+LEFT_OUT: tuple[str, ...] = ()  # inside of these
 RENAMED: dict[str, str] = {}
 """Old name -> new name, of tensors, of keys, and of settings as ``section.key``."""
 

@@ -23,7 +23,9 @@ from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.experiment.deployed import deployed
 from fedunseen.experiment.party import PartyData, simulated
+from fedunseen.report import write_report
 from known_names import DIGITS_MAML
 
 NAMES = ("north", "south", "west")
@@ -633,3 +635,31 @@ def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monke
     assert len(PartyData(tmp_path).benchmark.train) == 4
     PartyData(tmp_path, {"data.text_encoder": "another"})
     assert asked == ["minilm", "another"]
+
+
+@pytest.mark.parametrize("form", ["gaussian", "ridge"])
+def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator_s_samples(form, folders, tmp_path):
+    """Seen classes' samples of the coordinator's own part are marked 'train', as folders of pictures are."""
+    place = tmp_path / "own"
+    shutil.copytree(folders / "coordinator", place)
+    arrays = dict(np.load(place / "features.npz"))
+    space = ClassSpace.load(place / "classes.csv")
+    seen = np.isin(arrays["labels"], np.array(space.names)[space.seen])
+    arrays["split"] = np.where(seen, "train", "test")
+    np.savez(place / "features.npz", **arrays)
+    data = {"data.name": "folder", "data.root": str(place), "data.part": True}
+    told = experiment().with_overrides({**data, "method.name": form, "strategy.rounds": 1, "partition.clients": 3})
+    for steps, left in (([], 0), (["centre"], seen.sum() / 5)):
+        default = told.with_overrides({"evaluation.selection": "validation", "data.features": steps})
+        done = hosted(deployed(default, {}), Inline(members(folders, tmp_path / form)), tmp_path / f"run{len(steps)}")
+        assert done.result["selection"] == "last"
+        assert ("left_out_offset" in done.result) == (form == "gaussian")
+        said = [*done.result["notes"], ""]
+        assert ("Nothing calibrates" in said[0]) == (form == "ridge")
+        assert "evaluation.selection=validation" in said[0]
+        assert ("samples are not tested" in said[1]) == (left > 0)
+        labels = load_file(done.path / "evaluation.safetensors")["labels"]
+        assert len(arrays["labels"]) - len(labels) == pytest.approx(left, abs=len(space.seen) / 2)
+        assert done.result["notes"][0].split(";")[0] in write_report(done).read_text()
+    asked = told.with_overrides({"evaluation.selection": "validation"})
+    assert deployed(asked, {"evaluation.selection": "validation"}) is asked

@@ -107,5 +107,9 @@ def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
 
 
 def warning_lines(result: Mapping[str, Any]) -> list[str]:
-    """Say what seems to be wrong with a run, a line each, with what to do."""
-    return [f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])]
+    """Return what the user has to know of a finished run: weak classes and advice, notes, warnings with a remedy."""
+    return [
+        *result.get("summary", {}).get("text", []),
+        *(f"note: {one}" for one in result.get("notes", [])),
+        *(f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])),
+    ]

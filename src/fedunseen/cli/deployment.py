@@ -129,16 +129,12 @@ def host(
     from fedunseen.engines.remote.link import Host
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
+    from fedunseen.experiment.deployed import deployed, notes
     from fedunseen.experiment.record import free_directory
     from fedunseen.experiment.tracking import tracked
 
-    chosen = Experiment.load(experiment, {"engine.name": name, **told, **fixed})
-    if chosen.evaluation.selection == "validation" and "evaluation.selection" not in told:
-        say(
-            "note: a deployment chooses nothing unless it is told to: evaluation.selection is 'last'; --set "
-            "evaluation.selection=validation takes samples of validation classes at the coordinator, and a second run"
-        )
-        chosen = chosen.with_overrides({"evaluation.selection": "last"})
+    chosen = deployed(Experiment.load(experiment, {"engine.name": name, **told, **fixed}), told)
+    say(*(f"note: {one}" for one in notes(chosen)))
     out = out or free_directory(chosen)
     members = [Member(name) for name in names]
     place = Host(out / "engine", at, port, kit, tuple(names))

@@ -21,7 +21,7 @@ ENOUGH = 5  # test samples of a class before it counts that it is never answered
 LISTED = 5  # classes that are named
 NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
-LEAD = 1.0  # percent by which a method has to lead on validation classes
+LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
 MEASURABLE = 3  # test samples of a class on which a factor may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
@@ -228,12 +228,13 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
         tested: samples that most classes are tested with, if it is known; of fewer than :data:`MEASURABLE`, validation
             classes say too little for a factor.
     """
+    calibrated = result.get("calibration_factor") or result.get("left_out_offset")
     few = tested is not None and tested < MEASURABLE
     count = "one sample is" if tested == 1 else f"{tested} samples are"
     more = f"Bring more samples: of most classes {count} tested, and on so few nothing can be chosen"
     for side, letter, other in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
         before, after = (float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", ""))
-        if result.get("calibration_factor") and before >= 5 and after < EMPTIED * before:
+        if calibrated and before >= 5 and after < EMPTIED * before:
             return Finding(
                 f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to {after:.1f} %.",
                 f"The factor that balances seen and unseen classes was chosen on other classes, perhaps too few, and "
@@ -242,7 +243,7 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
                 if few
                 else "Set evaluation.calibration = 'none', or keep more classes for validation.",
             )
-    if not result.get("calibration_factor") and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
+    if not calibrated and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
         return Finding(
             f"Among all classes nearly every sample of an unseen class is taken for a seen one: U is "
             f"{result['gzsl_unseen']:.1f} %, though among unseen classes alone {result['zsl']:.1f} % are right.",
@@ -255,24 +256,22 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
 
 
 def outdone(result: Mapping[str, Any]) -> Finding | None:
-    """Say that a trained method did better on validation classes than the closed form that was run.
+    """Warn of another closed form that recognizes classes left out of the sums clearly better.
 
     Args:
-        result: with ``chosen_on_validation``: ``validation``, the run's own numbers there, and ``rivals``, theirs.
+        result: with ``left_out_accuracy`` and ``left_out_rivals``; see
+            :func:`fedunseen.methods.closed_form.left_out.estimates`.
     """
-    chosen = result.get("chosen_on_validation", {})
-    rivals: Mapping[str, Mapping[str, float]] = chosen.get("rivals", {})
-    if not rivals:
-        return None
-    best = max(rivals, key=lambda name: rivals[name]["gzsl_harmonic"])
-    theirs, ours = rivals[best]["gzsl_harmonic"], chosen["validation"]["gzsl_harmonic"]
-    if theirs - ours < LEAD:
-        return None
-    return Finding(
-        f"On validation classes {best} reached H {theirs:.1f} %, and the closed form that was run {ours:.1f} %.",
-        "These data gain from training.",
-        f"Run method.name = {best!r}, and compare the two (fedunseen compare).",
-    )
+    for name, rival in result.get("left_out_rivals", {}).items():
+        if rival["lead"] > max(LEAD, rival["ci95"]):
+            ours = result["left_out_accuracy"]["0"]
+            return Finding(
+                f"Of seen classes left out of the sums, {name} recognizes {rival['accuracy']:.1f} % and this method "
+                f"{ours:.1f} %, a lead of {rival['lead']:.1f} ± {rival['ci95']:.1f}.",
+                "These descriptions predict what the other method uses better than what this one does.",
+                f"Set method.name = {name!r}, or 'auto', which chooses between them.",
+            )
+    return None
 
 
 def worse_features(after: float, before: float) -> Finding | None:

@@ -174,7 +174,7 @@ def _digests(run: Run) -> dict[str, str]:
 
 
 def _gaussian(run: Run) -> Gaussian:
-    if not isinstance(run.method, Gaussian):
+    if not isinstance(run.method, Gaussian) or "described" not in run.params:
         raise ExperimentError(
             f"method.name = {run.method_name!r} cannot learn from sums once it is trained: run method.name = "
             "'gaussian', on the same features or on those of this run (encoder.name = 'run')"

@@ -19,6 +19,7 @@ from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
+from fedunseen.experiment.deployed import tested
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, known_first
 from fedunseen.experiment.party import simulated
@@ -106,6 +107,7 @@ class Setup:
         """
         seed = experiment.run.seed
         whole = load_data(experiment, seed) if benchmark is None else encode(experiment, benchmark)
+        whole = tested(experiment, whole) if deployed else whole
         partition = elsewhere(experiment.partition) if deployed else partition_of(experiment, whole, seed)
         settings = settled(experiment, known_first(experiment, whole, partition))
         return cls(

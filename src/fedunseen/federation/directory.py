@@ -50,6 +50,7 @@ from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.evaluation.diagnosis import diagnose
+from fedunseen.evaluation.summary import summarize
 from fedunseen.federation.federation import State
 
 __all__ = ["RunDirectory", "is_whole", "load_params", "of_clients", "parameter_sizes", "parts_of"]
@@ -164,11 +165,11 @@ class RunDirectory:
         return read_result(self.path)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the final numbers and the warnings of a diagnosis. All else must have been written before."""
-        write_json(self.result_path, {**result, "warnings": self._warnings(result)})
+        """Write the final numbers, their summary and the warnings. All else must have been written before."""
+        write_json(self.result_path, {**result, **self._judged(result)})
 
-    def _warnings(self, result: Mapping[str, Any]) -> list[dict[str, str]]:
-        """Return the findings of :mod:`fedunseen.evaluation.diagnosis`; of several seeds, those of each."""
+    def _judged(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``warnings``, the findings of a diagnosis, and ``summary``; of several seeds, the warnings of each."""
         if "seeds" in result:
             told = {
                 seed: (RunDirectory(self.path / f"seed-{seed}").result() or {}).get("warnings", [])
@@ -176,19 +177,21 @@ class RunDirectory:
             }
             first, *others = told.values()
             common = [one for one in first if all(one in other for other in others)]  # of the data, not of chance
-            return common + [
+            more = [
                 {**one, "what": f"Seed {seed}: {one['what']}"}
                 for seed, own in told.items()
                 for one in own
                 if one not in common
             ]
+            return {"warnings": common + more}
         if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
-            return list(result["warnings"])
+            return {"warnings": list(result["warnings"])}
         space = ClassSpace.load(self.path / "classes.csv", of_run=True)
         answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
         descriptions = self.manifest().get("traits", {}).get("zero_shot", True)
         findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions)
-        return [one._asdict() for one in findings]
+        summary = summarize(result, answers, space.names, space.unseen, descriptions)
+        return {"warnings": [one._asdict() for one in findings], **({"summary": summary} if summary else {})}
 
     def complete(self) -> bool:
         """Say whether the run is complete and all that it left behind is whole."""

@@ -1,28 +1,72 @@
-"""What to start with when nothing is known of the data: the closed form, and a word if training would do better."""
+"""What to start with when nothing is known of the data: the closed form that does best on classes left out."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from torch import Tensor
 
+from fedunseen.core.parameters import Params
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.left_out import estimable, lead_over
+from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 
-__all__ = ["Auto", "AutoSettings"]
+__all__ = ["LEAD", "Auto", "AutoSettings"]
+
+LEAD = 3.0  # percentage points by which ridge regression has to lead, beside its interval
 
 
 class AutoSettings(GaussianSettings):
-    """Settings of the automatic choice: those of Gaussian classes, and what is tried beside them."""
+    """Settings of the automatic choice: those of Gaussian classes, and which closed form it is."""
 
     name: Literal["auto"] = "auto"  # type: ignore[assignment]
-    rivals: tuple[str, ...] = ("fedzsl",)
-    """Trained methods that are tried on validation classes too, where there are some. The run is of Gaussian classes
-    all the same; it says so if a rival did better."""
-    rival_rounds: int = Field(10, ge=1)
-    """Rounds of each rival."""
+    form: Literal["gaussian", "ridge"] | None = None
+    """Unset: ridge regression where it does clearly better on classes left out of the sums, otherwise Gaussian
+    classes."""
 
 
 class Auto(Gaussian):
-    """Gaussian classes; on validation classes, trained methods stand beside them."""
+    """Gaussian classes, or ridge regression where classes left out of the sums are recognized better so."""
 
     Settings = AutoSettings
+
+    @property
+    def _ridge(self) -> Ridge:
+        return Ridge(RidgeSettings.model_validate({}), self.space, self.semantics, self.backbone)
+
+    def solve(self, sums: Params) -> Params:
+        """Return the model of these sums: a Gaussian's tensors, or those of ridge regression."""
+        form = self.settings.form
+        if form == "ridge":
+            return self._ridge.solve(sums)
+        model = super().solve(sums)
+        if form is None and estimable(self, sums):
+            lead = lead_over(self._ridge, super().quick(model), sums)
+            if lead["lead"] > max(LEAD, lead["ci95"]):
+                return self._ridge.solve(sums)
+        return model
+
+    def choice(self, model: Params) -> dict[str, str]:
+        """Return which closed form the model is."""
+        return {"form": "ridge" if "v" in model else "gaussian"}
+
+    def quick(self, model: Params) -> ClosedForm:  # type: ignore[override]
+        """Return the closed form that the model is."""
+        return self._ridge if "v" in model else super().quick(model)
+
+    def units(self, model: Params) -> dict[str, float]:
+        """Return the shrinkage of Gaussian classes."""
+        return {} if "v" in model else super().units(model)
+
+    def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return the scores of the closed form that the model is."""
+        if "v" in params:
+            return self._ridge.scores(params, inputs, semantics)
+        return super().scores(params, inputs, semantics)
+
+    def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
+        """Return what :meth:`scores` does, for a graph."""
+        if "v" in params:
+            return self._ridge.graph_scores(params, inputs, semantics)
+        return super().graph_scores(params, inputs, semantics)

@@ -212,6 +212,10 @@ class Method:
         """Return what :meth:`scores` does, by operations that a graph without Python can hold (ONNX)."""
         return self.scores(params, inputs, semantics)
 
+    def own_offset(self, model: Params) -> float:
+        """Return by how much the model itself lowers seen classes, beside any calibration of the run."""
+        return 0.0
+
     def unseen_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return (n, C) by which the best among the unseen classes is found; a generative method has its own."""
         return self.scores(params, inputs, semantics)

@@ -202,8 +202,8 @@ class Facts:
 
     @property
     def calibrated(self) -> bool:
-        """The scores of seen classes are lowered by a factor."""
-        return bool(self.run.result.get("calibration_factor"))
+        """The scores of seen classes are lowered."""
+        return bool(self.run.result.get("calibration_factor") or self.run.result.get("left_out_offset"))
 
     @property
     def model(self) -> str:

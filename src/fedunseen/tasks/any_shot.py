@@ -47,7 +47,7 @@ class AnyShot(ZeroShot):
         """
         tensors = super().summary(params, result)
         method, benchmark = self.federation.method, self.benchmark
-        if not self.federation.strategy.one_model or not isinstance(method, Gaussian):
+        if not self.federation.strategy.one_model or not isinstance(method, Gaussian) or "count" not in params:
             return tensors
         observed = torch.nonzero(params["count"] > 0)[:, 0].cpu().numpy()
         weights = method.support(params, method.semantics).cpu().numpy()
@@ -85,6 +85,8 @@ class AnyShot(ZeroShot):
     @classmethod
     def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes, or add to classes: descriptions, examples, or both."""
+        if "described" not in run.params:  # the automatic choice was a closed form that cannot take examples
+            return super().learn(run, classes, support)
         method = run.method
         assert isinstance(method, Gaussian)
         names, semantics, _, _ = added_classes(run.space, classes)

@@ -22,6 +22,8 @@ from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.callbacks import Choice, ModelsOf
 from fedunseen.federation.loop import Loop
 from fedunseen.methods import Candidates, Method
+from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks.base import (
     Classes,
@@ -40,6 +42,12 @@ from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tenso
 __all__ = ["ZeroShot", "added_classes", "candidates", "grown", "ranked"]
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
+_ESTIMATED = (
+    "left_out_offset",
+    "left_out_accuracy",
+    "left_out_rivals",
+    "form",
+)  # by methods in closed form, from their sums
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
@@ -88,9 +96,15 @@ class ZeroShot(Task):
         many = [federation.answers(models[k]) for k in some(range(len(models)))]
         factor = best_factor(many) if choice.factor is None else choice.factor
         line: dict[str, Any] = self._means(many, factor)
-        plain = self._means(many, 0.0)
+        own_offset = float(np.mean([federation.method.own_offset(models[k]) for k in some(range(len(models)))]))
+        plain = self._means(many, -own_offset)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
         line["calibration_factor"] = factor
+        line |= {"left_out_offset": own_offset} if own_offset else {}
+        method = federation.method
+        if isinstance(method, ClosedForm) and federation.strategy.one_model and not self.groups:
+            line |= method.choice(models[0])
+            line |= estimates(method, result.params, models[0]) if choice.factor is not None else {}
         if self.groups:
             line["stages"] = group_accuracies(many[0], self.groups, factor)
         line |= threat_line(federation, round - 1, result, models, factor)
@@ -174,7 +188,8 @@ class ZeroShot(Task):
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Return the accuracies of the chosen round, calibrated and not, and what threats did."""
         names = (*self.accuracies, *(f"uncalibrated_{name}" for name in self.generalised), "calibration_factor")
-        found = {name: lines[selected - 1][name] for name in names}
+        line = lines[selected - 1]
+        found = {name: line[name] for name in (*names, *(name for name in _ESTIMATED if name in line))}
         found |= threat_result(self.federation, lines, selected)
         if "stages" in lines[-1]:
             found["stages"] = lines[-1]["stages"]

@@ -65,7 +65,8 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
 
     Returns:
         ``labels``, ``zsl_answers``, ``gzsl_answers`` (n,): true class, answer among the unseen and among all classes,
-        of every test sample; ``client_counts`` (K, C): training samples of each class at each client; ``similarity``
+        of every test sample; ``uncalibrated_answers`` (n,): among all classes without calibration; ``client_counts``
+        (K, C): training samples of each class at each client; ``similarity``
         (C, C): correlation of the classes' semantics; ``model_similarity`` (C, C): correlation of the mean scores of
         each class's test samples, NaN for classes without; for images ``images`` (m, h, w) or (m, h, w, 3) in [0, 1],
         ``image_labels`` (m,), ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among
@@ -89,6 +90,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
         "labels": answers.labels,
         "zsl_answers": answers.zsl,
         "gzsl_answers": answers.generalised(factor),
+        "uncalibrated_answers": answers.generalised(-federation.method.own_offset(params)),
     }
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     profiles, counts = _class_means(_outputs(federation, params, rows, "scores"), answers.labels, classes)

@@ -9,6 +9,7 @@ from typing import Any
 from fedunseen.core.files import write_tensors
 from fedunseen.data.partition import NEVER
 from fedunseen.evaluation.misplaced import misplaced_files
+from fedunseen.experiment.deployed import notes
 from fedunseen.experiment.finished import load_run
 from fedunseen.experiment.record import encoder_of, write_inputs
 from fedunseen.experiment.setup import Meet, Setup
@@ -31,6 +32,8 @@ def report(setup: Setup) -> Setup:
     if setup.chosen:
         result["chosen_on_validation"] = dict(setup.chosen)
         result |= {"stopped": setup.chosen["stopped"]} if "stopped" in setup.chosen else {}
+    if setup.partition.remote:
+        result["notes"] = notes(experiment, setup.benchmark)
     # The warnings of a coordinator go to the parties, who have the files.
     if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
         result["misplaced"] = groups

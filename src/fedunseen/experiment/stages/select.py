@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +34,6 @@ def select(setup: Setup) -> Setup:
         evaluation, method = setup.experiment.evaluation, type(setup.federation.method)
         return replace(setup, choice=setup.evaluator.choice(evaluation, method, setup.rounds))
     choice, chosen = _choose(setup, setup.apart)
-    if rivals := getattr(setup.experiment.method, "rivals", ()):
-        chosen["rivals"] = _rivals(rivals, setup, setup.apart)
     if chosen["settings"]:
         before, now = setup.experiment, settled(setup.given.with_overrides(chosen["settings"]), setup.whole)
         chosen["settings"] |= _followed(before, now)
@@ -62,8 +59,9 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
     orders = [task.order(result, experiment.evaluation, method) for result in results]
     best = max(range(len(results)), key=lambda i: (*orders[i], -i))
     result = results[best]
+    form = {"method.form": result["form"]} if "form" in result else {}  # whose scores the factor is for
     found: dict[str, Any] = {
-        "settings": candidates[best],
+        "settings": {**candidates[best], **form},
         "round": result["selected_round"],
         "factor": result["calibration_factor"],
         **{name: result[name] for name in ("rounds", "stopped") if name in result},
@@ -121,20 +119,3 @@ def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
         "method.lr": tuple(getattr(one.method, "lr", None) for one in (before, now)),
     }
     return {key: new for key, (old, new) in pairs.items() if new != old and new is not None}
-
-
-def _rivals(names: Sequence[str], setup: Setup, benchmark: Benchmark) -> dict[str, dict[str, float]]:
-    """Return what trained methods reach on the validation classes; one that cannot be trained there is left out."""
-    found = {}
-    more = {"strategy.rounds": setup.given.method.rival_rounds, "engine.name": "in-process"}  # type: ignore[attr-defined]
-    more |= {"evaluation.choose": {}, "evaluation.clients": False, "evaluation.theory": False}
-    for name in names:
-        try:
-            rival = settled(setup.given.with_overrides({"method.name": name, **more}), benchmark)
-            how = {**_selecting(setup, rival, benchmark, f"beside it: {name}"), "callbacks": (), "meeting": None}
-            result = setup.sub_run(f"selection/rival-{name}", (train,), **how)
-        except FedUnseenError as error:
-            warnings.warn(f"method.name = {name!r} could not be tried beside the closed form: {error}", stacklevel=2)
-            continue
-        found[name] = {accuracy: result[accuracy] for accuracy in task_of(setup.given).accuracies}
-    return found

@@ -104,6 +104,14 @@ class ClosedForm(Method):
         """
         return {}
 
+    def choice(self, model: Params) -> dict[str, str]:
+        """Return which closed form the model is, where the method has a choice: ``form``."""
+        return {}
+
+    def quick(self, model: Params) -> ClosedForm:
+        """Return the method with the settings that its model has found, so that it solves others at once."""
+        return self
+
     def validate_statistics(self, sums: Params) -> str:
         """Return why the statistics are infeasible, or ""."""
         return validate_statistics(sums, self.clip_norm, self.quantization)

@@ -183,6 +183,18 @@ class Gaussian(ClosedForm):
         """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large where it is small."""
         return {"shrinkage": float(model["kernel"][3])}
 
+    def own_offset(self, model: Params) -> float:
+        """Return the offset from classes left out of the sums."""
+        return float(model["offset"]) if "offset" in model else 0.0
+
+    def quick(self, model: Params) -> Gaussian:
+        """Return the method with the model's kernel and shrinkage."""
+        variance, nugget, width, shrinkage = model["kernel"].tolist()
+        median = median_distance(self.semantics.double().cpu()[model["count"] > 0])
+        found = {"variance": variance, "nugget": nugget, "width": width / median, "shrinkage": shrinkage}
+        settings = self.settings.model_copy(update={**found, "calibration": False})
+        return Gaussian(settings, self.space, self.semantics, self.backbone)
+
     def _unshown(self, semantics: Tensor) -> Params:
         """Return the model of no sample at all: every class lies at its description, and distance tells them apart."""
         classes, width = semantics.shape

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
+from fedunseen.evaluation.summary import Weak, weak_classes, weak_words
 from fedunseen.report import figures, statistics
 from fedunseen.report.again import AGAIN
 from fedunseen.report.figures import Curve
@@ -28,7 +29,7 @@ from fedunseen.report.parts import (
     upper_end,
 )
 from fedunseen.report.sharing import TRAVEL
-from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
+from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, advice
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
@@ -585,11 +586,11 @@ def _short(facts: Facts) -> dict[str, Any]:
     good = f"Of 100 new samples it names {result['few_shot']:.0f} right; guessing names {_chance(facts):.3g}, and the "
     good += f"nearest example in raw samples, with nothing learnt, {result['few_shot_pixels']:.0f}."
     weak: list[Weak] = []
-    words = ""
+    words = []
     if "labels" in facts.tensors:
         labels, answers = (facts.tensors[name].astype(np.int64) for name in ("labels", "answers"))
-        weak = weak_classes(facts, labels, answers)
-        words = weak_words(weak, len(np.unique(labels)), "test classes")
+        weak = weak_classes(facts.names, labels, answers)
+        words = [weak_words(weak, len(np.unique(labels)), "test classes")]
     remedy = "Give more examples of each class (method.shots), the weak ones first."
     usage = "Use it: fedunseen predict RUN INPUT --support FOLDER, with a folder of examples for each new class."
     return {"what": what, "good": good, "weak": words, "next": advice(facts, weak, remedy, usage)}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
+from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
 from fedunseen.report import figures
 from fedunseen.report.again import AGAIN
 from fedunseen.report.alike import EMBEDDING, GENERATED, LEARNT, SIMILARITY
@@ -20,7 +21,7 @@ from fedunseen.report.merging import MERGING
 from fedunseen.report.own_models import OWN_MODELS
 from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names, rounds_tried, stopped
 from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
-from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, Weak, advice, weak_classes, weak_words
+from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, advice
 from fedunseen.report.shots import LATER
 from fedunseen.report.theory import THEORY
 
@@ -123,17 +124,17 @@ def _short(facts: Facts) -> dict[str, Any]:
     good += f"{unseen} classes; guessing names {facts.chance:.3g}. If it chooses among all {names} classes, it names "
     good += f"{result['gzsl_unseen']:.0f} of 100 of these right, and {result['gzsl_seen']:.0f} of 100 of the other "
     good += "classes' samples."
-    weak: list[Weak] = []
-    words = ""
-    if "labels" in facts.tensors and facts.zero_shot:
-        labels, answers = (facts.tensors[name].astype(np.int64) for name in ("labels", "zsl_answers"))
-        own = np.isin(labels, facts.unseen)
-        weak = weak_classes(facts, labels[own], answers[own])
-        words = weak_words(weak, len(np.unique(labels[own])), "unseen classes")
-    remedy = "Give the weak classes attributes that tell them from the classes that were said instead."
+    found = summarize(facts.run.result, facts.tensors, facts.names, facts.unseen, facts.zero_shot)
+    shown = examples_advice(facts.run.result, facts.tensors)
+    words = [one for one in found.get("text", ()) if one != shown]
+    weak = found.get("weak_unseen", [])
+    if found and facts.zero_shot and not weak:
+        tested = np.unique(facts.tensors["labels"])
+        words.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
+    remedy = shown or "Give the weak classes attributes that tell them from the classes that were said instead."
     told = "--class NAME" if facts.experiment["data"].get("text_encoder") else "--classes FILE"
     usage = f"Use it: fedunseen predict RUN INPUT, with {told} for classes that it has never heard of."
-    return {"what": what, "good": good, "weak": words, "next": advice(facts, weak, remedy, usage)}
+    return {"what": what, "good": good, "weak": words, "next": advice(facts, weak or shown, remedy, usage)}
 
 
 def _numbers(facts: Facts) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def _choice(facts: Facts) -> dict[str, Any]:
     """Say in plain words how round and calibration were chosen."""
     run, result, evaluation = facts.whole, facts.run.result, facts.experiment["evaluation"]
     factor = float(result["calibration_factor"])
-    fixed, calibrated = "factor" in evaluation, bool(result["calibration_factor"])
+    fixed, calibrated, left_out = "factor" in evaluation, bool(factor), float(result.get("left_out_offset", 0.0))
     several = bool(run.seeds)
     which = "each seed's round" if several else f"round {result['selected_round']} of {rounds_tried(result)}"
     calibration = "" if several else f" (the scores of seen classes lowered by {factor:.3g})"
@@ -178,11 +179,13 @@ def _choice(facts: Facts) -> dict[str, Any]:
         words, label, honest = LAST, "Last round", True
     if fixed:
         words += f" The calibration factor {evaluation['factor']:g} was given in the experiment."
+    elif left_out:
+        words += f" The scores of seen classes are lowered by {left_out:.3g}, chosen on classes left out of the sums."
     elif not calibrated:
         words += " The generalised accuracies are not calibrated."
     if "gzsl_head" in result:  # of methods that generate features
         words += f" U and S are those of a classifier trained on {result['gzsl_head']}."
-    return {"words": words, "label": label, "honest": honest, "calibrated": calibrated}
+    return {"words": words, "label": label, "honest": honest, "calibrated": facts.calibrated}
 
 
 def _images(facts: Facts) -> dict[str, Any] | None:

@@ -1,0 +1,180 @@
+"""What a run is weak at, what calibration costs and what to do next: for the console, ``result.json`` and the page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen import metrics
+
+__all__ = [
+    "EXAMPLES",
+    "Fall",
+    "Weak",
+    "calibration_falls",
+    "examples_advice",
+    "summarize",
+    "weak_classes",
+    "weak_words",
+]
+
+Ids = NDArray[np.int64]
+
+EXAMPLES = 5  # examples of each unseen class that the advice names
+LISTED = 6  # classes that are named
+FALL = 20.0  # percentage points that calibration takes from a class before the class is named
+GAIN = 5.0  # percentage points that examples must promise
+
+
+class Weak(NamedTuple):
+    """A class with less than half of its test samples right: its name, percent, and the most frequent wrong answer."""
+
+    name: str
+    accuracy: float
+    instead: str
+
+
+class Fall(NamedTuple):
+    """A seen class and its accuracy in percent before and after calibration."""
+
+    name: str
+    before: float
+    after: float
+
+
+def weak_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Weak]:
+    """Return the weak classes, the weakest first.
+
+    Args:
+        names: (C,) of all classes.
+        true: (n,) the classes of test samples.
+        said: (n,) the answers.
+    """
+    found = []
+    for c, accuracy in _accuracies(true, said).items():
+        if accuracy < 50:
+            wrong = said[(true == c) & (said != c)]
+            found.append(Weak(names[c], accuracy, names[int(np.bincount(wrong).argmax())]))
+    return sorted(found, key=lambda one: (one.accuracy, one.name))
+
+
+def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
+    """Name the weak classes in a sentence.
+
+    Example:
+        >>> weak_words([Weak("leopard", 12.5, "lion")], 10, "unseen classes")
+        '1 of 10 unseen classes has less than half of its samples right: leopard (12 %; most often it said lion).'
+        >>> weak_words([], 10, "unseen classes")
+        'None of the 10 unseen classes: each has at least half of its samples right.'
+    """
+    if not weak:
+        return f"None of the {of} {kind}: each has at least half of its samples right."
+    listed = [f"{one.name} ({one.accuracy:.0f} %; most often it said {one.instead})" for one in weak]
+    verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
+    return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {_listed(listed)}."
+
+
+def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) -> list[Fall]:
+    """Return the classes that lose many points by calibration, the greatest loss first.
+
+    Args:
+        names: (C,) of all classes.
+        true: (n,) the seen classes of test samples.
+        before: (n,) the answers among all classes without calibration.
+        after: (n,) the same with it.
+    """
+    old, new = _accuracies(true, before), _accuracies(true, after)
+    falls = [Fall(names[c], old[c], new[c]) for c in old if old[c] - new[c] >= FALL]
+    return sorted(falls, key=lambda one: (one.after - one.before, one.name))
+
+
+def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
+    """Return the advice to show examples, with what they bring; "" where that is little or unknown.
+
+    The gain is measured with test samples of the unseen classes as examples where there are enough. Classes left out of
+    the sums predict it too. That is an upper bound: samples drawn for it follow the covariance that the model has.
+
+    Args:
+        result: of ``result.json``, with ``left_out_accuracy`` by the number of examples.
+        answers: of ``evaluation.safetensors``, with ``curve_shots`` and ``curve_both``.
+    """
+    expected: Mapping[str, float] = result.get("left_out_accuracy", {})
+    before, after = predicted = [float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES)]
+    source = "classes left out of the sums predict at most"
+    tried = answers.get("curve_shots", np.zeros(0)).tolist()
+    if EXAMPLES in tried:
+        before, after = (float(answers["curve_both"][tried.index(shots)].mean()) for shots in (0, EXAMPLES))
+        source = "ZSL measured with test samples as examples is"
+    if not after - before >= GAIN:
+        return ""
+    bound = (
+        ""
+        if np.isnan(predicted).any() or EXAMPLES not in tried
+        else (f" (classes left out of the sums predict {predicted[0]:.1f} and at most {predicted[1]:.1f} %)")
+    )
+    run = str(result.get("run", "RUN"))
+    return (
+        f"Show {EXAMPLES} examples of each unseen class: {source} {after:.1f} % instead of {before:.1f} %{bound}. "
+        f"fedunseen learn {shlex.quote(run)} --support FOLDER --out "
+        f"{shlex.quote(run + '-shown')}, with a folder of examples for each class in FOLDER."
+    )
+
+
+def summarize(
+    result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]], names: Sequence[str], unseen: Ids, described: bool
+) -> dict[str, Any]:
+    """Return ``weak_unseen``, ``weak_seen`` and ``calibration_falls``, lists of tables, and ``text``, sentences.
+
+    Args:
+        result: the numbers of ``result.json``.
+        answers: of ``evaluation.safetensors``.
+        names: (C,) of all classes.
+        unseen: ids of the unseen classes.
+        described: the method can use descriptions, so that its answers for unseen classes are no guesses.
+    """
+    if "zsl" not in result or "labels" not in answers:
+        return {}
+    labels, zsl, gzsl = (answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers"))
+    plain = answers.get("uncalibrated_answers", gzsl).astype(np.int64)
+    own = np.isin(labels, unseen)
+    weak_unseen = weak_classes(names, labels[own], zsl[own]) if described else []
+    weak_seen = weak_classes(names, labels[~own], gzsl[~own])
+    falls = calibration_falls(names, labels[~own], plain[~own], gzsl[~own])
+    text = [
+        weak_words(weak, len(np.unique(labels[rows])), kind)
+        for weak, rows, kind in ((weak_unseen, own, "unseen classes"), (weak_seen, ~own, "seen classes"))
+        if weak
+    ]
+    if (plain != gzsl).any():
+        text.append(_cost(result, falls))
+    text += [advice] if (advice := examples_advice(result, answers)) and described else []
+    tables: dict[str, Sequence[Weak | Fall]] = {
+        "weak_unseen": weak_unseen,
+        "weak_seen": weak_seen,
+        "calibration_falls": falls,
+    }
+    return {**{name: [one._asdict() for one in rows] for name, rows in tables.items()}, "text": text}
+
+
+def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
+    """Say what calibration brings unseen classes and costs seen ones."""
+    u, s = (
+        f"{result[f'uncalibrated_gzsl_{side}']:.1f} to {result[f'gzsl_{side}']:.1f} %" for side in ("unseen", "seen")
+    )
+    listed = [f"{one.name} ({one.before:.0f} to {one.after:.0f} %)" for one in falls]
+    most = f" It costs most: {_listed(listed)}." if listed else ""
+    return f"Calibration moves unseen classes from {u} and seen ones from {s}.{most}"
+
+
+def _accuracies(true: Ids, said: Ids) -> dict[int, float]:
+    classes = np.unique(true).tolist()
+    return dict(zip(classes, metrics.per_class(true, said, classes).tolist(), strict=True))
+
+
+def _listed(words: Sequence[str]) -> str:
+    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
+    return ", ".join(words[:LISTED]) + more

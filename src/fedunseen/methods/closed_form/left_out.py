@@ -1,0 +1,112 @@
+"""What to expect of unseen classes, from sums alone: some seen classes are left out and recognized.
+
+Samples of a class are drawn from its mean and the covariance within classes. The sums without the classes left out
+give a model; samples drawn of these classes test it. Draws may also be added as examples. No sample takes part, so
+that a server can compare methods in closed form after one round.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.methods.closed_form.statistics import dequantized, packed, scatter
+
+if TYPE_CHECKING:
+    from fedunseen.methods.closed_form.base import ClosedForm
+
+__all__ = ["estimable", "estimates", "lead_over", "left_out_accuracy"]
+
+SHOTS = 5  # examples of each class whose gain is predicted
+DRAWS = 20  # samples of each class left out
+_LEAST = 5  # classes with samples
+_WIDEST = 4096  # features: a wider model takes too long to solve a few times more
+_REPEATS = ((256, 40), (1024, 10), (_WIDEST, 4))  # of features up to a width
+
+
+def estimable(method: ClosedForm, sums: Params) -> bool:
+    """Return whether accuracies can be estimated from sums: enough classes, no noise, and not too wide."""
+    return method.release is None and method.width <= _WIDEST and int((sums["count"] > 0).sum()) >= _LEAST
+
+
+def left_out_accuracy(method: ClosedForm, sums: Params, shots: int = 0) -> NDArray[np.float64]:
+    """Return the accuracy among classes left out, in percent, of each repeat; methods are tested on the same draws.
+
+    Args:
+        method: solves the sums; :meth:`~.base.ClosedForm.quick` makes that faster.
+        sums: :func:`estimable` ones.
+        shots: examples of each class left out that the method is given.
+    """
+    count, total = sums["count"], sums["total"]
+    there = torch.nonzero(count > 0)[:, 0].numpy()
+    means, spread = total / count.clamp(min=1.0)[:, None], scatter(sums)
+    width, within = len(spread), spread / max(1.0, float(count.sum()) - len(there))
+    level = max(1e-6 * float(within.diagonal().mean()), 1e-300)
+    factor = torch.linalg.cholesky(within + level * torch.eye(width, dtype=within.dtype))
+    wanted = max(2, min(len(method.space.unseen), len(there) // 2))
+    asked = torch.arange(wanted).repeat_interleave(DRAWS)
+    right = []
+    for repeat in range(next(n for most, n in _REPEATS if width <= most)):
+        rng = stream(0, "classes left out of the sums", repeat)
+        out = torch.from_numpy(np.sort(rng.choice(there, wanted, replace=False)))
+        noise = torch.from_numpy(rng.standard_normal((wanted * (DRAWS + shots), width))) @ factor.T
+        tests, examples = noise.split([wanted * DRAWS, wanted * shots])
+        kept = count.clone()
+        kept[out] = 0.0
+        less = {**sums, "count": kept, "total": means * kept[:, None]}
+        square = spread * (kept.sum() / count.sum()) + less["total"].T @ means
+        if shots:
+            ids = out.repeat_interleave(shots)
+            examples = examples + means[ids]
+            kept[out] = float(shots)
+            less["total"].index_add_(0, ids, examples)
+            square += examples.T @ examples
+        model = method.solve(less | {"square": packed(square)})
+        with torch.no_grad():
+            scores = method.scores(model, (tests + means[out][asked]).float(), method.semantics)[:, out]
+        right.append(100 * float((scores.argmax(1) == asked).double().mean()))
+    return np.array(right)
+
+
+def lead_over(rival: ClosedForm, method: ClosedForm, sums: Params) -> dict[str, float]:
+    """Return a rival's ``accuracy`` on classes left out, its ``lead`` over a method, and half its interval (``ci95``).
+
+    Args:
+        rival: a :meth:`~.base.ClosedForm.quick` method.
+        method: likewise, that of the run.
+        sums: :func:`estimable` ones.
+    """
+    theirs = left_out_accuracy(rival, sums)
+    lead = theirs - left_out_accuracy(method, sums)
+    half = 1.96 * float(lead.std(ddof=1)) / len(lead) ** 0.5
+    return {"accuracy": float(theirs.mean()), "lead": float(lead.mean()), "ci95": half}
+
+
+def estimates(method: ClosedForm, sums: Params, model: Params) -> dict[str, Any]:
+    """Return ``left_out_accuracy`` by the number of examples of a class, and ``left_out_rivals``: other closed forms.
+
+    Args:
+        method: of the run.
+        sums: of all parties, as they were merged.
+        model: what the method makes of them.
+    """
+    from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+    from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+
+    if not estimable(method, sums):
+        return {}
+    sums = {**sums, **dequantized(sums, method.quantization)}
+    quick = method.quick(model)
+    shots = (0, SHOTS) if isinstance(quick, Gaussian) else (0,)
+    found = {str(k): float(left_out_accuracy(quick, sums, k).mean()) for k in shots}
+    rivals: dict[str, dict[str, float]] = {}
+    for kind, settings in ((Gaussian, GaussianSettings.model_validate({})), (Ridge, RidgeSettings.model_validate({}))):
+        if not isinstance(quick, kind):
+            rival: ClosedForm = kind(settings, method.space, method.semantics, method.backbone)
+            rivals[settings.name] = lead_over(rival.quick(rival.solve(sums)), quick, sums)
+    return {"left_out_accuracy": found, "left_out_rivals": rivals}

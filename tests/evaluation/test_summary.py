@@ -1,0 +1,54 @@
+"""What a run is weak at, what calibration costs, and what examples of unseen classes would bring."""
+
+import numpy as np
+import pytest
+
+from fedunseen.evaluation.summary import examples_advice, summarize
+
+NAMES = ("zebra", "cow", "tiger", "orca")
+RESULT = {
+    "zsl": 70.0, "gzsl_unseen": 60.0, "gzsl_seen": 50.0, "uncalibrated_gzsl_unseen": 20.0,
+    "uncalibrated_gzsl_seen": 95.0, "run": "runs/my run", "left_out_accuracy": {"0": 60.0, "5": 90.0},
+}  # fmt: skip
+
+
+def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
+    labels = np.repeat([0, 1, 2, 3], 10)
+    plain, calibrated = labels.copy(), labels.copy()
+    calibrated[10:18] = 3  # calibration takes eight cows for orcas
+    zsl = labels.copy()
+    zsl[20:29] = 3
+    answers = {"labels": labels, "zsl_answers": zsl, "gzsl_answers": calibrated, "uncalibrated_answers": plain}
+    found = summarize(RESULT, answers, NAMES, np.array([2, 3]), True)
+    assert found["weak_unseen"] == [{"name": "tiger", "accuracy": 10.0, "instead": "orca"}]
+    assert found["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca"}]
+    assert found["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
+    assert len(found["text"]) == 4
+    assert found["text"][2] == (
+        "Calibration moves unseen classes from 20.0 to 60.0 % and seen ones from 95.0 to 50.0 %. It costs most: cow "
+        "(100 to 20 %)."
+    )
+    guesses = summarize(RESULT, {**answers, "uncalibrated_answers": calibrated}, NAMES, np.array([2, 3]), False)
+    assert (guesses["weak_unseen"], len(guesses["text"])) == ([], 1)  # without descriptions, seen classes alone count
+    assert summarize({"few_shot": 1.0}, answers, NAMES, np.array([2, 3]), True) == {}
+
+
+CURVE = {"curve_shots": np.array([0.0, 1.0, 5.0]), "curve_both": np.array([[74.0, 75.2], [80.0, 80.0], [91.0, 91.4]])}
+
+
+@pytest.mark.parametrize(
+    ("expected", "curve", "numbers"),
+    [
+        ({"0": 60.0, "5": 90.0}, {}, ["90.0", "60.0"]),
+        ({"0": 60.0, "5": 90.0}, CURVE, ["91.2", "74.6", "60.0", "90.0"]),  # measured first
+        ({"0": 60.0, "5": 64.0}, {}, []),
+        ({"0": 60.0}, {}, []),  # a method that takes no examples
+        ({}, {}, []),
+    ],
+)
+def test_examples_are_advised_with_what_they_bring_and_a_command_to_copy(expected, curve, numbers):
+    text = examples_advice({**RESULT, "left_out_accuracy": expected}, curve)
+    assert bool(text) == bool(numbers)
+    assert [text.find(number) for number in numbers] == sorted(text.find(number) for number in numbers)
+    if text:
+        assert "fedunseen learn 'runs/my run' --support FOLDER --out 'runs/my run-shown'," in text
