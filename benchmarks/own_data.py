@@ -31,7 +31,6 @@ from PIL import Image
 from fedunseen import Experiment, load_run
 from fedunseen.encoders import efficientnet
 from fedunseen.encoders.frozen import in_portions
-from fedunseen.encoders.glosses import glosses_of
 from fedunseen.evaluation.misplaced import misplaced
 from fedunseen.experiment.assemble import load_data
 
@@ -77,7 +76,6 @@ def main() -> None:
     parser.add_argument("--no-tuning", action="store_true", help="leave out what is tried by hand")
     parser.add_argument("--misplaced", action="store_true", help="only: are pictures in a wrong folder noticed?")
     parser.add_argument("--rate", action="store_true", help="only: how fast are pictures encoded?")
-    parser.add_argument("--glosses", type=Path, help="WordNet's folder: new classes are described by it, too")
     if sys.argv[1:] == ["--smallest"]:  # to see that it runs
         with tempfile.TemporaryDirectory() as folder:
             smallest(Path(folder))
@@ -107,7 +105,7 @@ def main() -> None:
             if not (args.out / "added").exists():
                 cifar(args.data, args.out / "added", ADDED, 20)
             print(f"\nEight classes of 20 photos, added to {name}; percent:\n")
-            print(name_classes(run, args.out / "added", args.glosses), flush=True)
+            print(name_classes(run, args.out / "added"), flush=True)
 
 
 def measure(name: str, place: Path, by_hand: dict[str, tuple[str, ...]], folder: Path) -> None:
@@ -152,7 +150,7 @@ def name_photos(run: Path, photos: Path) -> str:
     return "; ".join(said)
 
 
-def name_classes(run: Path, place: Path, glosses: Path | None) -> str:
+def name_classes(run: Path, place: Path) -> str:
     """Add eight classes to a run, and say how often pictures of them are recognised, by names and by descriptions."""
     done = load_run(run)
     batches = list(done.batches([place / name for name in ADDED]))
@@ -160,11 +158,6 @@ def name_classes(run: Path, place: Path, glosses: Path | None) -> str:
     samples = np.concatenate([rows for _, rows in batches])
     said = {name: name.replace("_", " ") for name in ADDED}
     ways = {"name": said, "name and a sentence": {name: f"{said[name]}: {SENTENCES[name]}" for name in ADDED}}
-    if glosses is not None:
-        found = glosses_of(list(said.values()), glosses)
-        ways["name and WordNet's gloss"] = {
-            name: f"{said[name]}: {gloss}" for name, gloss in zip(ADDED, found, strict=True)
-        }
     lines = ["| described by | among the eight | among all: right | in the first three | one of the eight |"]
     lines += ["|---|--:|--:|--:|--:|"]
     for way, texts in ways.items():

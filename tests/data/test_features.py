@@ -5,9 +5,9 @@ import zipfile
 import numpy as np
 import pytest
 
+from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.data import read_features
-from fedunseen.data.features import array_names, load_arrays
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, np.int32])

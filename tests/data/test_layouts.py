@@ -14,11 +14,11 @@ from fedunseen.data.apy import Apy
 from fedunseen.data.attribute_groups import builtin_groups
 from fedunseen.data.awa2 import Awa2
 from fedunseen.data.cub import Cub
-from fedunseen.data.deepfashion import DeepFashion
 from fedunseen.data.images import read_image
 from fedunseen.data.layouts import draw_test
 from fedunseen.data.sun import Sun
 from fedunseen.data.tables import plain
+from fedunseen.papers.distzsl.deepfashion import DeepFashion
 from published_layouts import (
     ANIMALS,
     BIRDS,

@@ -13,7 +13,7 @@ NAMES = ("bear", "wolf", "bus")
 WORDS = ("bear", "wolf", "bus", "fire", "truck", "elephant")
 
 
-def bag(names, encoder, prompt, glosses=None):
+def bag(names, encoder, prompt):
     """A text encoder that counts words; ``shifted`` counts them in other columns."""
     assert prompt == "a photo of a {}."
     rows = np.array([[float(word in name.split()) for word in WORDS] for name in names]) + 0.1
@@ -42,7 +42,7 @@ def test_names_are_described_by_the_encoder_and_the_sentence_of_the_run(space):
 def test_the_article_is_not_said_twice(space, monkeypatch):
     heard = []
 
-    def listen(names, encoder, prompt, glosses):
+    def listen(names, encoder, prompt):
         heard.extend(names)
         return bag(names, encoder, prompt)
 

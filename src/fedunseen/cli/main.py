@@ -7,14 +7,13 @@ import math
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 import typer.core
 
 from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
-from fedunseen.cli.completion import speak_to_shells
 from fedunseen.cli.console import (
     ExperimentName,
     Json,
@@ -41,9 +40,6 @@ from fedunseen.cli.predict import predict
 from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["app", "main"]
 
@@ -337,7 +333,6 @@ def main() -> None:
     """Run the command; what the user can mend is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
     speak(Format.text)
-    speak_to_shells()
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
         # cores have other work too, long spinning makes a run of many small operations several times slower.

@@ -36,7 +36,7 @@ BENCHMARKS = {
     "awa2": "fedunseen.data.awa2:Awa2",
     "sun": "fedunseen.data.sun:Sun",
     "apy": "fedunseen.data.apy:Apy",
-    "deepfashion": "fedunseen.data.deepfashion:DeepFashion",
+    "deepfashion": "fedunseen.papers.distzsl.deepfashion:DeepFashion",
     "cifar100": "fedunseen.data.cifar100:Cifar100",
     "cifar-fs": "fedunseen.data.cifar_splits:CifarFs",
     "fc100": "fedunseen.data.cifar_splits:Fc100",

@@ -86,9 +86,6 @@ class Cifar100(BenchmarkLoader):
         """Describes classes by their names, unless `classes` gives attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""
-        glosses: Path | None = None
-        """Descriptions that end the sentence: a text file of lines `name: description`, or a folder with WordNet's
-        `index.noun` and `data.noun` (`/usr/share/wordnet` of Debian's package wordnet-base)."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
@@ -181,7 +178,7 @@ def _space(settings: Cifar100.Settings, names: Sequence[str]) -> ClassSpace:
     """Return the class space of the class table, or of the built-in split."""
     if settings.classes is not None:
         path = settings.classes.expanduser()
-        space = read_class_table(path, settings.text_encoder, settings.prompt, settings.glosses)
+        space = read_class_table(path, settings.text_encoder, settings.prompt)
         known = {plain(name) for name in names}
         for name in space.names:
             if plain(name) not in known:
@@ -191,7 +188,7 @@ def _space(settings: Cifar100.Settings, names: Sequence[str]) -> ClassSpace:
     for name in (*UNSEEN, *VALIDATION):
         if name not in names:
             raise DataError(f"the files name no class {name!r}, which CIFAR-100 has: unpack them again")
-    semantics, attributes = describe(names, settings.text_encoder, settings.prompt, settings.glosses)
+    semantics, attributes = describe(names, settings.text_encoder, settings.prompt)
     return ClassSpace(
         names=tuple(names),
         semantics=semantics,

@@ -17,29 +17,20 @@ __all__ = ["PROMPT", "check_collisions", "class_names", "describe", "read_class_
 PROMPT = "a photo of a {}."
 
 
-def describe(
-    names: Sequence[str], encoder: str, prompt: str, glosses: str | Path | None = None
-) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def describe(names: Sequence[str], encoder: str, prompt: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Return the embedding of each class's name in the sentence ``prompt``, and names for its columns.
 
     Args:
         names: of the classes; ``_`` and ``+`` count as spaces.
         encoder: a text encoder of ``fedunseen.encoders.text``: ``"minilm"``, a hub name or a folder.
         prompt: the sentence, with ``{}`` for the name.
-        glosses: what describes the classes in words (:func:`fedunseen.encoders.glosses.glosses_of`): it ends the
-            sentence, after a colon.
 
     Returns:
         Shape (classes, numbers), and one name a column.
     """
-    from fedunseen.encoders.glosses import glosses_of
-    from fedunseen.encoders.text import class_prompts, clean_class_name, embed_texts  # takes seconds to import
+    from fedunseen.encoders.text import class_prompts, embed_texts  # takes seconds to import
 
-    sentences = class_prompts(names, prompt)
-    if glosses is not None:
-        known = glosses_of([clean_class_name(name) for name in names], glosses)
-        sentences = [f"{s.rstrip('.')}: {gloss}." if gloss else s for s, gloss in zip(sentences, known, strict=True)]
-    semantics = embed_texts(sentences, encoder).astype(np.float64)
+    semantics = embed_texts(class_prompts(names, prompt), encoder).astype(np.float64)
     return semantics, tuple(f"text {i}" for i in range(semantics.shape[1]))
 
 
@@ -76,16 +67,13 @@ def class_names(path: Path, text_encoder: str | None) -> tuple[str, ...]:
     return names
 
 
-def read_class_table(
-    path: Path, text_encoder: str | None, prompt: str = PROMPT, glosses: str | Path | None = None
-) -> ClassSpace:
+def read_class_table(path: Path, text_encoder: str | None, prompt: str = PROMPT) -> ClassSpace:
     """Read ``classes.csv``; without attribute columns, a text encoder describes the classes.
 
     Args:
         path: CSV with ``name``, ``split`` and any number of attributes; see ``fedunseen.data.class_space``.
         text_encoder: used if there is no attribute column.
         prompt: the sentence for the text encoder.
-        glosses: as :func:`describe` takes them.
 
     Raises:
         DataError: if the file is missing or damaged, names collide, or there are neither attributes nor an encoder.
@@ -97,7 +85,7 @@ def read_class_table(
     ids: dict[str, list[int]] = {word: [] for word in SPLITS}
     for i, (_, row) in enumerate(rows):
         ids[row[header.index("split")]].append(i)
-    semantics, attributes = describe(names, text_encoder, prompt, glosses)
+    semantics, attributes = describe(names, text_encoder, prompt)
     seen, validation = ids["seen"] + ids["validation"], ids["validation"]
     try:
         return ClassSpace(

@@ -34,13 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
-from fedunseen.data.features import array_names, load_arrays
 from fedunseen.data.scaling import blocks
 from fedunseen.data.tables import composed, did_you_mean
 
@@ -66,9 +66,6 @@ class Folder(BenchmarkLoader):
         """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""
-        glosses: Path | None = None
-        """Descriptions that end the sentence: a text file of lines `name: description`, or a folder with WordNet's
-        `index.noun` and `data.noun` (`/usr/share/wordnet` of Debian's package wordnet-base)."""
         part: bool = False
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
@@ -82,11 +79,7 @@ class Folder(BenchmarkLoader):
         """
         root = existing_folder(settings.root.expanduser(), "mend data.root")
         table, encoder = root / "classes.csv", settings.text_encoder
-        space = (
-            ClassSpace.load(table)
-            if encoder is None
-            else read_class_table(table, encoder, settings.prompt, settings.glosses)
-        )
+        space = ClassSpace.load(table) if encoder is None else read_class_table(table, encoder, settings.prompt)
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         path = root / "features.npz"

@@ -61,9 +61,6 @@ class ImageFolder(ImageBenchmark):
         """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""
-        glosses: Path | None = None
-        """Descriptions that end the sentence: a text file of lines `name: description`, or a folder with WordNet's
-        `index.noun` and `data.noun` (`/usr/share/wordnet` of Debian's package wordnet-base)."""
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
         part: bool = False
@@ -84,7 +81,7 @@ class ImageFolder(ImageBenchmark):
                 files.append((folder.relative_to(root) / file).as_posix())
                 labels.append(c)
                 in_test.append(half == "test")
-        space = read_class_table(table, settings.text_encoder, settings.prompt, settings.glosses)
+        space = read_class_table(table, settings.text_encoder, settings.prompt)
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         classes = np.array(labels, dtype=np.int64)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.core.files import cache_folder, check_ordinary, replacing
-from fedunseen.data.features import load_arrays
 from fedunseen.encoders.cache import files_digest, usable
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.word_vectors import read_vectors

@@ -13,9 +13,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, check_ordinary, replacing
-from fedunseen.data.features import load_arrays
 from fedunseen.encoders.cache import usable
 
 __all__ = ["read_vectors"]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.experiment.assemble import load_data
-from fedunseen.experiment.finished import Run, load_run
-from fedunseen.experiment.forget import judged
 from fedunseen.experiment.learn import free_folder, write_changed
+from fedunseen.experiment.measured_again import judged
 from fedunseen.methods.closed_form.unlabelled import LEAST, Adapted, adapt, remarks
 from fedunseen.metrics import Answers, accuracies, per_class
 from fedunseen.tasks.base import Inputs, Learnt
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.finished import Run
 
 __all__ = ["adapt_run", "class_rows", "test_share"]
 
@@ -45,7 +47,7 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
         vars(changed).update(space=run.space, params=found.params)
         return changed
     write_changed(run, Learnt(run.space, found.params), folder, result, drawn)
-    return load_run(folder, run.weights, run.overrides)
+    return run.reopened(folder)
 
 
 def _measured(

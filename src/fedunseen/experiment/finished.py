@@ -317,7 +317,11 @@ class Run:
         if folder is None:
             return changed
         write_learned(run, learned, folder)
-        return load_run(folder, run.weights, run.overrides)
+        return run.reopened(folder)
+
+    def reopened(self, path: Path) -> Run:
+        """Return the run of another directory, with encoders and data where this one's are."""
+        return load_run(path, self.weights, self.overrides)
 
     def adapt(self, inputs: Inputs, out: str | Path | None = None, among: str = "all") -> Run:
         """Return this run adapted to unlabelled samples, which may be of seen and of unseen classes.

@@ -10,26 +10,21 @@ import torch
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import parse_json, write_json, write_tensors
-from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.data.partition import elsewhere
 from fedunseen.engines import DistributedSettings, RoundResult
-from fedunseen.experiment.assemble import assemble, load_data, partition_of
-from fedunseen.experiment.finished import Run, load_run
-from fedunseen.experiment.growth import growth_of
+from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.finished import Run
 from fedunseen.experiment.learn import free_folder
+from fedunseen.experiment.measured_again import judged
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
-from fedunseen.federation import Federation, State
+from fedunseen.federation import State
 from fedunseen.federation.callbacks import Choice
 from fedunseen.federation.directory import RunDirectory, parts_of
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without
 from fedunseen.strategies.summed import kept_sums
-from fedunseen.tasks import Task
 
 __all__ = ["forget", "judged"]
 
@@ -115,7 +110,7 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     if folder.exists():
         folder.rmdir()
     partial.rename(folder)
-    return load_run(folder, run.weights, run.overrides)
+    return run.reopened(folder)
 
 
 def _train_again(run: Run, party: str, out: str | Path) -> Run:
@@ -157,31 +152,7 @@ def _train_again(run: Run, party: str, out: str | Path) -> Run:
     forgotten = [*run.manifest.get("forgotten", ()), party]
     write_json(folder / "manifest.json", {**made.manifest, "forgotten": forgotten})
     new.finish({**made.result, "forgotten": forgotten, "rounds_trained_again": again})
-    return load_run(folder, run.weights, run.overrides)
-
-
-def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Task, ClassSpace]:
-    """Return what solves and measures the sums that are left, and the class space.
-
-    Where the class space has grown, a class of which no sample is left is unseen again.
-    """
-    experiment, kind = run.experiment, task_of(run.experiment)
-    deployed = isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment"
-    if deployed:
-        partition = elsewhere(experiment.partition)
-    else:
-        partition = partition_of(experiment, benchmark, experiment.run.seed)
-    growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
-    if growth is None:
-        federation = assemble(experiment, kind.held(benchmark), partition)
-        task = kind(federation, benchmark, experiment.evaluation)
-        return federation, task, run.space
-    federation, task = growth.at(rounds)
-    gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()
-    gone = np.intersect1d(gone, growth.version.space.seen)
-    if len(gone):
-        federation, task = growth.without(gone)
-    return federation, task, growth.version.space
+    return run.reopened(folder)
 
 
 def _client(run: Run, party: str) -> int:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.features import FEATURE_SUFFIXES, array_names, load_arrays, read_features
+from fedunseen.data.features import FEATURE_SUFFIXES, read_features
 from fedunseen.data.images import list_images
 from fedunseen.experiment.encoding import as_images
 

@@ -49,7 +49,7 @@ def semantics_of_names(
             raise DataError(f"--class {name!r} has no word in it: name the class")
     check_collisions(names, "the given classes")
     plain = [re.sub(r"^(an?|the)\s+(?=\w)", "", name.strip(), flags=re.IGNORECASE) for name in names]
-    vectors, _ = describe([space.names[0], *plain], encoder, prompt, getattr(settings, "glosses", None))
+    vectors, _ = describe([space.names[0], *plain], encoder, prompt)
     first, own = vectors[0], space.semantics[0]
     if len(first) != len(own) or first @ own < _ALIKE * np.linalg.norm(first) * np.linalg.norm(own):
         raise DataError(

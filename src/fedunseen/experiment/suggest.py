@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import check_ordinary, existing_folder, replacing
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centred, to_spare
 from fedunseen.data.class_table import check_collisions, class_names
-from fedunseen.data.features import load_arrays
 from fedunseen.data.folder import Folder
 from fedunseen.data.image_folder import ImageFolder
 from fedunseen.data.images import UNREADABLE, list_images, open_image

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.errors import DataError
-from fedunseen.data.features import FEATURE_SUFFIXES, declared_bytes
+from fedunseen.data.features import FEATURE_SUFFIXES
 from fedunseen.data.images import UNREADABLE
 from fedunseen.serve.model import Recogniser
 

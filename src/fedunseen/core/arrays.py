@@ -1,0 +1,153 @@
+"""Read arrays of ``.npy`` and ``.npz`` files within bounds of memory. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.files import check_ordinary
+
+__all__ = ["array_names", "check_unpacked", "declared_bytes", "load_arrays", "readable"]
+
+UNPACKED, TIMES = 2**28, 64  # bytes that a compressed file may unpack to: so many, or so many times its own, if more
+DAMAGED = (
+    OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError, struct.error,
+    zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+"""What reading a damaged or encrypted file raises."""
+
+
+def array_names(path: Path) -> list[str]:
+    """Return the names of the arrays in a ``.npz`` file, without reading them; ``[""]`` for a ``.npy`` file.
+
+    Raises:
+        DataError: if the file is missing or damaged.
+    """
+    with readable(path):
+        if not zipfile.is_zipfile(path):
+            path.open("rb").close()
+            return [""]
+        with zipfile.ZipFile(path) as archive:
+            return list(_members(archive))
+
+
+def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is ``""``.
+
+    Nothing else of the file is read, and nothing is unpacked before all sizes in the headers are known to be in bounds:
+    no array is larger than what its member holds, and together they take 256 MiB or 64 times the file's size at most.
+
+    Args:
+        path: the file.
+        wanted: names; those that are not there are left out of the result.
+
+    Raises:
+        DataError: if the file is missing or damaged, an array says that it is larger than the file can hold, does not
+            fit into memory, or holds Python objects, which would have to be unpickled.
+    """
+    with readable(path):
+        size = path.stat().st_size
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                return {"": _read_array(file, size, path)}
+        arrays: dict[str, NDArray[Any]] = {}
+        with zipfile.ZipFile(path) as archive:
+            for name, member in _members(archive).items():
+                if name not in wanted:
+                    continue
+                if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise DataError(f"{path} is compressed in a way that NumPy does not write: save it with np.savez")
+                check_unpacked(path, member.file_size + sum(array.nbytes for array in arrays.values()))
+                with archive.open(member) as packed:
+                    arrays[name] = _read_array(packed, member.file_size, path)
+        return arrays
+
+
+def check_unpacked(path: Path, needed: int) -> None:
+    """Refuse to unpack far more bytes than a file has.
+
+    Raises:
+        DataError: they are more than 256 MiB and more than 64 times its size.
+    """
+    size = path.stat().st_size
+    if needed > (most := max(UNPACKED, TIMES * size)):
+        raise DataError(
+            f"{path} has {size:,} bytes and would unpack to more than {most:,}: if its arrays are meant to be so "
+            "large, save them without compression (np.savez)"
+        )
+
+
+def declared_bytes(path: Path) -> int:
+    """Return how many bytes the numbers of a NumPy file take as float32, by its headers alone; unpacks nothing.
+
+    Raises:
+        DataError: if the file is missing or damaged.
+    """
+    with readable(path):
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                return _as_float32(file)
+        with zipfile.ZipFile(path) as archive:
+            total = 0
+            for member in archive.infolist():
+                with archive.open(member) as packed:
+                    total += max(member.file_size, _as_float32(packed))
+            return total
+
+
+def _as_float32(file: IO[bytes]) -> int:
+    shape, dtype = _read_header(file)
+    return math.prod(shape) * max(4, dtype.itemsize)
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """Return the members by the names of their arrays; of two with one name the last, as ``zipfile`` does."""
+    return {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what reading a damaged file raises into one sentence."""
+    check_ordinary(path)
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing") from None
+    except MemoryError:
+        raise DataError(f"{path} does not fit into memory: save fewer samples, or smaller numbers") from None
+    except DAMAGED:
+        raise DataError(f"{path} is damaged or not a NumPy file") from None
+
+
+def _read_array(file: IO[bytes], size: int, path: Path) -> NDArray[Any]:
+    """Read an array from an open file that holds ``size`` bytes at most."""
+    shape, dtype = _read_header(file)
+    if dtype.hasobject:
+        raise DataError(f"{path} holds Python objects, which are never loaded: save plain numbers or text")
+    needed = math.prod(shape) * max(1, dtype.itemsize)
+    if min(shape, default=1) < 0 or needed > size:
+        raise DataError(
+            f"{path} is damaged: an array of shape {shape} and type {dtype} takes {needed:,} bytes, more than the file "
+            "holds"
+        )
+    file.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read_header(file)
+    return shape, dtype

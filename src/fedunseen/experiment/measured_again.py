@@ -1,0 +1,48 @@
+"""What measures the model of a finished run again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fedunseen.core.parameters import Params
+from fedunseen.data import Benchmark, ClassSpace
+from fedunseen.data.partition import elsewhere
+from fedunseen.engines import DistributedSettings
+from fedunseen.experiment.assemble import assemble, partition_of
+from fedunseen.experiment.growth import growth_of
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation import Federation
+from fedunseen.federation.directory import RunDirectory
+from fedunseen.tasks import Task
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.finished import Run
+
+__all__ = ["judged"]
+
+
+def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Task, ClassSpace]:
+    """Return what solves and measures the sums that are left, and the class space.
+
+    Where the class space has grown, a class of which no sample is left is unseen again.
+    """
+    experiment, kind = run.experiment, task_of(run.experiment)
+    deployed = isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment"
+    if deployed:
+        partition = elsewhere(experiment.partition)
+    else:
+        partition = partition_of(experiment, benchmark, experiment.run.seed)
+    growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
+    if growth is None:
+        federation = assemble(experiment, kind.held(benchmark), partition)
+        task = kind(federation, benchmark, experiment.evaluation)
+        return federation, task, run.space
+    federation, task = growth.at(rounds)
+    gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()
+    gone = np.intersect1d(gone, growth.version.space.seen)
+    if len(gone):
+        federation, task = growth.without(gone)
+    return federation, task, growth.version.space

@@ -1,0 +1,1 @@
+"""DistZSL: data of its tables."""
