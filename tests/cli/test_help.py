@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 import fedunseen
-from fedunseen.cli.main import app
+from fedunseen.cli.main import PANELS, app
 
 
 def commands(command, path=()):
@@ -36,6 +36,14 @@ def test_the_plain_command_says_where_to_begin_with_commands_that_there_are(comm
     shown = re.findall(r"^  fedunseen ([a-z]+(?: check)?)", done.out, re.MULTILINE)
     assert shown[0] == "run"
     assert set(shown) <= ALL.keys()
+
+
+def test_help_lists_every_command_in_one_panel(command):
+    shown = command("--help").out
+    for title, names in PANELS.items():
+        assert f"\n{title}:\n" in shown
+        assert all(len(re.findall(rf"^  {name} ", shown, re.MULTILINE)) == 1 for name in names)
+    assert {name for names in PANELS.values() for name in names} == {name.split()[0] for name in ALL}
 
 
 def test_the_version_is_the_package_s(command):

@@ -48,12 +48,12 @@ def test_guessing_is_said():
     assert at_chance(labels, answers, 3) == Finding(
         "The model is no better than guessing on unseen classes: it names 33.3 ± 2.0 % of them right, guessing 33.3 %.",
         "Nothing that it learnt from the seen classes helps with the unseen ones.",
-        "Scale the features (data.features = ['centre', 'l2']), lower method.lr, or train for more rounds "
-        "(strategy.rounds).",
+        "Set data.features = ['centre', 'l2'], lower method.lr, or train for more rounds (strategy.rounds).",
     )
     assert at_chance(labels, labels, 3) is None
     solved = at_chance(labels, answers, 3, trained=False)  # no rate, no rounds: other advice
     assert "method.lr" not in solved.remedy
+    assert not any("data.features" in one.remedy for one in (solved, at_chance(labels, answers, 3, scaled=True)))
     assert "more seen classes" in solved.remedy
 
 
@@ -72,7 +72,7 @@ def test_a_loss_that_grows_is_said():
     assert growing_loss(lines(562.0, 900.0, 2000.0, 4786.0)) == Finding(
         "The training loss grew from 562 to 4,786 in 4 rounds.",
         "The steps are too large for these features, so that training moves away from a solution.",
-        "Set method.lr to a tenth, or scale the features (data.features = ['centre', 'l2']).",
+        "Set method.lr to a tenth, or data.features = ['centre', 'l2'].",
     )
 
 

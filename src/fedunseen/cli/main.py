@@ -45,8 +45,32 @@ __all__ = ["app", "main"]
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
 typer.core.HAS_RICH = False
+PANELS = {
+    "Start": ("doctor", "presets", "settings", "new", "init", "run", "report", "predict"),
+    "Data": ("data", "estimate"),
+    "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
+    "Deploy": ("certs", "host", "join", "health"),
+    "Research": ("compare", "sweep", "sweeps", "attack"),
+}
+
+
+class Grouped(typer.core.TyperGroup):
+    """Lists commands by what they are for."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel, and one for commands of no panel."""
+        listed = {name for names in PANELS.values() for name in names}
+        rest = tuple(name for name in self.list_commands(ctx) if name not in listed)
+        for title, names in {**PANELS, "Other": rest}.items():
+            known = [(name, command) for name in names if (command := self.get_command(ctx, name))]
+            if known:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(78)) for name, command in known])
+
+
 app = typer.Typer(
     name="fedunseen",
+    cls=Grouped,
     help="Federated learning that recognises classes which nobody holds.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,

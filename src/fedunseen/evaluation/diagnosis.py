@@ -23,6 +23,7 @@ NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
+_SCALED = "data.features = ['centre', 'l2']"
 MEASURABLE = 3  # test samples of a class on which a factor may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
 
@@ -48,6 +49,7 @@ def diagnose(
     names: Sequence[str],
     unseen: Ids,
     descriptions: bool = True,
+    scaled: bool = False,
 ) -> list[Finding]:
     """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well.
 
@@ -59,8 +61,9 @@ def diagnose(
         names: (C,) of all classes.
         unseen: ids of the unseen classes.
         descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
+        scaled: features are scaled already, so that scaling is no remedy.
     """
-    found = [growing_loss(lines), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
+    found = [growing_loss(lines, scaled), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
     labels = answers.get("labels")
     if "few_shot" in result:
         found += [beside_nothing(result)]
@@ -72,7 +75,7 @@ def diagnose(
             asked, answered = labels[own], answers["zsl_answers"][own]
             trained = any(line.get("losses") for line in lines)
             found += [
-                at_chance(asked, answered, len(unseen), trained),
+                at_chance(asked, answered, len(unseen), trained, scaled),
                 never_answered(asked, answered, names, "unseen"),
             ]
         tested = None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
@@ -127,7 +130,7 @@ def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
     return 100 * float(np.mean(shares)), 100 * Z * variance**0.5 / len(shares)
 
 
-def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True) -> Finding | None:
+def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, scaled: bool = False) -> Finding | None:
     """Warn of a model that names unseen classes no better than somebody who guesses.
 
     Args:
@@ -135,6 +138,7 @@ def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True) -> 
         answers: (n,) the answers among the unseen classes.
         classes: how many unseen classes there are to choose from.
         trained: in rounds with a learning rate, not solved in closed form.
+        scaled: features are scaled already.
     """
     value, half = accuracy(labels, answers)
     chance = 100 / classes
@@ -144,15 +148,14 @@ def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True) -> 
         f"The model is no better than guessing on unseen classes: it names {value:.1f} ± {half:.1f} % of them right, "
         f"guessing {chance:.1f} %.",
         "Nothing that it learnt from the seen classes helps with the unseen ones.",
-        "Scale the features (data.features = ['centre', 'l2']), lower method.lr, or train for more rounds "
-        "(strategy.rounds)."
+        ("L" if scaled else f"Set {_SCALED}, l") + "ower method.lr, or train for more rounds (strategy.rounds)."
         if trained
-        else "Scale the features (data.features = ['centre', 'l2']) if they are not; collect more seen classes, or "
-        "more samples of each; describe the classes by what is to be seen in a picture.",
+        else "Collect more seen classes, or more samples of each; describe the classes by what is to be seen in a "
+        "picture.",
     )
 
 
-def growing_loss(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
+def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Finding | None:
     """Warn of a training loss that ends well above where it began.
 
     Compared are the medians of the first and the last quarter of the rounds; a loss that is ever negative, as that of a
@@ -169,7 +172,7 @@ def growing_loss(lines: Sequence[Mapping[str, Any]]) -> Finding | None:
     return Finding(
         f"The training loss grew from {_number(first)} to {_number(last)} in {len(losses)} rounds.",
         "The steps are too large for these features, so that training moves away from a solution.",
-        "Set method.lr to a tenth, or scale the features (data.features = ['centre', 'l2']).",
+        "Set method.lr to a tenth" + ("." if scaled else f", or {_SCALED}."),
     )
 
 
@@ -241,6 +244,8 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
                 f"sends nearly everything to the {other} ones here.",
                 f"{more}. Until then set evaluation.calibration = 'none'."
                 if few
+                else "Set method.calibration = false."
+                if result.get("left_out_offset")
                 else "Set evaluation.calibration = 'none', or keep more classes for validation.",
             )
     if not calibrated and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
