@@ -252,6 +252,7 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, picture
         f"the folder {outer / 'photos'} is of no class in {outer / 'classes.csv'}: it holds the folders of classes, so "
         f"move them to {outer}"
     )
+    assert f"  fedunseen init '{outer / 'photos'}' writes it" in command("data", "check", outer / "photos").out
 
 
 @pytest.mark.parametrize(
