@@ -32,7 +32,7 @@ def test_each_list_has_all_that_hold_no_more(made, command):
     assert first == set(before.issued["b"])
     assert second == {*first, *before.issued["a"]}
     files = {str(path.relative_to(made)) for name in ("one", "two") for path in (made / name).rglob("*.*")}
-    new = {f"one/b/{name}" for name in ("ca.crt", "node.crt", "node.key", "party.json")}
+    new = {f"one/{name}" for name in ("b/ca.crt", "b/node.crt", "b/node.key", "b/party.json", "coordinator/b.crt")}
     assert files == {*new, "one/coordinator/b.pub", "one/coordinator/revoked.pem", "two/coordinator/revoked.pem"}
 
 

@@ -1,5 +1,6 @@
 """Flower carries messages between real processes: here all of them answer with what they were sent, and their name."""
 
+import datetime
 import importlib
 import importlib.util
 import json
@@ -350,9 +351,8 @@ def test_kits(tmp_path):
     flower.certificates(tmp_path / "kit", "hospital.example", ["a", "b"], days=1)
     found = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
     own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.crt", "node.key", "party.json")}
-    shared = {
-        f"coordinator/{file}" for file in ("ca.crt", "server.crt", "server.key", "parties.json", "a.pub", "b.pub")
-    }
+    names = ("ca.crt", "server.crt", "server.key", "parties.json", "a.pub", "b.pub", "a.crt", "b.crt")
+    shared = {f"coordinator/{file}" for file in names}
     assert found == own | shared
     for path in (tmp_path / "kit").rglob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -394,8 +394,6 @@ def test_damaged_kits(tmp_path):
 
 
 def test_an_expired_certificate(tmp_path, monkeypatch, place):
-    import datetime
-
     from fedunseen.engines.carriers.flower import kit as kits
 
     today = datetime.datetime.now(datetime.UTC)
@@ -414,7 +412,80 @@ def test_an_expired_certificate(tmp_path, monkeypatch, place):
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
     place.kit = kit
     with place.host():
-        assert "is not accepted: certificate has expired; take the folder" in said(place.join("north"))
+        assert "node.crt: valid from" in said(place.join("north"))
+        for name in ("node.crt", "party.json"):  # a party that does not look at its own
+            (kit / "south" / name).unlink()
+        assert "is not accepted: certificate has expired; take the folder" in said(place.join("south"))
+
+
+def test_the_coordinator_shuts_out_an_expired_certificate(place):
+    with place.host() as link:
+        link.gate.ends["north"] = link.gate.ends["south"] - datetime.timedelta(days=9)
+        south = place.join("south")
+        assert "does not know this key of 'north'" in said(place.join("north"))
+        while set(link.parties()) != {"south"}:
+            assert south.poll() is None
+            time.sleep(0.05)
+
+
+def test_a_clock_that_goes_back_a_day(place, monkeypatch):
+    from fedunseen.engines.carriers.flower import client
+
+    behind, real, done = [datetime.timedelta()], client.now, threading.Event()
+    monkeypatch.setattr(client, "now", lambda: real() - behind[0])
+    told = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
+    with place.host() as link:
+        party = threading.Thread(target=client.answer_messages, args=(told, lambda message: message, done))
+        party.start()
+        while "north" not in link.parties():
+            time.sleep(0.05)
+        for _ in range(2):
+            assert dict(link.exchange({"north": b"x"}, GUARD)) == {"north": b"x"}
+            behind[0] = datetime.timedelta(days=1)
+        done.set()
+        party.join()
+
+
+def test_an_outsider_charges_no_budget(place):
+    """Only what is signed by a party's key, and comes from its process, counts as the party's."""
+    import httpx
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+
+    from fedunseen.engines.carriers.flower.content import TOKEN
+
+    with place.host() as link:
+        key = next(key for key, name in link.gate.keys.items() if name == "north").decode()
+        context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
+        outsider = httpx.Client(verify=context, base_url=f"https://127.0.0.1:{place.port}")
+        link.gate.budget["north"] = 1000
+        for more in ({}, {FLEET_HTTP_SIGNATURE_HEADER: "AAAA", TIMESTAMP_HEADER: "2026-01-01T00:00:00+00:00"}):
+            head = {FLEET_HTTP_PUBLIC_KEY_HEADER: key, TOKEN: "guessed", **more}
+            assert outsider.post("/v1/fleet/push-object", headers=head, content=b"x" * 999).status_code == 401
+        assert link.gate.budget["north"] == 1000
+
+
+def test_a_party_that_is_asked_again_has_no_more_budget(place):
+    with place.host() as link:
+        run, _ = link._begin()
+        link.gate.budget["north"] = 5
+        link._send(run, {"north": b"x"}, 1.0)
+        assert link.gate.budget["north"] == 5
+
+
+def test_an_array_that_names_one_piece_many_times():
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    from fedunseen.engines.carriers.flower import superlink
+    from fedunseen.engines.carriers.flower.content import packed
+
+    array = packed(b"x" * 1000)["bytes"]
+    pieces = {number: one.deflate() for number, one in get_all_nested_objects(array).items()}
+    superlink._check_inflated(pieces, 3000)
+    (whole,) = (number for number, content in pieces.items() if content.startswith(b"Array "))
+    pieces[whole] = pieces[whole].replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 999 + b"0]")
+    with pytest.raises(ValueError, match="more than 100,000 bytes"):
+        superlink._check_inflated(pieces, 100_000)
 
 
 def test_an_unknown_version(tmp_path, monkeypatch):

@@ -5,7 +5,9 @@ It begins with the block of YAML that model hubs read, so that it can be uploade
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -53,7 +55,7 @@ def model_card(run: Run) -> str:
     lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---", ""]
     what = "learns new classes from a few examples" if few_shot else "recognises classes from their attributes"
     lines += [
-        f"# {experiment.name}",
+        f"# {_inert(experiment.name)}",
         "",
         f"A model that {what}, trained by federated learning: every client kept its samples, and "
         + ("only what it learnt from them was merged." if strategy.merges else "trained alone."),
@@ -103,16 +105,20 @@ def model_card(run: Run) -> str:
     selection = run.result.get("selection", experiment.evaluation.selection)
     lines += [f"Round, calibration and settings were chosen {SELECTED[selection]}.", ""]
     for one in run.result.get("warnings", []):
-        lines += [f"**Something seems to be wrong:** {one['what']} {one['remedy']}", ""]
+        lines += [f"**Something seems to be wrong:** {_inert(one['what'])} {_inert(one['remedy'])}", ""]
     lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
     own = first.own_models[0] if not first.one_model else first.client
     taken, named = ("", "") if own is None else (f".of_client({own})", f" --client {own}")
-    lines += ["```python", "from fedunseen import load_run", "", f'run = load_run("{run.path.name}"){taken}']
+    lines += ["```python", "from fedunseen import load_run", "", f"run = load_run({json.dumps(run.path.name)}){taken}"]
     if few_shot:
         lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
     else:
         lines += ['print(run.predict("picture.png", top=3))']
-    lines += ["```", "", f"In a browser, and for other programs: `fedunseen serve {quote(run.path.name)}{named}`."]
+    lines += [
+        "```",
+        "",
+        f"In a browser, and for other programs: `fedunseen serve {_inert(quote(run.path.name))}{named}`.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -123,9 +129,14 @@ def write_card(run: Run, path: Path | None = None) -> Path:
     return target
 
 
+def _inert(text: str) -> str:
+    """Return text on one line in which a page that shows the card finds no tag, no link and no code."""
+    return re.sub(r"([\\`\[\]])", r"\\\1", " ".join(html.escape(text, quote=False).split()))
+
+
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return (", ".join(names[:_LISTED]) or "none") + more
+    return (", ".join(map(_inert, names[:_LISTED])) or "none") + more
 
 
 def _numbers(result: Any) -> list[str]:

@@ -14,13 +14,18 @@ import secrets
 import ssl
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 from urllib.parse import quote
 
 import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 from flwr.app.message import remove_content_from_message
+from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
@@ -32,6 +37,8 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -48,10 +55,9 @@ from flwr.supercore.inflatable.inflatable_utils import (
     pull_objects,
     push_objects,
 )
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers.flower import kit
@@ -71,6 +77,8 @@ STRANGE = 5.0  # seconds to go on trying where something else than a coordinator
 WORD = 4.0  # seconds between two lines on standard error
 PAUSES = ((5.0, 0.1), (60.0, 0.25), (float("inf"), 0.5))  # up to so long after a message: seconds between looks
 
+CLOCKS = timedelta(minutes=1)  # by so much a party's clock and the coordinator's may differ
+
 Result = TypeVar("Result")
 
 
@@ -88,6 +96,34 @@ class _Named:
         """Add the headers."""
         context.request.headers.update(self.headers)
         return call_next(context)
+
+
+class _Signed:
+    """Signs each request with the coordinator's time, as far as this machine's clock is from it.
+
+    Flower takes signatures up to 5 minutes old. A clock that is set while a run goes on would end it.
+    """
+
+    def __init__(self, private: ec.EllipticCurvePrivateKey) -> None:
+        self.private, self.public = private, b64encode(public_key_to_bytes(private.public_key())).decode()
+        self.ahead = timedelta()  # of the coordinator's clock, against this one
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Add the signature, and look at the time of the answer."""
+        timestamp = (now() + self.ahead).isoformat()
+        signature = sign_message(self.private, timestamp.encode())
+        context.request.headers.update(
+            {
+                FLEET_HTTP_PUBLIC_KEY_HEADER: self.public,
+                TIMESTAMP_HEADER: timestamp,
+                FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
+            }
+        )
+        response = call_next(context)
+        with contextlib.suppress(KeyError, ValueError, TypeError):
+            ahead = parsedate_to_datetime(response.headers["date"]) - now()
+            self.ahead = ahead if abs(ahead) > CLOCKS else timedelta()
+        return response
 
 
 class Connection:
@@ -110,11 +146,12 @@ class Connection:
         self.public = public_key_to_bytes(public)
         self.client = FleetHttpClient(
             f"{'http' if place.kit is None else 'https'}://{self.where}",
-            interceptors=[NodeAuthHttpInterceptor(private, public), _Named(place.name, self.token)],
+            interceptors=[_Signed(private), _Named(place.name, self.token)],
             verify=verify,
             timeout=CALL,
         )
         self.node = Node()
+        self.unaccepted = 0  # signatures since the last one that was accepted
         self.answered: tuple[int, bytes] | None = None  # the last exchange, and this party's answer
 
     def connect(self) -> None:
@@ -127,6 +164,7 @@ class Connection:
                     self._register()
                 request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=KEPT)
                 self.node = Node(node_id=self.client.ActivateNode(request).node_id)
+                self.unaccepted = 0
                 return
             except (httpx.HTTPError, ValueError) as error:
                 patience, reason = self._judged(error)
@@ -161,6 +199,9 @@ class Connection:
                 if "another process" not in text:
                     return STRANGE, f"it says {status}"
                 raise _Taken from error
+            if status == 401 and self.unaccepted < 3:  # the next signature has the coordinator's time
+                self.unaccepted += 1
+                return place.patience, "it does not accept the signature"
             if status == 401:
                 raise RefusedError(
                     f"the coordinator at {where} does not accept the signature of party {place.name!r}: set both "

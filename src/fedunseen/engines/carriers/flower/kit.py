@@ -14,7 +14,7 @@ import ipaddress
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -34,7 +34,7 @@ from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.remote.authority import REVOKED, Authority, keep, revoked
 
-__all__ = ["make", "party_key", "registered", "renew", "server_files"]
+__all__ = ["expiry", "make", "party_key", "registered", "renew", "server_files"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MEND = "make a new kit with `fedunseen certs`"
@@ -92,6 +92,7 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
     public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
     _write(folder / "node.crt", certificate.public_bytes(Encoding.PEM))
+    _write(out / "coordinator" / f"{name}.crt", certificate.public_bytes(Encoding.PEM))
     _write(folder / "node.key", _private(own, PrivateFormat.OpenSSH), secret=True)
     _write(folder / "party.json", _json({"engine": "flower", "name": name}))
     _write(out / "coordinator" / f"{name}.pub", public + f" {name}\n".encode())
@@ -122,14 +123,41 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
     return {name: key for name, key in keys.items() if _serial(key) not in gone}
 
 
+def expiry(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str, datetime.datetime]:
+    """Read until when parties' certificates in a coordinator's folder are valid; a key without one has no end.
+
+    Raises:
+        RefusedError: if a certificate is damaged, or another key's.
+    """
+    ends = {}
+    for name, key in keys.items():
+        path = kit / f"{name}.crt"
+        if path.exists():
+            certificate = _certificate(path)
+            if certificate.public_key() != key:
+                raise RefusedError(f"{path}: not the certificate of {kit / f'{name}.pub'}: copy both from one kit")
+            ends[name] = certificate.not_valid_after_utc
+    return ends
+
+
+def _certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{path}: no certificate ({error}); {MEND}") from error
+
+
+def _check_today(path: Path, certificate: x509.Certificate) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not first <= now <= last:
+        raise RefusedError(f"{path}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not today; {MEND}")
+
+
 def _revoked(kit: Path) -> frozenset[int]:
     if not (kit / REVOKED).exists():
         return frozenset()
-    path = kit / "ca.crt"
-    try:
-        return revoked(kit, x509.load_pem_x509_certificate(path.read_bytes()))
-    except (OSError, ValueError) as error:
-        raise RefusedError(f"{path}: no certificate ({error}); {MEND}") from error
+    return revoked(kit, _certificate(kit / "ca.crt"))
 
 
 def _serial(public: ec.EllipticCurvePublicKey) -> int:
@@ -150,10 +178,7 @@ def server_files(kit: Path) -> tuple[Path, Path]:
         key.read_bytes()
     except (OSError, ValueError) as error:
         raise RefusedError(f"{kit}: no certificate and key of a coordinator ({error}); {MEND}") from error
-    now = datetime.datetime.now(datetime.UTC)
-    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-        first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-        raise RefusedError(f"{path}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not today; {MEND}")
+    _check_today(path, certificate)
     return path, key
 
 
@@ -161,11 +186,13 @@ def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
     """Read a party's private key from its folder.
 
     Raises:
-        RefusedError: if it is missing, damaged or another party's.
+        RefusedError: if it is missing, damaged or another party's, or its certificate is not valid today.
     """
     about = _check_engine(kit / "party.json")
     if about.get("name", name) != name:
         raise RefusedError(f"{kit} is the folder of party {about['name']!r}, not of {name!r}: take the right one")
+    if (kit / "node.crt").exists():
+        _check_today(kit / "node.crt", _certificate(kit / "node.crt"))
     path = kit / "node.key"
     try:
         key = load_ssh_private_key(path.read_bytes(), None)

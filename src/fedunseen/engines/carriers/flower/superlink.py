@@ -18,29 +18,38 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
 import uvicorn
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, SubStatus
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.server.superlink.linkstate import LinkState
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, NOOP_FEDERATION_ID, TaskType
+from flwr.supercore.constant import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    NOOP_FEDERATION_ID,
+    TaskType,
+)
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
     get_object_tree,
     iterate_object_tree,
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes, verify_signature
 from flwr.superlink.main import create_app
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.flower import kit
 from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
 from fedunseen.engines.remote.link import Host, Link
@@ -92,10 +101,18 @@ class Gate:
         state: Flower's register.
         parties: the names of all parties.
         keys: public key, as Flower's header has it -> name; None: plain text, the names are the parties' own word.
+        ends: name -> until when a party's certificate is valid.
     """
 
-    def __init__(self, app: Any, state: LinkState, parties: tuple[str, ...], keys: dict[bytes, str] | None) -> None:
-        self.app, self.state, self.parties, self.keys = app, state, parties, keys
+    def __init__(
+        self,
+        app: Any,
+        state: LinkState,
+        parties: tuple[str, ...],
+        keys: dict[bytes, str] | None,
+        ends: Mapping[str, datetime] | None = None,
+    ) -> None:
+        self.app, self.state, self.parties, self.keys, self.ends = app, state, parties, keys, ends or {}
         self.paths = PATHS if keys is not None else PATHS | {"/v1/fleet/register-node"}
         self.seen: dict[str, Presence] = {}
         self.budget: dict[str, int] = {}  # bytes that a party may still send in this exchange
@@ -116,7 +133,7 @@ class Gate:
         else:
             name = self.keys.get(key, "")
         action = scope["path"].removeprefix("/v1/fleet/")
-        refusal = self._refusal(scope["path"], name, token, headers.get(b"content-length", b""))
+        refusal = self._refusal(scope["path"], name, token, headers)
         if refusal is not None:
             await _say(send, *refusal)
             return
@@ -149,23 +166,28 @@ class Gate:
         for event in held:
             await send(event)
 
-    def _refusal(self, path: str, name: str, token: str, length: bytes) -> tuple[int, str] | None:
+    def _refusal(self, path: str, name: str, token: str, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         if path not in self.paths:
             return 404, "a coordinator of FedUnseen, for its parties only"
         if name not in self.parties or not token:
             return 403, "not registered"
+        if name in self.ends and now() > self.ends[name]:
+            return 403, "the certificate has expired"
+        if self.keys is not None and not _signed(headers):
+            return 401, "not signed"
+        length = headers.get(b"content-length", b"")
         if not length.isdigit() or int(length) > LARGEST:
             return 413, "too large"
-        if path.endswith("push-object"):
-            self.budget[name] = self.budget.get(name, 0) - int(length)
-            if self.budget[name] < 0:
-                return 413, "too much"
         other = self.seen.get(name)
         if other is not None and other.token != token:
             if other.alive:
                 return 409, "another process is connected as this party"
             if path.endswith(("heartbeat", *FETCHED)):
                 return 401, "connect again"
+        if path.endswith("push-object"):  # charged to whom it is known to come from alone
+            self.budget[name] = self.budget.get(name, 0) - int(length)
+            if self.budget[name] < 0:
+                return 413, "too much"
         return None
 
     def _forget(self, name: str) -> None:
@@ -189,6 +211,18 @@ class Gate:
             self.seen[name].heard = time.monotonic()
 
 
+def _signed(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a request's time is signed by its key; Flower checks the time itself, after all has been read."""
+    try:
+        key, signature = (
+            b64decode(headers[name.encode()], validate=True)
+            for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+        )
+        return verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER.encode()], signature)
+    except (KeyError, ValueError, TypeError):
+        return False
+
+
 class SuperLink:
     """A :class:`Link` over Flower's register of nodes and messages."""
 
@@ -205,6 +239,8 @@ class SuperLink:
         end = time.monotonic() + timeout
         run, task = self._begin()
         times: dict[str, int] = {}
+        # Once an exchange: a party that is asked again has no more.
+        self.gate.budget |= {name: _allowed(sent) for name, sent in messages.items()}
         try:
             waiting, absent = self._send(run, messages, timeout)
             sent = dict.fromkeys(messages, time.monotonic())
@@ -222,7 +258,7 @@ class SuperLink:
                         arriving[reply.metadata.message_id] = (name, reply)
                 for number, (name, _) in list(arriving.items()):
                     try:
-                        body = self._body(run, number)
+                        body = self._body(run, number, _allowed(messages[name]))
                     except Exception as error:  # whatever a party sent, the others go on
                         log.warning("party %s sent what cannot be read: %s", name, error)
                         del arriving[number]
@@ -291,7 +327,6 @@ class SuperLink:
             if presence is None or node is None:
                 absent.append(name)
                 continue
-            self.gate.budget[name] = max(ALLOWED, TIMES * len(body))
             if id(body) not in records:
                 records[id(body)] = packed(body)
             metadata = Metadata(
@@ -327,8 +362,8 @@ class SuperLink:
         found = self.state.get_message_res(message_ids=set(numbers), run_id=run)  # it empties the set
         return [reply for reply in found if reply.metadata.reply_to_message_id in numbers]
 
-    def _body(self, run: int, number: str) -> bytes | None:
-        """Return an answer once all its pieces are there."""
+    def _body(self, run: int, number: str, most: int) -> bytes | None:
+        """Return an answer of ``most`` bytes at most, once all its pieces are there."""
         tree = self.state.object_store.get_object_tree(number)
         pieces: dict[str, bytes] = {}
         for node in iterate_object_tree(tree):
@@ -336,11 +371,31 @@ class SuperLink:
             if not piece:
                 return None
             pieces[node.object_id] = piece
+        _check_inflated(pieces, most)
         message = inflate_object_from_contents(number, pieces)
         self.state.object_store.delete(number)
         if not isinstance(message, Message):
             raise TypeError("not a message")
         return unpacked(message)
+
+
+def _allowed(body: bytes) -> int:
+    return max(ALLOWED, TIMES * len(body))
+
+
+def _check_inflated(pieces: Mapping[str, bytes], most: int) -> None:
+    """Refuse pieces that take more than ``most`` bytes together: an array may name one piece many times.
+
+    Raises:
+        ValueError, KeyError, ...: they do, or are damaged.
+    """
+    total = 0
+    for content in pieces.values():
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        parts = parse_json(get_object_body(content, Array))["arraychunk_ids"] if kind == Array.__qualname__ else ()
+        total += len(content) + sum(len(pieces[children[part]]) for part in parts)
+        if total > most:
+            raise ValueError(f"it takes more than {most:,} bytes")
 
 
 @contextlib.contextmanager
@@ -357,7 +412,8 @@ def serve(place: Host) -> Iterator[Link]:
         state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, pem, 0)
         assert keys is not None
         keys[b64encode(pem)] = name
-    gate = Gate(app, state, place.parties, keys)
+    ends = None if place.kit is None or public is None else kit.expiry(place.kit, public)
+    gate = Gate(app, state, place.parties, keys, ends)
     config = uvicorn.Config(
         gate,
         lifespan="off",
