@@ -1,11 +1,14 @@
 """What looks odd in folders of pictures: found where it is, and nothing where all is well."""
 
 import shutil
+import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedunseen.experiment import assemble
 from fedunseen.experiment.doubts import doubts, foreign_names
 
 
@@ -70,3 +73,16 @@ def test_names_that_may_be_one(names, odd):
 def test_names_in_other_scripts():
     names = ["polar bear", "blå bil", "赤い車", "зелёный дом", "42", "T-shirt 赤"]
     assert foreign_names(names) == ["赤い車", "зелёный дом"]
+
+
+@pytest.mark.parametrize(("names", "said"), [(("lion", "赤い車"), 1), (("lion", "red car"), 0)])
+def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(names, said, monkeypatch):
+    space = SimpleNamespace(names=names, from_texts=True)
+    loader = SimpleNamespace(load=lambda settings, seed: SimpleNamespace(space=space))
+    monkeypatch.setattr(assemble, "find", lambda section, name: loader)
+    monkeypatch.setattr(assemble, "encode", lambda experiment, benchmark: benchmark)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assemble.load_data(SimpleNamespace(data=SimpleNamespace(name="images")), 0)
+    assert len(heard) == said
+    assert all("1 of 2" in str(one.message) and names[1] in str(one.message) for one in heard)

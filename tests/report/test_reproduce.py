@@ -45,6 +45,8 @@ def test_the_toml_text_reads_back(case):
 def test_an_experiment_of_an_own_file_is_saved_first():
     tree = {**Experiment.load("digit-pairs").to_dict(), "name": "my own"}
     assert command(tree) == ("fedunseen run 'my own.toml'", False)
+    again, _ = command(tree, ["my loss.py"], "runs/a b")
+    assert shlex.split(again.replace("\\\n", ""))[3:] == ["--plugin", "my loss.py", "--out", "runs/a b"]
 
 
 def test_a_preset_that_no_longer_says_the_same_is_not_trusted():

@@ -28,7 +28,7 @@ from fedunseen.core.errors import ArgumentError, ExperimentError, unknown
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-__all__ = ["announce", "find", "names", "own", "register"]
+__all__ = ["announce", "announced", "find", "names", "own", "register"]
 
 VARIABLE = "FEDUNSEEN_PLUGINS"
 """The files that are loaded, separated as paths are on this machine."""
@@ -159,6 +159,13 @@ def announce(files: list[Path] | None) -> None:
             raise ExperimentError(f"--plugin {file}: there is no such file")
         known = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = os.pathsep.join(filter(None, [known, str(file.resolve())]))
+
+
+def announced() -> list[str]:
+    """Return the announced files, relative to the current folder where they lie in it."""
+    files = [Path(file) for file in os.environ.get(VARIABLE, "").split(os.pathsep) if file]
+    here = Path.cwd()
+    return [str(file.relative_to(here) if file.is_relative_to(here) else file) for file in files]
 
 
 def _registered(section: str) -> dict[str, type[Any]]:

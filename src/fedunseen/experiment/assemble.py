@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from fedunseen.data.scaling import FITTED
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
+from fedunseen.experiment.doubts import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
 from fedunseen.experiment.rules import BUILDING, PRESENCE, Built, Presence, obey
 from fedunseen.experiment.schema import Experiment
@@ -65,6 +67,12 @@ def load_data(experiment: Experiment, seed: int) -> Benchmark:
         FedUnseenError: the data are missing or damaged, or do not fit the encoder.
     """
     benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
+    if benchmark.space.from_texts and (strange := foreign_names(benchmark.space.names)):
+        warnings.warn(
+            f"{len(strange)} of {len(benchmark.space.names)} class names say little to the text encoder, which was "
+            f"trained on English, such as {strange[0]!r}: give English names, or describe them by attributes",
+            stacklevel=2,
+        )
     return encode(experiment, benchmark)
 
 

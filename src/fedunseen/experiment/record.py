@@ -21,6 +21,7 @@ import numpy as np
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.core.parameters import Params
+from fedunseen.core.registry import announced
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
 from fedunseen.engines.remote.coordinator import Meeting, Member
@@ -72,6 +73,7 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
         **remembered(encoder_of(experiment, benchmark)),
         **remembered_text(experiment.data),
         "versions": versions,
+        **({"plugins": files} if (files := announced()) else {}),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 

@@ -189,7 +189,7 @@ class RunDirectory:
         space = ClassSpace.load(self.path / "classes.csv", of_run=True)
         answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
         descriptions = self.manifest().get("traits", {}).get("zero_shot", True)
-        scaled = bool(self.manifest()["experiment"]["data"].get("features"))
+        scaled = bool({"l2", "standard", "min-max"} & set(self.manifest()["experiment"]["data"].get("features") or ()))
         findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions, scaled)
         summary = summarize(result, answers, space.names, space.unseen, descriptions)
         return {"warnings": [one._asdict() for one in findings], **({"summary": summary} if summary else {})}

@@ -31,7 +31,7 @@ TEMPLATE = """\
 def _technical(facts: Facts) -> dict[str, Any]:
     """Return what is needed to make the run again, and what it cost."""
     run, tree, lines = facts.whole, facts.experiment, facts.run.metrics
-    again, whole = reproduce.command(tree)
+    again, whole = reproduce.command(tree, run.manifest.get("plugins", ()), f"{run.result['run']}-again")
     found = {
         "command": again,
         "whole": whole,

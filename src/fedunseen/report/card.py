@@ -98,7 +98,7 @@ def model_card(run: Run) -> str:
         rounds = run.result["rounds"]
         lines += ["- One round." if rounds == 1 else f"- {rounds} rounds{chosen}."]
     lines += [f"- Seeds: {', '.join(map(str, run.result.get('seeds', [manifest['seed']])))}."]
-    again, whole = command(run.manifest["experiment"])
+    again, whole = command(run.manifest["experiment"], run.manifest.get("plugins", ()))
     made = "Made by" if whole else "Made by, with the experiment of `manifest.json` written to that file,"
     lines += [f"- {made}:", "", *(f"      {line}" for line in again.splitlines()), ""]
     lines += ["## Numbers", "", *_numbers(run.result), ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError
@@ -14,8 +14,13 @@ from fedunseen.core.toml import toml_value
 __all__ = ["command"]
 
 
-def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
+def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
     """Return the command that runs the experiment ``tree`` again.
+
+    Args:
+        tree: of the experiment.
+        plugins: files that it needs, as its manifest has them.
+        out: where the new run goes; None: the command does not say.
 
     Returns:
         The command, a setting a line, and whether it is whole: it names a preset and what differs from it. If not,
@@ -32,6 +37,8 @@ def command(tree: Mapping[str, Any]) -> tuple[str, bool]:
     name = str(tree["name"])
     deployed = tree.get("engine", {}).get("mode") == "deployment"
     verb, kit = ("host", ["--kit kits/coordinator"]) if deployed else ("run", [])
+    kit += [f"--plugin {shlex.quote(file)}" for file in plugins]
+    kit += [f"--out {shlex.quote(out)}"] if out else []
     if name in preset_names():
         # Against the preset with its defaults little differs; where that is not the whole story, against its text.
         changes = _changes(_filled(name), tree)

@@ -1,0 +1,37 @@
+"""What a warning advises is applied, and the warning is gone."""
+
+import pytest
+
+from fedunseen import Experiment, run
+
+SMALL = {
+    "data.train_per_class": 6, "data.test_per_class": 6, "method.hidden": [16], "strategy.rounds": 4,
+    "partition.clients": 3, "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning", "remedy"),
+    [
+        ({"method.lr": 1.0}, "no better than guessing", {"data.features": ["centre", "l2"]}),
+        ({"method.lr": 1.0}, "no better than guessing", {"method.lr": 0.1}),
+        (
+            {"method.lr": 3.0, "data.features": ["centre", "l2"]},
+            "taken for a seen one",
+            {"evaluation.selection": "validation"},
+        ),
+        (
+            {"method.lr": 0.3, "data.features": ["x10"], "method.kl": 0.0},
+            "guessing",
+            {"data.features": ["centre", "l2"]},
+        ),
+    ],
+)
+def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
+    def told(changes, out):
+        done = run(Experiment.load("digit-pairs", {**SMALL, **settings, **changes}), tmp_path / out)
+        return [one["remedy"] for one in done.result["warnings"] if warning in one["what"]]
+
+    (text,) = told({}, "before")
+    assert all(key in text for key in remedy)
+    assert told(remedy, "after") == []
