@@ -38,7 +38,6 @@ from fedunseen.core.parameters import Params, size_in_bytes
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
-from fedunseen.engines.masked.party import least
 from fedunseen.evaluation import answer
 from fedunseen.experiment.calibration_folds import calibration_folds as class_turns
 from fedunseen.methods.closed_form import ClosedForm
@@ -47,6 +46,7 @@ from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 from fedunseen.methods.closed_form.statistics import add, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
+from fedunseen.secagg.enrolment import colluders, threshold
 from fedunseen.threats import private_sums
 from fedunseen.threats.privacy import needed_noise
 from fedunseen.threats.private_sums import Release
@@ -266,7 +266,10 @@ def solved_instead(base: Experiment, name: str, dataset: str) -> Experiment:
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 PARTIES = 10
-VARIANCES = (PARTIES / least(0.6, PARTIES), PARTIES)  # of the noise on ten parties' sum, with masks and without
+VARIANCES = (
+    PARTIES / threshold(PARTIES, colluders(PARTIES)),
+    PARTIES,
+)  # of the noise on ten parties' sum, with masks and without
 DELTA = 1e-5
 FLOORS = (1e-6, 0.03, 0.1, 0.3, 1.0, 3.0)
 

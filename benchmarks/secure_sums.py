@@ -1,14 +1,15 @@
 """What secure aggregation costs, and how far its sums are from the unmasked ones.
 
-    python benchmarks/secure_sums.py cost  [--parties 3 10 30] [--numbers 40000 600000] [--neighbours N]
+    python benchmarks/secure_sums.py cost  [--parties 3 10 30] [--numbers 40000 600000]
     python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
     python benchmarks/secure_sums.py malicious [--rounds 20]
     python benchmarks/secure_sums.py carriers [--engines flower nvflare] [--parties 3] [--gone 0]
 
-``cost``: a round's protocol in one process, the parties one after the other, without training. **coordinator** is the
-processor time of the coordinator's half; **party** that of one party, the mean; **up** and **down** the bytes of one
-party, where an unmasked update takes 4 a number. A share of the parties goes at a stage, and does not come back.
+``cost``: a sum in one process, the parties one after the other, without training. **coordinator** is the processor time
+of the coordinator's side; **party** that of one party, the mean; **up** and **down** the bytes of one party, where an
+unmasked update takes 4 a number. Where parties go, they do so when they are first asked for masked elements, so that
+these rows are of two attempts.
 
 ``error``: the largest difference of the mean update from the exact mean (float64), under masks and in float32 without.
 
@@ -19,8 +20,7 @@ that somebody works out, relative to how far they are from the mean of all: 0 is
 seconds of a round (the median of all but the first, training included), bytes that a party sends and is sent in it, the
 most memory that all processes took (they are forked, so that they share what they import), and the largest difference
 of the final weights from those of the unmasked run. With ``--gone`` so many parties are killed in the last round, whose
-seconds these are, when they are asked for their masked words or, where the others would be too few for a sum, for what
-unmasks it.
+seconds these are, when they are asked for their masked elements.
 
 ``malicious``: one of ten clients replaces the model in the last round (FedZSL's backdoor, beta = 10), on digit-pairs.
 Where clients shorten their own updates, that is private merging with as good as no noise; once all do, and once the
@@ -54,18 +54,19 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
-from fedunseen.engines.masked.aggregation import Masks, in_one_process
-from fedunseen.engines.masked.party import PartyHalf
-from fedunseen.engines.masked.primitives import MaskError
-from fedunseen.engines.masked.server import SMALLEST, ServerHalf
-from fedunseen.engines.remote.masking import Masking
+from fedunseen.engines.remote.masking import PartySession
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
+from fedunseen.secagg.driver import in_one_process
+from fedunseen.secagg.masks import Masks
+from fedunseen.secagg.party import SecAggClient
+from fedunseen.secagg.primitives import Elements
+from fedunseen.secagg.server import MaskedTotal, SecAggServer
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.threats.privacy import Private
 
-STAGES = ("keys", "shares", "masked", "unmask")
-TAKES = ("take_keys", "ask_shares", "take_shares", "ask_masked", "take_masked", "ask_unmask", "take_unmasked", "total")
+STAGES = ("keys", "shares", "masked", "open")
+TAKES = ("take_keys", "ask_shares", "take_shares", "ask_masked", "take_masked", "total")
 
 
 def timed(owner: type, names: Sequence[str], spent: dict[str, float], key: str) -> Callable[[], None]:
@@ -73,10 +74,10 @@ def timed(owner: type, names: Sequence[str], spent: dict[str, float], key: str) 
     real = {name: getattr(owner, name) for name in names}
 
     def around(name: str) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
             began = time.process_time()
             try:
-                return real[name](*given)
+                return real[name](*given, **named)
             finally:
                 spent[key] += time.process_time() - began
 
@@ -109,39 +110,43 @@ def replies(parties: int, numbers: int, seed: int = 0) -> list[Reply]:
 
 def cost(args: argparse.Namespace) -> None:
     """Print the table of costs."""
-    print(
-        "| parties | numbers | gone | at | in the sum | party, s | coordinator, s | up, MB | down, MB | up / unmasked |"
-    )
-    print("|--:|--:|--:|---|--:|--:|--:|--:|--:|--:|")
+    print("| parties | numbers | gone | in the sum | party, s | coordinator, s | up, MB | down, MB | up / unmasked |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for parties in args.parties:
         for numbers in args.numbers:
-            for gone in sorted({0, 1, parties // 3}):
-                for stage in STAGES if gone else ("",):
-                    print(_cost(parties, numbers, gone, stage, args.neighbours), flush=True)
+            for gone in sorted({0, (parties - 1) // 4}):
+                print(_cost(parties, numbers, gone), flush=True)
 
 
-def _cost(parties: int, numbers: int, gone: int, stage: str, neighbours: int | None) -> str:
-    masks = Masks(0.6, neighbours, 64.0, parties, 5)
-    strategy, own = FedAvg(), replies(parties, numbers)
+def _cost(parties: int, numbers: int, gone: int) -> str:
+    """Measure a sum whose first attempts end because some parties go when they are asked for masked elements."""
+    masks, strategy, own = Masks(64.0, parties, dropouts=True), FedAvg(), replies(parties, numbers)
     layout = masks.layout(strategy, dict(own[0].update), ["loss"])
-    spent = {"party": 0.0, "server": 0.0}
-    undo = timed(PartyHalf, STAGES, spent, "party"), timed(ServerHalf, TAKES, spent, "server")
-    row = f"| {parties} | {numbers:,} | {gone} | {stage} | "
+    clients, plan, _ = masks._simulated
+    began = time.process_time()
+    encoded = {str(one.client): masks.encode(strategy, layout, one, b"") for one in own}
+    spent = {"party": time.process_time() - began, "server": 0.0}
+    lost, dead = {str(k) for k in range(gone)}, set[str]()
+
+    def drops(stage: str, name: str) -> bool:
+        if stage == "masked":
+            dead.update(lost)
+        return name in dead
+
+    def encode(name: str, rho: bytes, extra: Sequence[str]) -> Elements:
+        return encoded[name]  # the check, which rho changes, does not count here
+
+    undo = [timed(SecAggClient, STAGES, spent, "party"), timed(SecAggServer, TAKES, spent, "server")]
+    undo.append(timed(MaskedTotal, ("take_open", "sum"), spent, "server"))
     try:
-        server = masks.server(3)
-        began = time.process_time()
-        words = {one.client: masks.words(strategy, layout, one, server.session) for one in own}
-        spent["party"] += time.process_time() - began
-        done = in_one_process(masks, server, words, lambda now, client: now == stage and client < gone)
-    except MaskError as error:
-        return f"{row}refused: {error} | | | | | |"
+        done = in_one_process(clients, plan, 0, "00" * 32, encode, drops=drops)
     finally:
         for one in undo:
             one()
     up, down = done.bytes_up / parties / 1e6, done.bytes_down / parties / 1e6
     return (
-        f"{row}{len(done.clients)} | {spent['party'] / parties:.3f} | {spent['server']:.3f} | {up:.2f} | {down:.2f} | "
-        f"{up * 1e6 / (4 * numbers):.2f} |"
+        f"| {parties} | {numbers:,} | {gone} | {len(done.roster)} | {spent['party'] / parties:.3f} | "
+        f"{spent['server']:.3f} | {up:.2f} | {down:.2f} | {up * 1e6 / (4 * numbers):.2f} |"
     )
 
 
@@ -150,15 +155,13 @@ def error(args: argparse.Namespace) -> None:
     print("| parties | step of the masks | masked, most | float32 without masks, most |")
     print("|--:|--:|--:|--:|")
     for parties in args.parties:
-        masks, strategy, own = Masks(0.6, None, 64.0, parties, 5), FedAvg(), replies(parties, args.numbers[0])
+        masks, strategy, own = Masks(64.0, parties), FedAvg(), replies(parties, args.numbers[0])
         weights = np.array([one.classes for one in own], dtype=float)
         exact = sum(w * one.update["w"].double() for w, one in zip(weights, own, strict=True)) / weights.sum()
         assert isinstance(exact, torch.Tensor)
         layout = masks.layout(strategy, dict(own[0].update), ["loss"])
-        server = masks.server(3)
-        words = {one.client: masks.words(strategy, layout, one, server.session) for one in own}
-        done = in_one_process(masks, server, words)
-        found = layout.numbers(done.words, parties, server.session)["update/w"] / weights.sum()
+        done = masks.opened(strategy, layout, own)
+        found = layout.decode(done.elements, parties, bytes.fromhex(done.rho))["update/w"] / weights.sum()
         _, merged = strategy.merge({}, {"w": torch.zeros(args.numbers[0])}, own, 0)
         print(
             f"| {parties} | {layout.step(layout.fields[0]):.1e} | {float(abs(found - exact.numpy()).max()):.1e} | "
@@ -250,7 +253,7 @@ SERVER.set_forkserver_preload(
     [
         "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.folder", "fedunseen.engines.remote.party",
         "fedunseen.engines.carriers.flower.superlink", "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl",
-        "fedunseen.engines.masked.party", "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
+        "fedunseen.secagg.masks", "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip
 """Forks processes that share what it has imported: thirty parties on one machine would not have room otherwise."""
@@ -262,14 +265,14 @@ def be(words: Sequence[str], folder: Path, log: Path, dies: tuple[int, str] | No
         os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), number)
     os.chdir(folder)
     sys.argv = ["fedunseen", *words]
-    real = Masking.answer
+    real = PartySession.answer
 
-    def answer(self: Masking, header: Any) -> Any:
-        if (self.round, header["kind"]) == dies:
+    def answer(self: PartySession, header: Any) -> Any:
+        if (self._round, header["kind"]) == dies:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(self, header)
 
-    Masking.answer = answer  # type: ignore[method-assign]
+    PartySession.answer = answer  # type: ignore[method-assign]
     command_line()
 
 
@@ -342,14 +345,14 @@ def _carried(
         "evaluation.embedding": False, "engine.quorum": len(names) - gone,
     }  # fmt: skip
     chosen = [*dealt, *(f"--set={key}={json.dumps(value)}" for key, value in settings.items())]
-    more = ["--set=privacy.aggregation=masked"] if masks else []
+    more = ["--set=privacy.aggregation=masked", "--set=privacy.dropouts=allow"] if masks else []
     out = f"{engine}-{len(names)}-{numbers}-{masks}-{gone}"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{probe.getsockname()[1]}"
     host = ["host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
     last, log = rounds - 1, folder / f"{out}.log"
-    stage = "masked" if len(names) - gone >= SMALLEST else "unmask"  # earlier, the others are no sum
+    stage = "masked"
     running = [SERVER.Process(target=be, args=([*host, "--kit", f"kits-{engine}/coordinator"], folder, log, None))]
     for k, name in enumerate(names):
         join = [
@@ -361,6 +364,8 @@ def _carried(
             f"kits-{engine}/{name}",
             "--state",
             f"state-{out}-{name}",
+            "--consent",
+            "dropouts",
         ]
         running.append(SERVER.Process(target=be, args=(join, folder, log, (last, stage) if k < gone else None)))
     for process in running:
@@ -389,7 +394,7 @@ ALL = {"cost": cost, "error": error, "classes": classes, "malicious": malicious,
 
 SMALL: dict[str, dict[str, Any]] = {
     "malicious": {"rounds": 2},
-    "carriers": {"engines": ["flower"], "parties": [3], "numbers": [500], "gone": [1], "rounds": 2},
+    "carriers": {"engines": ["flower"], "parties": [4], "numbers": [500], "gone": [1], "rounds": 2},
 }
 """What --smallest sets for tables of their own."""
 
@@ -400,7 +405,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("what", choices=tuple(ALL), nargs="?", default="cost")
     parser.add_argument("--parties", type=int, nargs="+")
     parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
-    parser.add_argument("--neighbours", type=int)
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
     parser.add_argument("--engines", nargs="+", default=["flower", "nvflare"])

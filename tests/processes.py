@@ -116,17 +116,17 @@ def environment():
 KILLED_UNDER_MASKS = """
 import os, signal, sys
 from fedunseen.cli.main import main
-from fedunseen.engines.remote.masking import Masking
+from fedunseen.engines.remote.masking import PartySession
 
 last, stage = sys.argv[1].split(":")
-answer = Masking.answer
+answer = PartySession.answer
 
 def work(self, header):
-    if (self.round, header["kind"]) == (int(last), stage):
+    if (self._round, header["kind"]) == (int(last), stage):
         os.kill(os.getpid(), signal.SIGKILL)
     return answer(self, header)
 
-Masking.answer = work
+PartySession.answer = work
 sys.argv = ["fedunseen", *sys.argv[2:]]
 main()
 """
@@ -137,7 +137,7 @@ SERVER.set_forkserver_preload(
     [
         "pytest", "torch", "sklearn.covariance", "sklearn.datasets", "cryptography.x509", "fedunseen.cli.main",
         "fedunseen.data.digit_pairs", "fedunseen.data.folder", "fedunseen.engines.carriers.flower.superlink",
-        "fedunseen.engines.carriers.nvflare", "fedunseen.engines.masked.party", "fedunseen.engines.remote.party",
+        "fedunseen.engines.carriers.nvflare", "fedunseen.secagg.masks", "fedunseen.engines.remote.party",
         "fedunseen.experiment.running", "fedunseen.methods.fedzsl", "fedunseen.methods.closed_form.gaussian",
         "fedunseen.report", "fedunseen.strategies.scaffold",
     ]
@@ -224,8 +224,8 @@ class Machine:
     def start(self, log, *words, killed_in=None, held_by=None):
         """Start a command; it kills itself at the end of round ``killed_in`` (from 0), if that is given.
 
-        ``"1:masked"``: a party, when it is asked for its masked words in that round. ``held_by``: a file with the last
-        round (from 0) that a party may be done with; until it says so, the party is not.
+        ``"1:masked"``: a party, when it is asked for its masked elements in that round. ``held_by``: a file with the
+        last round (from 0) that a party may be done with; until it says so, the party is not.
         """
         code = None
         if held_by is not None:

@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from fedunseen.engines.remote.authority import Authority, revoked
+from fedunseen.secagg.enrolment import Credentials, Enrolment
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
 
@@ -32,8 +33,13 @@ def test_each_list_has_all_that_hold_no_more(made, command):
     assert first == set(before.issued["b"])
     assert second == {*first, *before.issued["a"]}
     files = {str(path.relative_to(made)) for name in ("one", "two") for path in (made / name).rglob("*.*")}
-    new = {f"one/{name}" for name in ("b/ca.crt", "b/node.crt", "b/node.key", "b/party.json", "coordinator/b.crt")}
-    assert files == {*new, "one/coordinator/b.pub", "one/coordinator/revoked.pem", "two/coordinator/revoked.pem"}
+    new = {f"one/b/{name}" for name in ("ca.crt", "node.key", "party.json", "federation.json", "secagg.key")}
+    lists = {f"{name}/coordinator/{file}" for name in ("one", "two") for file in ("revoked.pem", "federation.json")}
+    assert files == {*new, *lists, "one/coordinator/b.pub", "one/coordinator/b.crt"}
+    enrolled = [Enrolment.load(made / name) for name in ("kits/coordinator", "one/b", "two/coordinator")]
+    assert [(one.serial, one.names) for one in enrolled] == [(1, ["a", "b"]), (2, ["a", "b"]), (3, ["b"])]
+    assert len({one.authority for one in enrolled}) == 1
+    assert Credentials.load(made / "kits" / "a").enrolment == enrolled[0]
 
 
 def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):

@@ -172,14 +172,12 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
          "noise multiplier, a budget, or both"),
         ({"privacy.name": "secure-aggregation"}, "privacy: secure aggregation goes with or without noise, so that it "
          "has a setting of its own: set aggregation = 'masked'"),
-        ({"privacy.neighbours": 6}, "privacy: neighbours has no effect with aggregation = 'plain': set aggregation to "
+        ({"privacy.range": 6}, "privacy: range has no effect with aggregation = 'plain': set aggregation to "
          "'masked'"),
         ({"privacy.aggregation": "masked", "privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set "
          "name to 'client-level' or 'sample-level'"),
-        ({"privacy.aggregation": "masked", "privacy.neighbours": 5}, "privacy.neighbours: input should be a multiple "
-         "of 2, not 5"),
-        ({"privacy.aggregation": "masked", "privacy.threshold": 0.5}, "privacy.threshold: input should be greater "
-         "than 0.5, not 0.5"),
+        ({"privacy.aggregation": "masked", "privacy.dropouts": "no"}, "privacy.dropouts: unknown value 'no' (known: "
+         "allow, refuse)"),
         ({**PRIVATE, "strategy.name": "scaffold"}, "privacy.name = 'client-level' protects the mean of the updates, "
          "but strategy.name = 'scaffold' takes more than that from its clients: choose fedavg, fedavg-decay, fedprox "
          "or moon"),

@@ -100,9 +100,8 @@ READ = {
             "privacy.clip": 1,
             "strategy.fraction": 0.5,
         },
-        "privacy.name = 'client-level' under privacy.aggregation = 'masked' needs every client in every round and "
-        "everybody's masks with everybody, since each adds a part of the noise: set strategy.fraction to 1 and leave "
-        "privacy.neighbours out",
+        "privacy.name = 'client-level' under privacy.aggregation = 'masked' needs every client in every round, "
+        "since each adds a part of the noise: set strategy.fraction to 1",
     ),
     "masks_end_defences": (
         "digit-pairs",
@@ -461,8 +460,8 @@ LATER = {
     "enough_for_masks": lambda: (
         presence(5, strategy__fraction=0.4, privacy__aggregation="masked"),
         presence(3, privacy__aggregation="masked"),
-        "privacy.aggregation = 'masked' needs three clients in a round, since of two each knows what the other has "
-        "sent, and round 0 (counted from 0) has 2: change partition or strategy.fraction",
+        "privacy.aggregation = 'masked' with 5 clients needs 4 of them in a round, and round 0 (counted from 0) has 2: "
+        "change partition or strategy.fraction",
     ),
 }  # fmt: skip
 

@@ -438,7 +438,7 @@ def test_a_quorum_above_the_threshold_counts():
     exchange = lambda stage, requests: [(name, None) for name in requests]  # noqa: E731
     start = lambda attempt: SecAggServer(parties.enrolment, parties.plan.digest, 0, attempt, ZERO, quorum=4)  # noqa: E731
     with pytest.raises(AttemptError, match="0 of the 4 parties"):
-        gather(start, parties.names, exchange, len)
+        gather(start, parties.names, exchange, len, {})
 
 
 # Enrolment and ledger

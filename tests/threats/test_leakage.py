@@ -14,11 +14,11 @@ from fedunseen.core.phases import SGD, Phase
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines.masked.aggregation import Masks
 from fedunseen.methods.classifier import Classifier
 from fedunseen.methods.clswgan import CLSWGAN
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.methods.vaegan import VAEGAN
+from fedunseen.secagg.masks import Masks
 from fedunseen.threats import DLG, Cosine, Subject, measure_classifier, measure_method
 from fedunseen.threats.inversion import critic_inputs, inferred_label, invert, layer_inputs, total_variation
 from fedunseen.threats.leakage import RECOVERED, Judge, Network, Victim
@@ -354,7 +354,7 @@ def updates(rng):
     return [{"a": floats(rng, 30, 40) - 0.5, "b": floats(rng, 7)} for _ in range(4)]
 
 
-MASKS = Masks(0.6, None, 64.0, 4, 6)
+MASKS = Masks(64.0, 4)
 
 
 @pytest.mark.parametrize("masks", [None, MASKS])

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.engines.masked.aggregation import Masks
-from fedunseen.engines.masked.party import least
-from fedunseen.engines.masked.primitives import MaskError
 from fedunseen.experiment import Experiment, run
 from fedunseen.report import write_report
+from fedunseen.secagg.masks import Masks
+from fedunseen.secagg.primitives import SecAggError
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.threats.privacy import PrivacySettings, Private
 
@@ -31,7 +30,7 @@ def replies(updates):
 
 
 def masks(noisy=True):
-    return Masks(0.6, None, 64.0, len(CLASSES), 10, noisy)
+    return Masks(64.0, len(CLASSES), noisy, dropouts=True)
 
 
 @pytest.mark.parametrize("weights", ["classes", "uniform"])
@@ -41,7 +40,7 @@ def test_a_masked_round_releases_the_clipped_weighted_mean(weights):
     strategy.noise = 1e-9
     updates = [[3.0, 4.0], [0.3, -0.4], [0.0, 1.0], [-30.0, 40.0], [0.5, 0.5]]
     params = {"w": torch.zeros(2)}
-    masked = masks().sum(strategy, replies(updates), params, 5)
+    masked = masks().sum(strategy, replies(updates), params)
     _, hidden = strategy.merge({}, params, [masked.reply], 0)
     _, seen = strategy.merge({}, params, replies(updates), 0)
     assert hidden["w"].tolist() == pytest.approx(seen["w"].tolist(), abs=1e-6)
@@ -53,12 +52,12 @@ def test_the_sum_of_all_parts_is_as_noisy_as_the_accountant_takes_it_to_be():
     strategy = private(noise, clip=clip)
     nothing = replies([np.zeros(size, dtype=np.float32)] * 5)
     agreed = masks()
-    assert agreed.smallest == least(0.6, 5) == 3
-    for part in (nothing, nothing[1:4]):
-        masked = agreed.sum(strategy, part, {"w": torch.zeros(size)}, 3)
+    assert agreed.least == 4
+    for part in (nothing, nothing[1:]):
+        masked = agreed.sum(strategy, part, {"w": torch.zeros(size)})
         weight = sum(CLASSES[reply.client] for reply in part)
         total = masked.reply.update["w"].double() * weight
-        expected = noise * clip * max(CLASSES) * math.sqrt(len(part) / 3)
+        expected = noise * clip * max(CLASSES) * math.sqrt(len(part) / 4)
         assert float(total.std()) == pytest.approx(expected, rel=0.03)  # six deviations of the estimate
         assert abs(float(total.mean())) < 6 * expected / math.sqrt(size)
 
@@ -66,24 +65,13 @@ def test_the_sum_of_all_parts_is_as_noisy_as_the_accountant_takes_it_to_be():
 def test_each_client_and_each_round_has_noise_of_its_own():
     strategy = private(1.0)
     zero = {"w": torch.zeros(50)}
-    drawn = [strategy.blurred(Reply(k, zero, 1, 1), 3, round).update["w"] for k in (0, 1) for round in (0, 1)]
+    drawn = [strategy.blurred(Reply(k, zero, 1, 1), 4, round).update["w"] for k in (0, 1) for round in (0, 1)]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 
 
-def test_a_sum_of_too_few_parts_is_refused_by_every_party():
-    agreed = Masks(0.6, None, 64.0, 10, 10, noisy=True)
-    assert agreed.smallest == 6
-    with pytest.raises(MaskError, match="5 of the 6 parties that the sum has to be of are left"):
-        agreed.sum(private(1.0), replies([[0.0]] * 5), {"w": torch.zeros(1)}, 3)
-    halves = {k: agreed.party(k, bytes(16)) for k in range(5)}  # a coordinator that does not mind asks them
-    keys = {str(k): half.keys() for k, half in halves.items()}
-    dealt = {k: half.shares({"keys": keys}) for k, half in halves.items()}
-    for k, half in halves.items():
-        others = [j for j in halves if j != k]
-        told = {key: {str(j): dealt[j][key][str(k)] for j in others} for key in ("sealed", "sworn")}
-        half.masked(told, np.zeros(3, np.uint64))
-    with pytest.raises(MaskError, match="the sum would be of fewer parties than party 0 agrees to"):
-        halves[0].unmask({"there": list(halves)})
+def test_a_sum_of_too_few_parts_is_refused():
+    with pytest.raises(SecAggError, match="3 of the 4 parties that the sum takes are left"):
+        masks().sum(private(1.0), replies([[0.0]] * 3), {"w": torch.zeros(1)})
 
 
 def test_a_run_counts_its_epsilon(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -19,13 +19,14 @@ from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, To
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.cli.names import party_names
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.files import existing_folder, holding, parse_json
 
 __all__ = ["certs", "host", "join"]
 
 PORT = 8850
 _ENGINES = ("flower", "nvflare")
+_CONSENT = frozenset({"again", "dropouts", "moved"})
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=f"Of the coordinator: HOST or HOST:PORT ({PORT}).")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")]
@@ -64,9 +65,20 @@ def certs(
     if authority is not None and out.resolve() in (is_new(authority).resolve(), *authority.resolve().parents):
         raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to nobody")
     carrier(_engine(engine)).certificates(out, _address(address)[0], names, days, authority)
+    _enrol(out, names, authority)
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
         say(f"authority (for nobody who runs the coordinator): {authority}")
+
+
+def _enrol(out: Path, names: Sequence[str], authority: Path | None) -> None:
+    """Write the keys of masked sums too, where three parties can have one and the library is installed."""
+    try:
+        from fedunseen.secagg.enrolment import enrol
+    except MissingDependencyError as error:
+        say(f"note: no federation.json, which masked sums need: {error}")
+        return
+    enrol(out, names, None, authority)
 
 
 def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -> None:
@@ -83,6 +95,11 @@ def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -
     (out / "coordinator").mkdir(parents=True, exist_ok=True)
     (out / "coordinator" / REVOKED).write_bytes(kept.revoke(names))  # what they had before
     say(f"for the coordinator's kit: {out / 'coordinator'}", f"for every party's kit: {out / 'coordinator' / REVOKED}")
+    if (authority / "federation.json").exists():
+        from fedunseen.secagg.enrolment import change
+
+        change(authority, out, names if renew else (), () if renew else names)
+        say(f"for every party's kit: {out / 'coordinator' / 'federation.json'}")
 
 
 def host(
@@ -171,10 +188,16 @@ def join(
     ] = None,
     masked: Annotated[
         bool,
-        typer.Option(
-            "--masked", help="Refuse a coordinator that asks for single updates (no help against one that lies)."
-        ),
+        typer.Option("--masked", help="Refuse a coordinator that would see your updates, and not sums alone."),
     ] = False,
+    consent: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--consent",
+            help="Under masks, agree to: again (a second sum of the same data), dropouts (sums that differ by few "
+            "parties), moved (the data folder is at another place).",
+        ),
+    ] = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
@@ -205,6 +228,8 @@ def join(
             raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
+    if stray := sorted(set(consent or ()) - _CONSENT):
+        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(_CONSENT))}")
     existing_folder(data, "mend --data")
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
@@ -220,7 +245,7 @@ def join(
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
         say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
-        party = Party(held.prepare, state, _log.info, {"DATA": data}, kit)
+        party = Party(held.prepare, state, _log.info, {"DATA": data}, kit, consent or ())
         carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
     if party.error is not None:
         raise party.error

@@ -41,7 +41,7 @@ from fedunseen.threats.private_sums import PrivateSums, release_of
 from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 
 if TYPE_CHECKING:
-    from fedunseen.engines.masked.aggregation import Masks
+    from fedunseen.secagg.masks import Masks
 
 __all__ = [
     "assemble",
@@ -413,8 +413,8 @@ def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition)
     own = experiment.privacy
     if own.aggregation == "plain":
         return None
-    from fedunseen.engines.masked.aggregation import Masks
-    from fedunseen.engines.masked.words import PARTIES
+    from fedunseen.secagg.masks import Masks
+    from fedunseen.secagg.ring import PARTIES
 
     clients = len(partition.clients)
     if clients > PARTIES:
@@ -423,7 +423,7 @@ def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition)
             "partition.clients"
         )
     noisy = own.name != "none"
-    return Masks(own.threshold, own.neighbours, own.range, clients, len(benchmark.space.names), noisy)
+    return Masks(own.range, clients, noisy, own.dropouts == "allow")
 
 
 def party_sections(experiment: Experiment) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +101,15 @@ class PartyData:
                 "the coordinator would see this party's updates one by one: ask it to set privacy.aggregation = "
                 "'masked', or join without --masked"
             )
+        privacy = tree.get("privacy", {})
+        if privacy.get("name", "none") != "none" and privacy.get("noise_from", "seed") != "system":
+            raise RefusedError(
+                "the coordinator could draw the noise that this party adds, and take it off (privacy.noise_from = "
+                "'seed'): ask it to set privacy.noise_from = 'system'"
+            )
         places = {section: tree.get(section, {}) for section in ("data", "encoder", "method")}
         _check_places(places, self.own)
-        self.benchmark = self._read({**tree.pop("data"), **within("data.", self.own)})
+        self.benchmark = own = self._read({**tree.pop("data"), **within("data.", self.own)})
         tree["data"] = self.settings.model_dump(mode="json", exclude_none=True)
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
@@ -150,7 +158,9 @@ class PartyData:
 
         held_classes = len(np.unique(benchmark.labels[samples]))
         take = keep if self.home is not None else None
-        return Ready(_in_process(federation), held_classes, len(samples), take, names)
+        return Ready(
+            _in_process(federation), held_classes, len(samples), take, names, raw=partial(_raw, self.folder, own)
+        )
 
     def _told(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
         """Return the class space that a coordinator describes, once it agrees with what is held here.
@@ -235,6 +245,15 @@ class PartyData:
                 f"{self.folder / 'classes.csv'} is not the coordinator's class space: they differ in the "
                 f"{' and the '.join(different)}: copy the coordinator's classes.csv"
             )
+
+
+def _raw(folder: Path, benchmark: Benchmark) -> Iterator[bytes]:
+    """Yield the bytes of each training sample as the owner has it: its file, or its features before any scaling."""
+    for row in benchmark.train:
+        if benchmark.files is not None and (path := folder / benchmark.files[row]).is_file():
+            yield hashlib.sha256(path.read_bytes()).digest()
+        else:
+            yield np.ascontiguousarray(benchmark.features[row]).tobytes()
 
 
 def _check_solved(federation: Federation, model: Params) -> None:

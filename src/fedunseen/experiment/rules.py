@@ -256,11 +256,10 @@ def masks_and_noise(c: Chosen) -> str | None:
     """Each client adds its part of the noise, so that enough of them have to be part of every sum."""
     e = c.experiment
     for _, privacy in c.named("privacy"):
-        if c.masked and (e.strategy.fraction < 1 or e.privacy.neighbours is not None):
+        if c.masked and e.strategy.fraction < 1:
             return (
-                f"privacy.name = {privacy!r} under privacy.aggregation = 'masked' needs every client in every round "
-                "and everybody's masks with everybody, since each adds a part of the noise: set strategy.fraction to 1 "
-                "and leave privacy.neighbours out"
+                f"privacy.name = {privacy!r} under privacy.aggregation = 'masked' needs every client in every round, "
+                "since each adds a part of the noise: set strategy.fraction to 1"
             )
     return None
 
@@ -1111,16 +1110,27 @@ def enough_for_the_defence(m: Presence) -> str | None:
 
 
 def enough_for_masks(m: Presence) -> str | None:
-    """Of two, each knows what the other has sent."""
+    """A sum takes a threshold of clients, and two sums of nearly the same clients can reveal one of them."""
     if not m.masked or (getattr(m.experiment.data, "part", False) and not m.partition.remote):
-        return None  # a party knows of nobody but itself
-    for round in m.changes():
-        drawn = drawn_clients(m.experiment.strategy.fraction, len(m.partition.present(round)))
-        if drawn < 3:
+        return None  # a party does not have the list of the others
+    from fedunseen.secagg.enrolment import colluders, threshold
+
+    clients, fraction = len(m.partition.clients), m.experiment.strategy.fraction
+    least = threshold(clients, colluders(clients))
+    rounds = {round: m.partition.present(round) for round in m.changes()}
+    for round, present in rounds.items():
+        if (drawn := drawn_clients(fraction, len(present))) < least:
             return (
-                "privacy.aggregation = 'masked' needs three clients in a round, since of two each knows what the other "
-                f"has sent, and round {round} (counted from 0) has {drawn}: change partition or strategy.fraction"
+                f"privacy.aggregation = 'masked' with {clients} clients needs {least} of them in a round, and round "
+                f"{round} (counted from 0) has {drawn}: change partition or strategy.fraction"
             )
+    varies = fraction < 1 or len({tuple(present) for present in rounds.values()}) > 1
+    if varies and m.experiment.privacy.dropouts == "refuse":
+        return (
+            "privacy.aggregation = 'masked' adds up the same clients in every round, since the difference of two sums "
+            "can reveal one client: leave partition.join, partition.leave and strategy.fraction out, or set "
+            "privacy.dropouts = 'allow'"
+        )
     return None
 
 

@@ -153,6 +153,7 @@ class Setup:
         """Let the rounds be those of the parties, wherever they are."""
         if self.meeting is not None:
             self.meeting.run = self.directory.identity()  # parties keep the states of each run apart
+            self.meeting.folder = self.directory.path / "secagg"
             self.federation.engine.connect(self.meeting)
             if self.growth is not None:
                 self.growth.meet(self.meeting)

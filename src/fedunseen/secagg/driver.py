@@ -94,7 +94,8 @@ def gather(
     names: Sequence[str],
     exchange: Exchange,
     length: Callable[[Sequence[str]], int],
-) -> tuple[MaskedTotal, dict[str, str]]:
+    left_out: dict[str, str],
+) -> MaskedTotal:
     """Repeat attempts until all members of a roster have sent masked elements.
 
     A party that is at fault, or that has failed two attempts, is no member of the next one.
@@ -104,14 +105,11 @@ def gather(
         names: of the parties to ask.
         exchange: reaches them.
         length: see :func:`masked_total`.
-
-    Returns:
-        The masked total; party -> why it is left out.
+        left_out: gets party -> why it is no member of the roster, also when this raises.
 
     Raises:
         AttemptError: the last attempt has failed, or too few parties are left.
     """
-    left_out: dict[str, str] = {}
     failed: dict[str, int] = {}
     first = time.time_ns() // 10**6  # larger than all attempts before a restart
     for attempt in range(ATTEMPTS):
@@ -123,13 +121,14 @@ def gather(
             late = {name: why for name, why in server.absent.items() if name in server.keys}
             failed |= {name: failed.get(name, 0) + 1 for name in late}
             new = error.faulty | {name: why for name, why in late.items() if failed[name] > 1}
-            before, left_out = left_out, left_out | new
+            before = dict(left_out)
+            left_out.update(new)
             if attempt + 1 == ATTEMPTS or not (new or late):
                 raise AttemptError("".join([str(error), *grouped(before)]), left_out) from None
             continue
-        return total, left_out | {
-            n: why for n, why in {**server.absent, **server.faulty}.items() if n not in total.roster
-        }
+        missing = {**server.absent, **server.faulty}
+        left_out.update({name: why for name, why in missing.items() if name not in total.roster})
+        return total
     raise AssertionError("unreachable")
 
 
@@ -266,6 +265,7 @@ def in_one_process(
     def start(attempt: int) -> SecAggServer:
         return SecAggServer(enrolment, plan.digest, k, attempt, instruction)
 
-    total, left_out = gather(start, list(clients), wire.exchange, length)
+    left_out: dict[str, str] = {}
+    total = gather(start, list(clients), wire.exchange, length, left_out)
     elements = open_total(total, wire.exchange)
     return Opened(elements, total.rho, total.extra, total.roster, left_out, wire.down, wire.up, wire.heard)

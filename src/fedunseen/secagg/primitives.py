@@ -74,7 +74,7 @@ def digest(*parts: bytes) -> bytes:
 
 def canonical(value: Any) -> bytes:
     """Return the one JSON text of a value, for digests and signatures."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def from_hex(text: object, length: int) -> bytes:

@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.engines.masked.server import SMALLEST
 from fedunseen.threats.inversion import Inversion, Recovery, invert
 from fedunseen.threats.leakage import Judge, Log, Network, Subject, Victim, judges_of
 
 if TYPE_CHECKING:
-    from fedunseen.engines.masked.aggregation import Masks
+    from fedunseen.secagg.masks import Masks
 
 __all__ = ["SEEN", "Sight", "measure_classifier_sums", "measure_method_sums", "sights"]
 
+_SMALLEST = 3  # parties of a sum under masks
 SEEN = ("update", "sum", "masked words")
 """What an attacker may have: one party's update, the sum of several, or what one party sends under masks."""
 
@@ -68,7 +68,7 @@ def sights(updates: Sequence[Params], parties: Sequence[int], masks: Masks | Non
     for count in parties:
         own = [{name: value.detach() for name, value in one.items()} for one in updates[:count]]
         mean = {name: torch.stack([one[name] for one in own]).mean(0) for name in own[0]}
-        if masks is not None and count >= SMALLEST:
+        if masks is not None and count >= _SMALLEST:
             mean, words = _masked(own, masks)
             hidden = hidden or [Sight("masked words", count, 1, words)]
         found.append(Sight("update" if count == 1 else "sum", count, count, mean))
@@ -82,17 +82,16 @@ def _of_sum(attack: Inversion, sight: Sight) -> Inversion:
 
 def _masked(own: Sequence[Params], masks: Masks) -> tuple[Params, Params]:
     """Return the mean of updates as it comes out of masks, and the first party's masked words taken for an update."""
-    from fedunseen.engines.masked.aggregation import in_one_process
     from fedunseen.strategies import FedAvg, Reply
 
     largest = max(float(value.abs().max()) for one in own for value in one.values())
-    masks = replace(masks, clients=len(own), neighbours=None, range=max(masks.range, largest), noisy=False)
+    masks = replace(masks, clients=len(own), range=max(masks.range, largest), noisy=False)
     strategy, expected = FedAvg(weights="uniform"), dict(own[0])
-    layout, server = masks.layout(strategy, expected, []), masks.server(len(own))
-    words = {k: masks.words(strategy, layout, Reply(k, one, 1, 1), server.session) for k, one in enumerate(own)}
-    done = in_one_process(masks, server, words)
-    mean = masks.reply(strategy, layout, done.words, len(done.clients), server.session, expected).update
-    sent = next(said for stage, client, said in done.heard if stage == "masked" and client == 0)
+    layout = masks.layout(strategy, expected)
+    done = masks.opened(strategy, layout, [Reply(k, one, 1, 1) for k, one in enumerate(own)])
+    rho = bytes.fromhex(done.rho)
+    mean = masks.decode(strategy, layout, done.elements, [1.0] * len(own), rho, expected).update
+    sent = next(said for stage, name, said in done.heard if stage == "masked" and name == "0")
     numbers = torch.from_numpy(sent.view(np.int64).astype(np.float32) / 2**62)  # about as long as a gradient
     names = sorted(expected)
     parts = torch.split(numbers[: sum(v.numel() for v in expected.values())], [expected[n].numel() for n in names])

@@ -28,7 +28,7 @@ release more than the accountant has counted. The attack on the lowest bits of f
 not defended against. Several seeds are several runs on the same data, whose costs add up; epsilon here is one run's.
 
 **Secure aggregation** (``aggregation = "masked"``) hides each client's update from the server by masks that cancel in
-the sum: see :mod:`fedunseen.engines.masked`. It rules out every defence of the server, because a defence looks at
+the sum: see :mod:`fedunseen.secagg`. It rules out every defence of the server, because a defence looks at
 single updates.
 """
 
@@ -58,7 +58,7 @@ from fedunseen.threats.defences.base import add_noise
 __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
 
 Accountant = Literal["pld", "rdp"]
-_MASKING = frozenset({"threshold", "neighbours", "range"})
+_MASKING = frozenset({"dropouts", "range"})
 _LONGEST = 1e30  # of updates whose shortening float32 still does exactly enough; longer ones count as not finite
 _MEANINGLESS = 5000.0  # an epsilon above which nobody needs to know it more exactly
 _ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the series does not always converge
@@ -91,12 +91,10 @@ class PrivacySettings(Settings):
     aggregation: Literal["plain", "masked"] = "plain"
     """`masked`: secure aggregation; the coordinator learns the sum of the updates and who took part, and no single
     update (needs `pip install 'fedunseen[masked]'`)."""
-    threshold: float = Field(0.6, gt=0.5, lt=1)
-    """masked: share of those who hold shares of a party's secrets that must answer to take its masks off. Fewer of them
-    see nothing, even if they work together with the coordinator; the others may drop out."""
-    neighbours: int | None = Field(None, ge=4, multiple_of=2)
-    """masked: with how many others each party shares masks, an even number; unset: with all. Fewer are cheaper, and
-    tolerate fewer that drop out or work together."""
+    dropouts: Literal["refuse", "allow"] = "refuse"
+    """masked: `allow` sums of rounds whose participants differ by one or few parties. A coordinator that lies chooses
+    the models, and the difference of two such sums can reveal one party's update. Parties consent on the command
+    line."""
     range: float = Field(64.0, gt=0, le=2.0**20)
     """masked: the largest number that an update may hold; a party whose update has a larger one does not take part."""
 

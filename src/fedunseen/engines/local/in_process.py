@@ -19,7 +19,7 @@ from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
-    from fedunseen.engines.masked.aggregation import MaskedSum, Masks
+    from fedunseen.secagg.masks import MaskedSum, Masks
 
 __all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged", "not_finite"]
 
@@ -179,18 +179,17 @@ def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Seq
         FedUnseenError: a number does not fit under the masks.
         QuorumError: there are too few replies.
     """
-    from fedunseen.engines.masked.aggregation import MaskError, RangeError
+    from fedunseen.secagg.masks import RangeError, SecAggError
 
     try:
-        return masks.sum(strategy, replies, strategy.expects(told), len(replies), round)
+        return masks.sum(strategy, replies, strategy.expects(told), round)
     except RangeError as error:
         raise FedUnseenError(
             f"round {round + 1}: {error}: raise privacy.range, which is {masks.range:g}, or bound the updates"
         ) from None
-    except MaskError as error:
+    except SecAggError as error:
         raise QuorumError(
-            f"round {round + 1} has no sum under masks: {error}: let more clients take part, or change "
-            "privacy.threshold or privacy.neighbours, and go on with --resume"
+            f"round {round + 1} has no sum under masks: {error}: let more clients take part, and go on with --resume"
         ) from None
 
 

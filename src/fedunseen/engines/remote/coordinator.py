@@ -14,6 +14,7 @@ and a "round" merges as soon as so many replies have come, of whatever age.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedunseen.core.errors import FedUnseenError, QuorumError
+from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError
 from fedunseen.core.parameters import (
     ClientStates,
     Params,
@@ -62,7 +63,8 @@ from fedunseen.engines.remote.wire import (
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
-    from fedunseen.engines.masked.aggregation import MaskedSum, Masks
+    from fedunseen.engines.remote.masking import SecAggSession
+    from fedunseen.secagg.masks import Masks
 
 __all__ = [
     "Deployment",
@@ -166,6 +168,7 @@ class Member:
         classes, samples: what it says it holds; 0 until it has joined.
         rounds: how many of its replies were merged.
         seconds: that its last local update took, as it says.
+        weight: under masks, what its update counts, as it says.
         refused: why it, or its last reply, was not taken; empty if it was.
         ready: it has joined and can train.
         held: of a class space that grows, the names of its classes.
@@ -178,6 +181,7 @@ class Member:
     samples: int = 0
     rounds: int = 0
     seconds: float = 0.0
+    weight: float = 1.0
     refused: str = ""
     ready: bool = False
     held: tuple[str, ...] = ()
@@ -194,6 +198,7 @@ class Meeting:
         run: what tells this run from others, for the states that parties keep.
         greeted: name -> the token of the connection that has been greeted.
         kit: the coordinator's folder of certificates and keys; None: plain text.
+        folder: where the run keeps the plan of its masked sums.
     """
 
     link: Link
@@ -201,6 +206,7 @@ class Meeting:
     run: str = ""
     greeted: dict[str, str] = field(default_factory=dict)
     kit: Path | None = None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,6 +276,7 @@ class Distributed:
         self.forgiving, self.notes = forgiving, frozenset(notes)
         self.clients, self.masks = clients, masks
         self._meeting: Meeting | None = None
+        self._masked_sums: SecAggSession | None = None
         self._errands: Errands | None = None  # of clients whose late replies count
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
@@ -277,8 +284,10 @@ class Distributed:
         """Set the link that reaches the parties, all of whom are greeted anew. Call this before the first round."""
         assert len(meeting.parties) == self.clients
         meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
-        self._meeting = meeting
+        self._meeting, self._masked_sums = meeting, None
         self._errands = Errands(meeting.link)
+        if self.masks is not None and isinstance(self.job, Deployment):
+            self._session()  # refuses now what it would refuse later
 
     def _meet(self) -> Meeting:
         assert self._meeting is not None
@@ -355,7 +364,7 @@ class Distributed:
         client_states: ClientStates,
         clients: Sequence[int],
         read: Callable[[int, bytes], Answer],
-        session: str | None = None,
+        request: Mapping[str, Any] | None = None,
     ) -> tuple[dict[int, Answer], dict[int, str], int]:
         """Instruct clients until a quorum has answered; those that do not answer are asked again.
 
@@ -365,7 +374,7 @@ class Distributed:
             client_states: what they remember, or receipts.
             clients: who is asked.
             read: reads the answer of a client; raises WireError.
-            session: the masks' session, if they are to answer with keys instead of a reply.
+            request: what to ask with the instruction, where parties answer with keys instead of a reply.
 
         Returns:
             The answers; whose answer is refused, and why; how many messages were sent.
@@ -391,7 +400,7 @@ class Distributed:
             if len(there) < lacking:
                 break
             messages = {
-                self.parties[client].name: self._message(client, round, client_states.get(client, {}), body, session)
+                self.parties[client].name: self._message(client, round, client_states.get(client, {}), body, request)
                 for client in there
             }
             asked += len(messages)
@@ -533,44 +542,45 @@ class Distributed:
         client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
-        """Run a round of which nothing but the sum is known.
-
-        As long as nothing has been unmasked, a round with too few parties begins anew.
+        """Run a round whose replies are known by their sum alone.
 
         Raises:
-            QuorumError: too few parties are left, again and again, or masks cannot be taken off.
+            QuorumError: too few parties are left, again and again, or too few open the sum.
         """
-        from fedunseen.engines.masked.primitives import MaskError
-        from fedunseen.engines.remote.identity import Signer
-        from fedunseen.engines.remote.masking import BeginAnewError, Hearing
+        from fedunseen.secagg.primitives import SecAggError
+        from fedunseen.secagg.server import grouped
 
-        told = self.strategy.instruct(state, params, round)
-        expected = {name: value.cpu() for name, value in self.strategy.expects(told).items()}
-        names, meeting = [party.name for party in self.parties], self._meet()
-        signer = None if meeting.kit is None else Signer(meeting.kit, meeting.run, names)
-        need, asked, down, up, why = needed(self.settings.quorum, len(clients)), 0, 0, 0, ""
-        masked: MaskedSum | None = None
-        for _ in range(_ATTEMPTS):
-            hearing = Hearing(self.link, names, masks.server(need), round, signer)
-            session = hearing.session
-            _, refused, more = self._ask(round, told, client_states, clients, hearing.take_keys, session)
+        told, session = self.strategy.instruct(state, params, round), self._session()
+        clients = session.enrolled(clients)
+        self._agree_on_plan(session, told, clients)
+        need, asked = needed(self.settings.quorum, len(clients)), 0
+        place = {party.name: client for client, party in enumerate(self.parties)}
+
+        def read(client: int, answer: bytes) -> Mapping[str, Any]:
+            return session.read_keys(answer)
+
+        def ask_keys(requests: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
+            nonlocal asked
+            self._agree_on_plan(session, told, clients)
+            who = sorted(place[name] for name in requests)
+            request = next(iter(requests.values()))
+            answers, refused, more = self._ask(round, told, client_states, who, read, request)
             asked += more
-            try:
-                masked = hearing.sum(masks, self.strategy, expected, self.settings.timeout)
-            except BeginAnewError as error:
-                why = str(error)
-                _log.warning("round %d begins anew: %s", round + 1, error)
-                continue
-            except MaskError as error:  # something may have been unmasked: whoever resumes the run decides
-                why = str(error)
-            finally:
-                down, up = down + hearing.down, up + hearing.up
-            break
-        if masked is None:
-            raise QuorumError(
-                f"round {round + 1} has no sum under masks: {why}: mend that, or change engine.quorum, engine.timeout "
-                "or privacy.threshold, and go on with --resume"
+            for client in who:
+                why = {"error": refused[client]} if client in refused else None
+                yield self.parties[client].name, answers.get(client, why)
+
+        try:
+            masked = session.sum(
+                round, told, need, clients, ask_keys, lambda who, least: self._wait(who, least, self.settings.patience)
             )
+        except QuorumError as error:
+            raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
+        except SecAggError as error:  # whoever resumes the run decides; a stored total is opened then
+            raise QuorumError(
+                f"round {round + 1} has no sum under masks: {error}: fix that, or change engine.quorum or "
+                "engine.timeout, and go on with --resume"
+            ) from None
         reply = _on(next(iter(params.values())).device, masked.reply)
         state, params = self.strategy.merge(state, params, [reply], round)
         self._check_merged(state, params, [reply], round)
@@ -580,10 +590,52 @@ class Distributed:
         return RoundResult(
             state, params, [], lambda place: {},
             {client: self._kept(round, {}) for client in masked.clients},
-            asked * bytes_sent(self.strategy, told) + down, up,
-            {client: {**refused, **masked.refused}.get(client, why) for client, why in gone.items()},
+            asked * bytes_sent(self.strategy, told) + masked.bytes_down, masked.bytes_up,
+            {client: masked.refused.get(client, why) for client, why in gone.items()},
             masked=masked,
         )  # fmt: skip
+
+    def _session(self) -> SecAggSession:
+        """Return the masked sums of the run; a new one for each link."""
+        if self._masked_sums is None:
+            from fedunseen.engines.remote.masking import SecAggSession
+            from fedunseen.secagg.enrolment import Enrolment
+
+            meeting = self._meet()
+            assert self.masks is not None
+            if meeting.kit is None or meeting.folder is None:
+                raise RefusedError(
+                    "masked sums need credentials, whose federation.json lists the parties: host with --kit, without "
+                    "--insecure"
+                )
+            names, enrolment = [party.name for party in self.parties], Enrolment.load(meeting.kit)
+            self._masked_sums = SecAggSession(
+                self.link, names, enrolment, meeting.folder, self.masks, self.strategy, self.settings.timeout
+            )
+        return self._masked_sums
+
+    def _agree_on_plan(self, session: SecAggSession, told: Instruction, clients: Sequence[int]) -> None:
+        """Let all parties that are there sign the plan of the run and accept it."""
+        from fedunseen.engines.remote.masking import plan_facts
+
+        assert isinstance(self.job, Deployment)
+        if session.plan is None:
+            hello, tensors = self._hello(self.job)
+            facts = plan_facts(json.loads(json.dumps(hello)), tensors, session.enrolment, self.strategy.adds)
+            if not session.stored_plan(facts):
+                uniform = self.strategy.settings.weights == "uniform"
+                need = max(needed(self.settings.quorum, len(clients)), session.enrolment.threshold)
+                need = need if uniform else len(clients)
+                there = self._wait(clients, need, self.settings.patience)
+                if len(there) < need:
+                    missing = ", ".join(self.parties[client].name for client in clients if client not in there)
+                    raise QuorumError(
+                        f"the plan of the masked sums needs {need} parties, and {missing} has not joined: wait for it"
+                        + ("" if uniform else ", or set strategy.weights = 'uniform', which fixes no weights before")
+                    )
+                weights = {} if uniform else {self.parties[k].name: self.parties[k].weight for k in there}
+                session.new_plan(facts, weights, told)
+        self._look()
 
     def gather(self, round: int, clients: Sequence[int]) -> dict[int, Member]:
         """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those that are.
@@ -635,10 +687,10 @@ class Distributed:
             except WireError as error:
                 _log.warning("%s may not have the model: its answer is refused: %s", name, error)
 
-    def _message(self, client: int, round: int, own: Mapping[str, Tensor], body: Params, session: str | None) -> bytes:
-        header: dict[str, Any] = {"kind": "round", "client": client, "round": round}
-        if session is not None:
-            header["session"] = session
+    def _message(
+        self, client: int, round: int, own: Mapping[str, Tensor], body: Params, request: Mapping[str, Any] | None
+    ) -> bytes:
+        header: dict[str, Any] = {"kind": "round", "client": client, "round": round, **(request or {})}
         if isinstance(self.job, Simulation):
             header |= {"experiment": self.job.experiment, "selection": self.job.selection}
             return pack(header, body | under("state/", own))
@@ -695,12 +747,16 @@ class Distributed:
             if party.connected and not there:
                 _log.warning("%s is gone", party.name)
             party.connected = there
+        if (session := self._masked_sums) is not None and session.plan is not None:
+            refused = session.agree({party.name: connected[party.name] for party in self.parties if party.connected})
+            for party in self.parties:
+                party.refused = refused.get(party.name, party.refused)
 
     def _is_new(self, name: str, token: str) -> bool:
         return self._meet().greeted.get(name) != token and time.monotonic() > self._deaf.get(name, 0.0)
 
-    def _greet(self, new: Iterable[Member], job: Deployment, tokens: Mapping[str, str]) -> None:
-        place = {party.name: k for k, party in enumerate(self.parties)}
+    def _hello(self, job: Deployment) -> tuple[dict[str, Any], Params]:
+        """Return what all parties are greeted with."""
         hello = {
             "kind": "hello",
             "protocol": PROTOCOL,
@@ -714,7 +770,11 @@ class Distributed:
             **({} if job.growing is None else {"growing": job.growing}),
             **({} if self.masks is None else {"names": [party.name for party in self.parties]}),
         }
-        told = {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
+        return hello, {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
+
+    def _greet(self, new: Iterable[Member], job: Deployment, tokens: Mapping[str, str]) -> None:
+        place = {party.name: k for k, party in enumerate(self.parties)}
+        hello, told = self._hello(job)
         messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}
         for name, answer in self.link.exchange(messages, _GREETING):
             party = self.parties[place[name]]
@@ -726,7 +786,7 @@ class Distributed:
             self._meet().greeted[name] = tokens[name]
             try:
                 if self.masks is not None:
-                    _read_masked_hello(answer)
+                    party.weight = _read_masked_hello(answer)
                     _log.info("%s has joined, and masks what it sends", name)
                 else:
                     if job.growing is None:
@@ -787,13 +847,15 @@ def _read_hello(answer: bytes, classes: int) -> tuple[int, int]:
     return held, samples
 
 
-def _read_masked_hello(answer: bytes) -> None:
-    """Refuse a party that does not mask what it sends; how much it holds, it does not say."""
+def _read_masked_hello(answer: bytes) -> float:
+    """Return the weight of a party that masks what it sends; it says nothing else of its data."""
     header, _ = unpack(answer, 2**20)
     if "error" in header:
         raise WireError(plain(header["error"]))
-    if header != {"masked": True}:
+    weight = header.get("weight")
+    if header.get("masked") is not True or not isinstance(weight, int | float) or not 1 <= weight <= 2**24:
         raise WireError("it does not say that it masks what it sends")
+    return float(weight)
 
 
 def _on(device: torch.device, reply: Reply) -> Reply:

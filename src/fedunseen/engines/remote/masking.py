@@ -1,262 +1,429 @@
-"""A masked round between machines: which messages pass between the coordinator and the parties, and what is refused.
+"""Masked sums between machines: what the coordinator and a party add to :mod:`fedunseen.secagg`.
 
-The first message of a masked round is the instruction of any round, with the name of a session in it. The party trains,
-keeps what it has learnt, and answers with its keys and with the names of its losses. Three messages follow, ``shares``,
-``masked`` and ``unmask``; :mod:`fedunseen.engines.masked.party` says what they are for. Whoever does not answer one of
-them, or lies, has gone from then on; the round goes on as long as enough parties are left.
+Before the first sum the coordinator sends the plan (``plan``), and then all signatures (``signed``). The first message
+of a sum is the instruction of any round: the party trains, keeps its reply, and answers with signed keys. Three
+messages follow: ``shares``, ``masked`` and ``open``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedunseen.core.errors import RefusedError
-from fedunseen.core.parameters import Params
-from fedunseen.engines.masked.aggregation import MaskedSum, Masks
-from fedunseen.engines.masked.party import PartyHalf, bytes_of
-from fedunseen.engines.masked.primitives import MaskError
-from fedunseen.engines.masked.server import ServerHalf
-from fedunseen.engines.masked.words import Layout
-from fedunseen.engines.remote.identity import Forged, Signer
+from fedunseen.core.errors import QuorumError, RefusedError
+from fedunseen.core.files import write_json
+from fedunseen.core.parameters import Params, within
+from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.wire import PartyError, WireError, pack, plain, unpack
-from fedunseen.strategies import Reply, Strategy
+from fedunseen.secagg.driver import ATTEMPTS, Exchange, Stage, gather, open_total
+from fedunseen.secagg.enrolment import Credentials, Enrolment
+from fedunseen.secagg.ledger import Ledger
+from fedunseen.secagg.masks import MaskedSum, Masks, digest_of, weight_of
+from fedunseen.secagg.party import Message, SecAggClient
+from fedunseen.secagg.plan import Plan, signers
+from fedunseen.secagg.primitives import Elements, SecAggError, canonical, digest
+from fedunseen.secagg.ring import Layout
+from fedunseen.secagg.server import MaskedTotal, SecAggServer, grouped
+from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["STAGES", "BeginAnewError", "Hearing", "Masking", "keys_message", "session_of"]
+__all__ = ["KINDS", "PartySession", "SecAggSession", "client_of", "instruction_digest", "plan_facts"]
 
 _log = logging.getLogger("fedunseen.federation")
 
-STAGES = ("shares", "masked", "unmask")
-"""The kinds of messages that follow the first one."""
+KINDS = ("plan", "signed", "shares", "masked", "open")
+"""The kinds of messages that masked sums add."""
 
-_TEXT = 2**20 + 2**16  # bytes that an answer without words may have
-_LOSSES = 256
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
-
-
-class BeginAnewError(Exception):
-    """Too few parties are left before anything has been unmasked: the round may begin anew."""
+_TEXT = 2**20 + 2**16  # bytes that an answer without ring elements may have
+_LOSSES, _NAME = 256, 200  # how many losses a party may name, and how long a name may be
 
 
-def keys_message(half: PartyHalf, reply: Reply, round: int, signer: Signer | None = None) -> bytes:
-    """Return a party's answer to an instruction under masks, signed where it has a kit."""
-    told = {"client": reply.client, "round": round, "session": half.session.hex()}
-    keys = half.keys()
-    if signer is not None:
-        keys = signer.signed(reply.client, round, half.session.hex(), keys)
-    return pack({**told, "told": keys, "losses": sorted(reply.terms)})
+def instruction_digest(round: int, tensors: Params) -> str:
+    """Return the digest of an instruction, from the tensors of its message."""
+    return digest(b"fedunseen instruction", str(round).encode(), bytes.fromhex(digest_of(tensors))).hex()
+
+
+def plan_facts(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, closed: bool) -> dict[str, Any]:
+    """Return what a greeting fixes of a plan: the same for all parties, who compute it themselves.
+
+    Args:
+        hello: the greeting's header.
+        tensors: that came with it.
+        enrolment: the federation.
+        closed: the method is in closed form.
+    """
+    experiment, shared = hello["experiment"], {key: value for key, value in hello.items() if key != "client"}
+    privacy = experiment["privacy"]
+    return {
+        "federation": enrolment.digest,
+        "experiment": digest(canonical(shared), bytes.fromhex(digest_of(tensors))).hex(),
+        "space": digest(canonical(hello["space"])).hex(),
+        "quantization": str(experiment.get("data", {}).get("quantization", "none")),
+        "sums": int(experiment["strategy"]["rounds"]),
+        "once": bool(closed or privacy.get("name", "none") != "none"),
+        "dropouts": privacy.get("dropouts", "refuse") == "allow",
+    }
+
+
+def client_of(kit: Path | None, state: Path, data: Path | None, consent: Iterable[str]) -> SecAggClient:
+    """Return a party's side of masked sums, from its credentials and its ledger.
+
+    Raises:
+        RefusedError: there are no credentials, or a file is damaged.
+    """
+    if kit is None:
+        raise RefusedError(
+            "masked sums need credentials, whose federation.json lists the parties: join with --kit, without --insecure"
+        )
+    where = "" if data is None else str(data.resolve())
+    return SecAggClient(Credentials.load(kit), Ledger(state / "ledger", where, "moved" in consent), consent)
 
 
 @dataclass(eq=False)
-class Masking:
-    """What a party keeps between the messages of a session.
+class PartySession:
+    """A party's masked sums of one run.
 
     Attributes:
-        masks: as the federation has agreed.
-        half: its half of the protocol.
-        reply: what it has learnt, which nobody sees.
-        strategy: says how updates are weighted.
-        expected: tensors like those of its update.
-        round: counted from 0.
-        opened: round -> who was part of the sum that this party has helped to unmask.
-        dealt: sessions in which this party has dealt shares.
-        signer: looks at the others' signatures; None: this party has no kit, and takes keys as they come.
+        client: its side of the protocol.
+        engine: trains it.
+        facts: what the plan must say; see :func:`plan_facts`.
+        weight: what its update counts.
+        samples: gives the bytes of each of its samples.
     """
 
-    masks: Masks
-    half: PartyHalf
-    reply: Reply
-    strategy: Strategy
-    expected: Params
-    round: int
-    opened: dict[int, frozenset[int]]
-    dealt: set[bytes]
-    signer: Signer | None = None
-
-    def answer(self, header: Mapping[str, Any]) -> bytes:
-        """Answer one of the messages that follow the first.
-
-        Raises:
-            MaskError: it is not to be answered.
-        """
-        stage, told = header["kind"], header["told"]
-        if header.get("session") != self.half.session.hex():
-            raise MaskError("the message is of another session of masks")
-        about = {"session": self.half.session.hex(), "stage": stage}
-        if stage == "shares":
-            self._look(told)
-            self.dealt.add(self.half.session)
-            return pack({**about, "told": self.half.shares(told)})
-        if stage == "masked":
-            layout = self.masks.layout(self.strategy, self.expected, header["losses"])
-            words = self.masks.words(self.strategy, layout, self.reply, self.half.session, self.round)
-            hidden = self.half.masked(told, words)
-            return pack(about, {"words": torch.from_numpy(hidden.view(np.int64))})
-        there = frozenset(int(one) for one in told["there"])
-        if self.opened.get(self.round, there) != there:
-            raise MaskError(
-                f"a sum of round {self.round + 1} has been unmasked before, of other parties, and the two would differ "
-                "by what single ones have sent; join again to agree to that"
-            )
-        shares = self.half.unmask(told)
-        self.opened[self.round] = there
-        return pack({**about, "told": shares})
-
-    def _look(self, told: Mapping[str, Any]) -> None:
-        """Refuse keys that are not signed by the parties whose they are said to be."""
-        if self.signer is None:
-            return
-        try:
-            keys = {int(client): own for client, own in told["keys"].items()}
-            self.signer.check(keys, self.round, self.half.session.hex())
-        except (Forged, RefusedError) as error:
-            raise MaskError(f"{error}, so that this party takes no part in this sum") from None
-
-
-class Hearing:
-    """The coordinator's side of one session.
-
-    Args:
-        link: reaches the parties.
-        names: client -> the name of its party.
-        server: the coordinator's half of the protocol.
-        round: counted from 0.
-        signer: looks at the parties' signatures; None: there are no kits.
-    """
-
-    def __init__(
-        self, link: Link, names: Sequence[str], server: ServerHalf, round: int, signer: Signer | None = None
-    ) -> None:
-        self.link, self.names, self.server, self.round, self.signer = link, names, server, round, signer
-        self.losses: set[str] = set()
-        self.refused: dict[int, str] = {}
-        self.down = self.up = 0
+    client: SecAggClient
+    engine: InProcess
+    facts: Mapping[str, Any]
+    weight: float
+    samples: Callable[[], Iterable[bytes]]
+    _plan: Plan | None = None
+    _round: int = -1
+    _kept: tuple[str, Reply] | None = None  # the digest of the last instruction, and what was learnt from it
+    _told: Instruction | None = None
 
     @property
-    def session(self) -> str:
-        """The session's name, as it is in messages."""
-        return self.server.session.hex()
+    def masks(self) -> Masks:
+        """How numbers become ring elements."""
+        assert self.engine.masks is not None
+        return replace(self.engine.masks, threshold=self.client.enrolment.threshold)
 
-    def take_keys(self, client: int, answer: bytes) -> None:
-        """Read a party's answer to the instruction.
+    def answer_plan(self, header: Mapping[str, Any]) -> bytes:
+        """Sign a plan, or accept one that enough parties have signed.
 
         Raises:
-            WireError: says what is wrong with it.
+            SecAggError: it is not what this party expects.
         """
-        header, tensors = self._read(answer, _TEXT)
-        if (header.get("client"), header.get("round")) != (client, self.round) or tensors:
-            raise WireError("it answers another question")
-        losses = header.get("losses")
-        if not isinstance(losses, list) or len(losses) > _LOSSES:
-            raise WireError("its losses are no list of names")
-        if stray := [one for one in losses if not isinstance(one, str) or not _WORD.fullmatch(one)]:
-            raise WireError(f"its losses have an impossible name, {plain(stray[0], 40)!r}")
-        told = _table(header)
-        signed: dict[str, str] = {}
-        if self.signer is not None:
-            try:
-                self.signer.check({client: told}, self.round, self.session)
-            except Forged as error:
-                raise WireError(str(error)) from None
-            signed = {key: told[key] for key in ("certificate", "signature")}
-        self._take(lambda: self.server.take_keys(client, told, signed))
-        self.losses |= set(losses)
+        plan = Plan.read(header.get("plan"))
+        for name, value in self.facts.items():
+            if getattr(plan, name) != value:
+                raise SecAggError(f"the plan's {name} is not what the coordinator has sent to this party")
+        uniform = self.engine.strategy.settings.weights == "uniform"
+        if (not plan.weights) != uniform or plan.weight(self.client.name) != self.weight:
+            raise SecAggError("the plan's weight of this party is not what it has said")
+        signature = self.client.sign(plan, self.samples() if plan.once else ())
+        if header["kind"] == "plan":
+            return pack({"signature": signature})
+        self.client.accept(plan, header.get("signatures"))
+        self._plan = plan
+        return pack({"accepted": True})
 
-    def _take(self, take: Callable[[], None]) -> None:
+    def known_reply(self, header: Mapping[str, Any], tensors: Params) -> Reply | None:
+        """Return what was learnt from the same instruction before; None if it is a new one.
+
+        Raises:
+            SecAggError: the plan has not been accepted, or the instruction is not of the plan.
+        """
+        if self._plan is None or header.get("plan") != self._plan.digest:
+            raise SecAggError("this party has not accepted the plan of this sum")
+        k = header.get("k")
+        if type(k) is not int or k != header.get("round"):
+            raise SecAggError("the instruction is of another round than the sum")
+        if k == 0 and digest_of(within("params/", tensors)) != self._plan.model:
+            raise SecAggError("the first model is not that of the plan")
+        opened = self.client.ledger.plans[self._plan.digest]["opened"]
+        if opened is not None and int(header["after"]) < opened["k"] < k:
+            raise SecAggError("the instruction starts from an older state of this party than its last opened sum")
+        key = instruction_digest(int(header["round"]), tensors)
+        return self._kept[1] if self._kept is not None and self._kept[0] == key else None
+
+    def keys(self, header: Mapping[str, Any], tensors: Params, told: Instruction, reply: Reply) -> bytes:
+        """Keep what was learnt, and return this party's keys."""
+        assert self._plan is not None
+        self._round, self._told = int(header["round"]), told
+        if self._layout(()).digest() != self._plan.layout:
+            raise SecAggError("the layout of the plan is not that of this party's update")
+        instruction = instruction_digest(self._round, tensors)
+        if header.get("instruction") != instruction:
+            raise SecAggError("the instruction is not the one that its digest says")
+        self._kept = instruction, reply
+        k, attempt = header["k"], header["attempt"]
+        return pack({"keys": self.client.keys(self._plan.digest, k, attempt, instruction, sorted(reply.terms))})
+
+    def _layout(self, losses: Iterable[str]) -> Layout:
+        assert self._told is not None
+        strategy = self.engine.strategy
+        return self.masks.layout(strategy, strategy.expects(self._told), losses)
+
+    def answer(self, header: Mapping[str, Any]) -> bytes:
+        """Answer one of the messages that follow the keys.
+
+        Raises:
+            SecAggError: it is not to be answered.
+        """
+        kind, told, client = header["kind"], header.get("told"), self.client
+        if not isinstance(told, dict):
+            raise SecAggError("a message of the masked sum is damaged")
+        if kind == "shares":
+            return pack({"told": client.shares(told)})
+        if kind == "open":
+            return pack({"told": client.open(told)})
+        if self._kept is None:
+            raise SecAggError("this party is in no attempt at a sum, perhaps after a restart: start a new attempt")
+        rho, layout = bytes.fromhex(client.rho), self._layout(client.extra)
+        elements = self.masks.encode(self.engine.strategy, layout, self._kept[1], rho, self._round)
+        hidden = client.masked(told, elements)
+        if isinstance(hidden, dict):
+            return pack({"told": hidden})
+        return pack({}, {"elements": torch.from_numpy(hidden.view(np.int64))})
+
+    def own_weight(self, classes: int, samples: int) -> float:
+        """Return what an update of a party with so many classes and samples counts."""
+        return float(weight_of(self.engine.strategy, Reply(0, {}, classes, samples)))
+
+
+@dataclass(eq=False)
+class SecAggSession:
+    """The coordinator's side of the masked sums of one run.
+
+    Attributes:
+        link: reaches the parties.
+        names: client -> the name of its party.
+        enrolment: the federation.
+        folder: holds the plan and the masked total that waits for its opening.
+        masks: how numbers become ring elements.
+        strategy: says how updates are weighted.
+        timeout: seconds for an answer.
+    """
+
+    link: Link
+    names: Sequence[str]
+    enrolment: Enrolment
+    folder: Path
+    masks: Masks
+    strategy: Strategy
+    timeout: float
+    plan: Plan | None = None
+    signatures: dict[str, str] = field(default_factory=dict)
+    agreed: dict[str, str] = field(default_factory=dict)  # party -> token of the connection that was shown the plan
+    left_out: dict[str, str] = field(default_factory=dict)  # party -> why it is not in the last sum
+    down: int = 0
+    up: int = 0
+
+    def __post_init__(self) -> None:
+        if stray := sorted(self.enrolment.parties.keys() - set(self.names)):
+            raise RefusedError(f"federation.json lists {stray[0]!r}, which is not a party of this coordinator's kit")
+        self.masks = replace(self.masks, threshold=self.enrolment.threshold)
+
+    def enrolled(self, clients: Sequence[int]) -> list[int]:
+        """Return the clients that federation.json lists."""
+        return [client for client in clients if self.names[client] in self.enrolment.parties]
+
+    def stored_plan(self, facts: Mapping[str, Any]) -> bool:
+        """Take the plan that an earlier coordinator has stored, if it says what this one's must."""
+        path = self.folder / "plan.json"
         try:
-            take()
-        except MaskError as error:
-            raise WireError(str(error)) from None
+            told = json.loads(path.read_bytes())
+            plan = Plan.read(told["plan"])
+            signed = signers(plan, told["signatures"], self.enrolment)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
+            raise RefusedError(f"{path} is damaged ({error}): start a new run") from None
+        if any(getattr(plan, name) != value for name, value in facts.items()):
+            return False
+        self.plan, self.signatures = plan, {name: told["signatures"][name] for name in signed}
+        return True
+
+    def new_plan(self, facts: Mapping[str, Any], weights: Mapping[str, float], told: Instruction) -> None:
+        """Make a plan for the run."""
+        layout = self.masks.layout(self.strategy, self._expected(told)).digest()
+        nonce, model = Plan.fresh_nonce(), digest_of(dict(told.params))
+        self.plan = Plan(**facts, layout=layout, weights=dict(weights), model=model, nonce=nonce)
+        self.signatures, self.agreed = {}, {}
+
+    def _expected(self, told: Instruction) -> Params:
+        return {name: value.cpu() for name, value in self.strategy.expects(told).items()}
+
+    def agree(self, tokens: Mapping[str, str]) -> dict[str, str]:
+        """Let parties that have not yet accepted the plan sign and accept it; return who refuses, and why.
+
+        Args:
+            tokens: party -> the token of its connection, of those that are there.
+
+        Raises:
+            QuorumError: fewer than t parties have signed it.
+        """
+        assert self.plan is not None
+        enrolled = {name: token for name, token in tokens.items() if name in self.enrolment.parties}
+        new = [name for name, token in enrolled.items() if self.agreed.get(name) != token]
+        if not new:
+            return {}
+        self.agreed |= enrolled
+        refused: dict[str, str] = {}
+        content = self.plan.content()
+        for name, header in self._texts({name: {"kind": "plan", "plan": content} for name in new}, refused):
+            signature = header.get("signature")
+            if self.enrolment.verify(name, signature, self.plan.signed_text):
+                self.signatures[name] = str(signature)
+            else:
+                refused[name] = "it has signed another plan"
+        if len(self.signatures) < self.enrolment.threshold:
+            raise QuorumError(
+                f"{len(self.signatures)} parties have signed the plan of the masked sums, and "
+                f"{self.enrolment.threshold} must{''.join(grouped(refused))}: fix that, and go on with --resume"
+            )
+        write_json(self.folder / "plan.json", {"plan": content, "signatures": self.signatures})
+        signed = {"kind": "signed", "plan": content, "signatures": self.signatures}
+        for name, header in self._texts({name: signed for name in new if name not in refused}, refused):
+            if header.get("accepted") is not True:
+                refused[name] = "it has not accepted the plan"
+        for clause in grouped(refused):
+            _log.warning("not in the plan%s", clause)
+        return refused
+
+    def _texts(self, requests: Mapping[str, Message], refused: dict[str, str]) -> Iterable[tuple[str, dict[str, Any]]]:
+        for name, answer in self._send(requests):
+            try:
+                if answer is None:
+                    raise WireError("it has not answered")
+                yield name, self._read(answer, _TEXT)[0]
+            except WireError as error:
+                refused[name] = str(error)
+
+    def _send(self, requests: Mapping[str, Message]) -> Iterable[tuple[str, bytes | None]]:
+        messages = {name: pack(request) for name, request in requests.items()}
+        self.down += sum(map(len, messages.values()))
+        return self.link.exchange(messages, self.timeout)
 
     def _read(self, answer: bytes, limit: int) -> tuple[dict[str, Any], Params]:
         self.up += len(answer)
         header, tensors = unpack(answer, limit)
         if "error" in header:
             raise PartyError(plain(header["error"]))
-        if header.get("session") != self.session:
-            raise WireError("it answers in another session of masks")
         return header, tensors
 
-    def sum(self, masks: Masks, strategy: Strategy, expected: Params, timeout: float) -> MaskedSum:
-        """Lead the parties that have sent keys through the other stages.
+    def read_keys(self, answer: bytes) -> Message:
+        """Return the keys of a party's answer to an instruction.
 
         Raises:
-            BeginAnewError: too few are left, and nothing has been unmasked.
-            MaskError: the masks cannot be taken off.
+            WireError: says what is wrong with it.
         """
-        layout = masks.layout(strategy, expected, self.losses)
-        server = self.server
-        try:
-            self._stage("shares", server.ask_shares(), self._shares, timeout)
-            self._stage("masked", server.ask_masked(), lambda c, a: self._words(c, a, layout), timeout)
-            asked = server.ask_unmask()
-        except MaskError as error:
-            raise BeginAnewError(f"{error}{self.why()}") from None
-        self._stage("unmask", asked, self._unmasked, timeout)
-        try:
-            words = server.total()
-        except MaskError as error:
-            raise MaskError(f"{error}{self.why()}") from None
-        found = masks.reply(strategy, layout, words, len(server.sent), server.session, expected)
-        return MaskedSum(found, sorted(server.sent), self.refused, self.down, self.up)
+        keys = self._read(answer, _TEXT)[0].get("keys")
+        extra = keys.get("extra") if isinstance(keys, dict) else None
+        if not isinstance(keys, dict) or not isinstance(extra, list) or len(extra) > _LOSSES:
+            raise WireError("it has sent no keys")
+        if not all(isinstance(one, str) and one.isprintable() and len(one) <= _NAME for one in extra):
+            raise WireError("its losses have an impossible name")
+        return keys
 
-    def why(self) -> str:
-        """Say who has not taken part to the end, and why."""
-        return "".join(f"; {self.names[client]}: {why}" for client, why in sorted(self.refused.items()))
+    def exchange(self, ask_keys: Callable[[Mapping[str, Message]], Iterable[tuple[str, Any]]], length: int) -> Exchange:
+        """Return what carries the messages of a sum.
 
-    def _stage(self, stage: str, asked: Mapping[int, Any], take: Callable[[int, bytes], None], timeout: float) -> None:
-        about = {"kind": stage, "session": self.session, "round": self.round}
-        if stage == "masked":
-            about["losses"] = sorted(self.losses)
-        messages = {self.names[client]: pack({**about, "told": told}) for client, told in asked.items()}
-        self.down += sum(map(len, messages.values()))
-        places = {self.names[client]: client for client in asked}
-        for name, answer in self.link.exchange(messages, timeout):
+        Args:
+            ask_keys: sends the instruction with a request for keys.
+            length: bytes that masked elements may take.
+        """
+
+        def carry(stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Any]]:
+            if stage == "keys":
+                yield from ask_keys(requests)
+                return
+            limit = _TEXT + (length if stage == "masked" else 0)
+            for name, answer in self._send({n: {"kind": stage, "told": told} for n, told in requests.items()}):
+                try:
+                    header, tensors = self._read(answer, limit) if answer is not None else ({}, {})
+                except WireError as error:
+                    yield name, {"error": str(error)}
+                    continue
+                elements = tensors.get("elements")
+                if elements is not None and elements.dtype == torch.int64 and elements.ndim == 1:
+                    yield name, elements.numpy().view(np.uint64)
+                else:
+                    told = header.get("told")
+                    yield name, told if isinstance(told, dict) else None
+
+        return carry
+
+    def sum(
+        self,
+        round: int,
+        told: Instruction,
+        quorum: int,
+        clients: Sequence[int],
+        ask_keys: Any,
+        wait: Callable[[Sequence[int], int], Any],
+    ) -> MaskedSum:
+        """Return the sum of a round; a total that an earlier coordinator has stored is opened first.
+
+        Args:
+            round: counted from 0.
+            told: the instruction.
+            quorum: how many parties the sum must have.
+            clients: who is asked.
+            ask_keys: see :meth:`exchange`.
+            wait: waits until so many of some clients are connected, or gives up.
+
+        Raises:
+            SecAggError: there is none; says why.
+        """
+        assert self.plan is not None
+        expected, plan = self._expected(told), self.plan
+        self.down = self.up = 0
+        path = self.folder / "total.safetensors"
+        left_out: dict[str, str] = {}
+        self.left_out = left_out
+        total = MaskedTotal.load(path)
+
+        def layout(extra: Sequence[str]) -> Layout:
+            return self.masks.layout(self.strategy, expected, extra)
+
+        most = 8 * (layout(()).length + 4 * _LOSSES * len(self.names))
+        exchange = self.exchange(ask_keys, most)
+        if total is None or (total.plan, total.k) != (plan.digest, round):
+            tensors = {f"params/{k}": v for k, v in told.params.items()}
+            tensors |= {f"extras/{k}": v for k, v in told.extras.items()}
+            instruction = instruction_digest(round, tensors)
+            total = gather(
+                lambda attempt: SecAggServer(self.enrolment, plan.digest, round, attempt, instruction, quorum),
+                [self.names[client] for client in clients],
+                exchange,
+                lambda extra: layout(extra).length,
+                left_out,
+            )
+            total.save(path)
+        place = {name: client for client, name in enumerate(self.names)}
+        elements = self._opened(total, exchange, lambda: wait([place[n] for n in total.roster], total.threshold))
+        weights = [plan.weight(name) for name in total.roster]
+        rho = bytes.fromhex(total.rho)
+        reply = self.masks.decode(self.strategy, layout(total.extra), elements, weights, rho, expected)
+        refused = {place[name]: why for name, why in left_out.items()}
+        return MaskedSum(reply, sorted(place[name] for name in total.roster), refused, self.down, self.up)
+
+    @staticmethod
+    def _opened(total: MaskedTotal, exchange: Exchange, wait: Callable[[], Any]) -> Elements:
+        """Open a stored total, again and again until enough parties have answered."""
+        for attempt in range(ATTEMPTS):
+            wait()
             try:
-                if answer is None:
-                    raise WireError(f"it has not answered when it was asked for {_WORDS[stage]}")
-                take(places[name], answer)
-            except WireError as error:
-                self.refused[places[name]] = str(error)
-                _log.warning("round %d: %s drops out of the masked sum: %s", self.round + 1, name, error)
-
-    def _shares(self, client: int, answer: bytes) -> None:
-        header, _ = self._read(answer, _TEXT)
-        self._take(lambda: self.server.take_shares(client, _table(header)))
-
-    def _words(self, client: int, answer: bytes, layout: Layout) -> None:
-        _, tensors = self._read(answer, 8 * layout.length + _TEXT)
-        words = tensors.get("words")
-        if words is None or words.dtype != torch.int64 or len(tensors) != 1:
-            raise WireError("its masked words are not as many as were asked for")
-        self._take(lambda: self.server.take_masked(client, words.numpy().view(np.uint64), layout.length))
-
-    def _unmasked(self, client: int, answer: bytes) -> None:
-        header, _ = self._read(answer, _TEXT)
-        self._take(lambda: self.server.take_unmasked(client, _table(header)))
-
-
-_WORDS = {"shares": "its shares", "masked": "its masked words", "unmask": "the shares of the others"}
-
-
-def _table(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = header.get("told")
-    if not isinstance(told, dict):
-        raise WireError("a message of the masks is damaged")
-    return told
-
-
-def session_of(header: Mapping[str, Any]) -> bytes:
-    """Return the name of the session that a coordinator's message begins.
-
-    Raises:
-        MaskError: it is none.
-    """
-    return bytes_of(header["session"], 16)
+                return open_total(total, exchange)
+            except SecAggError:
+                if total.enough or attempt + 1 == ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")

@@ -14,7 +14,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -45,14 +45,14 @@ from fedunseen.engines.remote.wire import (
 from fedunseen.strategies import Instruction, Reply
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
-    from fedunseen.engines.remote.identity import Signer
-    from fedunseen.engines.remote.masking import Masking
+    from fedunseen.engines.remote.masking import PartySession
+    from fedunseen.secagg.party import SecAggClient
 
 __all__ = ["Party", "Prepare", "Ready", "stand_in"]
 
 _ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the round after which it was written
 _RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
-_MASKING = ("shares", "masked", "unmask")  # kinds of the messages that follow the first one of a masked round
+_MASKING = ("plan", "signed", "shares", "masked", "open")  # the kinds of messages that masked sums add
 _KEPT = 4  # states that a client keeps, since a coordinator may resume from the checkpoint before the last
 
 
@@ -66,6 +66,7 @@ class Ready:
         keep: takes the merged model when the run is over, with the header that came with it; returns where it is now.
         held: of a class space that grows, the names of its classes.
         brought: those of them that the coordinator does not know -> description (attributes,).
+        raw: gives the bytes of each sample as the owner has it, whatever the coordinator lets a party do with it.
     """
 
     engine: InProcess | None
@@ -74,6 +75,7 @@ class Ready:
     keep: Callable[[Mapping[str, Any], Params], Path] | None = None
     held: tuple[str, ...] = ()
     brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    raw: Callable[[], Iterable[bytes]] = tuple
 
 
 Prepare = Callable[[Mapping[str, Any], Params], Ready]
@@ -90,7 +92,8 @@ class Party:
         state: folder in which the client keeps what it remembers between rounds.
         say: called with a line for everything that happens.
         folders: name -> folder; messages show the name in place of the folder's path.
-        kit: its folder of certificates and keys, by which it signs what it sends under masks; None: plain text.
+        kit: its folder of certificates and keys, which masked sums need; None: plain text.
+        consent: what the owner agrees to under masks; see :class:`~fedunseen.secagg.party.SecAggClient`.
 
     Attributes:
         done: set when the run is over, or when the party cannot take part.
@@ -105,18 +108,17 @@ class Party:
         say: Callable[[str], None],
         folders: Mapping[str, Path] | None = None,
         kit: Path | None = None,
+        consent: Iterable[str] = (),
     ) -> None:
-        self.prepare, self.state, self.say, self.kit = prepare, state, say, kit
+        self.prepare, self.state, self.say, self.kit, self.consent = prepare, state, say, kit, tuple(consent)
         self.folders = {**(folders or {}), "STATE": state}
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
         self.home: Path | None = None
         self._told: dict[str, Any] = {}
         self._ready: Ready | None = None
-        self._masking: Masking | None = None  # what this party keeps between the messages of a masked round
-        self._opened: dict[int, frozenset[int]] = {}  # round -> whose sum this party has helped to unmask
-        self._dealt: set[bytes] = set()  # sessions in which this party has dealt shares
-        self._signer: Signer | None = None
+        self._secagg: SecAggClient | None = None  # lives as long as the process, whatever the runs
+        self._session: PartySession | None = None
 
     def answer(self, message: bytes) -> bytes:
         """Do what the coordinator asks for, and return the answer. An error is part of the answer, never raised."""
@@ -132,12 +134,12 @@ class Party:
                     return failure(self._discreet(str(error)))
             if kind == "round" and self._ready is not None and self._ready.engine is not None:
                 return self._round(self._ready.engine, header, tensors)
-            if kind in _MASKING and self._masking is not None:
-                return self._masked(self._masking, header)
+            if kind in _MASKING and self._session is not None:
+                return self._masked(self._session, header)
             if kind == "stop":
                 return self._stop(header, tensors)
             if kind in _MASKING:
-                return failure("this party is in no session of masks")
+                return failure("this party takes part in no masked sums")
             return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is no request")
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
@@ -166,13 +168,13 @@ class Party:
                 raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
             self._ready = self.prepare(header, statistics)
             self._told = told
-            self._masking, self._opened, self._dealt = None, {}, set()
-            self._signer = self._signs(header, self._ready)
+            self._session = self._masked_sums(header, statistics, self._ready)
         ready = self._ready
         held = f"{ready.samples} samples of {ready.classes} classes"
         if ready.engine is not None and ready.engine.masks is not None:
             self.say(f"joined with {held}, which stays here: only sums of several parties can be read")
-            return pack({"masked": True})
+            assert self._session is not None
+            return pack({"masked": True, "weight": self._session.weight})
         new = f", {len(ready.brought)} of them new to the coordinator" if ready.brought else ""
         self.say(f"joined with {held}{new}")
         answer: dict[str, Any] = {"classes": ready.classes, "samples": ready.samples}
@@ -182,34 +184,46 @@ class Party:
         answer |= {"held": list(ready.held), "brings": list(ready.brought)}
         return pack(answer, {"brought": torch.stack(brought)} if brought else {})
 
-    def _signs(self, header: Mapping[str, Any], ready: Ready) -> Signer | None:
-        """Return what signs this party's keys under masks; None without masks, or without a kit.
+    def _masked_sums(self, header: Mapping[str, Any], statistics: Params, ready: Ready) -> PartySession | None:
+        """Return this party's side of the run's masked sums; None without masks.
 
         Raises:
-            RefusedError: the kit is not complete, or the coordinator takes this party for another.
+            RefusedError: credentials or ledger are missing or damaged, or the coordinator takes this party for another.
         """
-        if ready.engine is None or ready.engine.masks is None or self.kit is None:
+        if ready.engine is None or ready.engine.masks is None:
             return None
-        from fedunseen.engines.remote.identity import Identity, Signer, Trust
+        from fedunseen.engines.remote import masking
 
-        names, client, own = header.get("names"), int(header["client"]), Identity.load(self.kit).name
-        Trust.load(self.kit)
-        if (
-            not isinstance(names, list)
-            or len(names) != int(header["clients"])
-            or len(set(map(str, names))) < len(names)
-        ):
+        if self._secagg is None:
+            self._secagg = masking.client_of(self.kit, self.state, self.folders.get("DATA"), self.consent)
+        names, client, own = header.get("names"), int(header["client"]), self._secagg.name
+        if not isinstance(names, list) or not set(self._secagg.enrolment.parties) <= set(map(str, names)):
+            raise RefusedError("the coordinator's list of parties lacks one of federation.json: look at its kit")
+        if len(set(map(str, names))) < len(names) or len(names) != int(header["clients"]):
             raise RefusedError("the coordinator's list of parties is damaged, or names one twice: look at its kit")
         if not 0 <= client < len(names) or names[client] != own:
             raise RefusedError(f"the coordinator takes this party, {own}, for another: look at its kit and at this one")
-        return Signer(self.kit, str(header["run"]), [str(name) for name in names])
+        closed = ready.engine.strategy.adds
+        facts = masking.plan_facts(header, statistics, self._secagg.enrolment, closed)
+        session = masking.PartySession(self._secagg, ready.engine, facts, 1.0, ready.raw)
+        session.weight = session.own_weight(ready.classes, ready.samples)
+        if facts["dropouts"]:
+            self.say("privacy.dropouts = 'allow': sums of nearly the same parties may be opened and compared")
+        return session
 
     def _round(self, engine: InProcess, header: Mapping[str, Any], tensors: Params) -> bytes:
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
         device = engine.worker.device
-        if engine.masks is not None and str(header.get("session")) in {one.hex() for one in self._dealt}:
-            return failure("a session of masks that has been before begins again")  # keys would be used a second time
         told = read_instruction(tensors, device)
+        if (session := self._session) is not None:
+            from fedunseen.secagg.primitives import SecAggError
+
+            try:
+                if (learnt := session.known_reply(header, tensors)) is not None:
+                    return session.keys(header, tensors, told, learnt)
+            except SecAggError as error:
+                self.say(f"round {round + 1}: {error}")
+                return failure(str(error))
         before = self._remembered(after, device)
         forgot = before is None
         reply, now, seconds = _timed_update(engine, client, told, before or {}, round)
@@ -223,31 +237,23 @@ class Party:
                 path.unlink()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
         self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
-        if engine.masks is None:
+        if session is None:
             return reply_message(reply, None, round, seconds, forgot)
-        from fedunseen.engines.remote import masking
-
-        expected = engine.strategy.expects(told)
         if not finite(reply.update):
             return failure("the update is not finite")
-        half = engine.masks.party(client, masking.session_of(header))
-        self._masking = masking.Masking(
-            engine.masks, half, reply, engine.strategy, expected, round, self._opened, self._dealt, self._signer
-        )
-        return masking.keys_message(half, reply, round, self._signer)
+        return session.keys(header, tensors, told, reply)
 
-    def _masked(self, kept: Masking, header: Mapping[str, Any]) -> bytes:
-        """Answer the later messages of a masked round."""
-        from fedunseen.engines.masked.primitives import MaskError
+    def _masked(self, session: PartySession, header: Mapping[str, Any]) -> bytes:
+        """Answer a message of a masked sum that is no instruction."""
+        from fedunseen.secagg.primitives import SecAggError
 
         try:
-            answer = kept.answer(header)
-        except MaskError as error:
-            self.say(f"round {kept.round + 1}: {error}")
+            answer = session.answer_plan(header) if header["kind"] in _MASKING[:2] else session.answer(header)
+        except (SecAggError, FedUnseenError) as error:
+            self.say(str(error))
             return failure(str(error))
-        if header["kind"] == "unmask":
-            self._masking = None
-            self.say(f"round {kept.round + 1}: part of a sum of {len(header['told']['there'])} parties")
+        if header["kind"] == "open":
+            self.say(f"round {int(header['told']['k']) + 1}: opened the sum")
         return answer
 
     def _stop(self, header: Mapping[str, Any], model: Params) -> bytes:

@@ -1,9 +1,9 @@
 """The folders of certificates and keys of a deployment on Flower: one for the coordinator, one for each party.
 
 A party trusts the coordinator because its certificate is signed by ``ca.crt``; the coordinator trusts a party because
-it signs with the key whose public half lies in the coordinator's folder under the party's name. Parties know each other
-by ``node.crt``, which ``ca.crt`` has signed too: under masks they sign for each other. The authority's key is thrown
-away, unless it is to be kept: nobody can make another certificate then.
+it signs with the key whose public half lies in the coordinator's folder under the party's name. The
+authority's key is thrown away, unless it is to be kept: nobody can make another certificate then. Under masks parties
+know each other by ``federation.json`` (:mod:`fedunseen.secagg.enrolment`), on either carrier.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
     certificate = builder.sign(top, hashes.SHA256())
     public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
-    _write(folder / "node.crt", certificate.public_bytes(Encoding.PEM))
     _write(out / "coordinator" / f"{name}.crt", certificate.public_bytes(Encoding.PEM))
     _write(folder / "node.key", _private(own, PrivateFormat.OpenSSH), secret=True)
     _write(folder / "party.json", _json({"engine": "flower", "name": name}))

@@ -1,0 +1,552 @@
+"""Masked runs: the weights of the unmasked run, in one process and among parties that drop out, restart and lie."""
+
+import json
+import logging
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from safetensors.torch import load_file
+
+from fedunseen.cli.deal import deal
+from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
+from fedunseen.engines.remote import coordinator
+from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.party import Party
+from fedunseen.engines.remote.wire import failure, pack, unpack
+from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.experiment.forget import forget
+from fedunseen.experiment.party import PartyData
+from fedunseen.secagg.enrolment import enrol
+
+NAMES = ("north", "south", "west", "east")
+SMALL = {
+    "data.train_per_class": 6,
+    "data.test_per_class": 3,
+    "partition.clients": 4,
+    "strategy.rounds": 2,
+    "method.hidden": [16],
+    "evaluation.selection": "last",
+    "evaluation.theory": False,
+    "evaluation.embedding": False,
+}
+CLOSED = {key: value for key, value in SMALL.items() if not key.startswith(("strategy", "method"))}
+LOOSE = {"privacy__dropouts": "allow", "engine__quorum": 3}
+CLOSE = 2e-7
+"""How far weights may be from those of the unmasked run, which are added up in float32: its step at 1 is 1.2e-7."""
+
+
+def experiment(preset="digit-pairs", **more):
+    small = SMALL if preset == "digit-pairs" else CLOSED
+    return Experiment.load(preset, {**small, **{key.replace("__", "."): value for key, value in more.items()}})
+
+
+def distance(one, other):
+    """The largest difference of two runs' weights."""
+    one, other = (load_file(path / "model.safetensors") for path in (one, other))
+    assert one.keys() == other.keys()
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
+# In one process
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strategy__weights": "samples"},
+        {"strategy__name": "fedadam"},
+        {"strategy__name": "moon", "strategy__weights": "uniform"},
+        {"partition__leave": {"2": 1}, "privacy__dropouts": "allow"},
+    ],
+    ids=str,
+)
+def test_a_masked_run_ends_with_the_weights_of_the_unmasked_one(settings, tmp_path):
+    own = {key: value for key, value in settings.items() if not key.startswith("privacy")}
+    plain = run(experiment(**own), tmp_path / "plain")
+    masked = run(experiment(**settings, privacy__aggregation="masked"), tmp_path / "masked")
+    assert distance(masked.path, plain.path) < CLOSE
+    for hidden, seen in zip(masked.metrics, plain.metrics, strict=True):
+        assert hidden["participants"] == seen["participants"]
+        # Those of the first round are of the same weights; later ones follow weights that differ by their last bit.
+        assert hidden["losses"] == pytest.approx(seen["losses"], abs=1e-13 if seen["round"] == 1 else 1e-5)
+        assert "clients" not in hidden
+        assert hidden["bytes_up"] > 2 * seen["bytes_up"]  # elements of 8 bytes, and shares
+    again = run(experiment(**settings, privacy__aggregation="masked"), tmp_path / "again")
+    assert distance(again.path, masked.path) == 0  # masks are drawn anew, and leave nothing behind
+
+
+@pytest.mark.parametrize("method", ["gaussian", pytest.param("ridge", marks=pytest.mark.slow)])
+def test_statistics_of_a_closed_form_add_up_to_the_same_model(method, tmp_path):
+    few = {"method__name": method}
+    plain, masked = (
+        run(experiment("digit-pairs-gaussian", **few, **more), tmp_path / name)
+        for name, more in (("plain", {}), ("masked", {"privacy__aggregation": "masked"}))
+    )
+    assert distance(masked.path, plain.path) == 0
+    assert masked.result["sums_sha256"] == plain.result["sums_sha256"]  # integers are exact under masks
+    kept = load_file(next(masked.path.glob("checkpoints/*.safetensors")))
+    assert not [name for name in kept if "client/0/" in name]  # no client's own statistics are kept
+    with pytest.raises(ExperimentError, match="has hidden each party's sums"):
+        forget(load_run(masked.path), "1", tmp_path / "left")
+
+
+def test_a_number_beyond_the_range_ends_a_simulation(tmp_path):
+    with pytest.raises(FedUnseenError) as told:
+        run(experiment(**{"privacy__aggregation": "masked", "privacy__range": 1e-3}), tmp_path / "run")
+    assert str(told.value) == (
+        "round 1: client 0: 'update/f.0.bias' holds a number beyond the range of the masks: raise privacy.range, which "
+        "is 0.001, or bound the updates"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"engine__name": "buffered"}, "merges updates as they come"),
+        ({"partition__leave": {"2": 1}}, "set privacy.dropouts = 'allow'"),
+        ({"strategy__fraction": 0.75}, "set privacy.dropouts = 'allow'"),
+        ({"strategy__fraction": 0.5, "privacy__dropouts": "allow"}, "with 4 clients needs 3 of them in a round"),
+    ],
+    ids=str,
+)
+def test_what_masks_do_not_allow_is_refused(settings, why, tmp_path):
+    with pytest.raises(ExperimentError, match=why):
+        run(experiment(privacy__aggregation="masked", **settings), tmp_path / "run")
+
+
+# Among parties
+
+
+class Table:
+    """A link to parties in this process that records all that reaches the coordinator.
+
+    ``change(name, header, answer)`` may return another answer, or None: the party has gone, at that message.
+    ``twist(name, header, tensors)`` may change what a party is told.
+    """
+
+    def __init__(self, folder, data, kits, consent=()):
+        self.change, self.twist = lambda name, header, answer: answer, lambda name, header, tensors: None
+        self.heard, self.here, self.kits = [], dict.fromkeys(NAMES, "first"), kits
+        self.folder, self.data, self.consent = folder, data, consent
+        self.said = {name: [] for name in NAMES}
+        self.party = {}
+        for name in NAMES:
+            self.start(name)
+
+    def start(self, name):
+        """Start a party's process, or start it anew: what is in memory is lost."""
+        kit, folders = self.kits and self.kits / name, {"DATA": self.data / name}
+        prepare, say = PartyData(self.data / name).prepare, self.said[name].append
+        self.party[name] = Party(prepare, self.folder / name, say, folders, kit, self.consent)
+        self.here[name] = f"{self.here[name]}+"
+
+    def parties(self):
+        return dict(self.here)
+
+    def exchange(self, messages, timeout):
+        for name, message in messages.items():
+            header, tensors = unpack(message)
+            self.twist(name, header, tensors)
+            answer = self.party[name].answer(pack(header, tensors)) if name in self.here else None
+            answer = answer and self.change(name, header, answer)
+            if answer is not None and header["kind"] not in ("hello", "stop", "plan", "signed"):
+                self.heard.append((header["kind"], name, answer))
+            yield name, answer
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    out = tmp_path_factory.mktemp("dealt") / "data"
+    deal(experiment(), out, NAMES)
+    return out
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    out = tmp_path_factory.mktemp("kits")
+    enrol(out, NAMES)
+    return out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return run(experiment(engine__mode="one-at-a-time"), tmp_path_factory.mktemp("here") / "run")
+
+
+@pytest.fixture(scope="module")
+def without_west(tmp_path_factory):
+    """The run of which west is no part after its first round."""
+    left = {"engine__mode": "one-at-a-time", "partition__leave": {"2": 1}}
+    return run(experiment(**left), tmp_path_factory.mktemp("left") / "run")
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
+
+
+@pytest.fixture
+def link(tmp_path, data, kits):
+    return Table(tmp_path, data, kits)
+
+
+@pytest.fixture
+def loose(tmp_path, data, kits):
+    return Table(tmp_path, data, kits, ["dropouts"])
+
+
+def hosted(link, out, resume=False, preset="digit-pairs", **more):
+    settings = {"engine__name": "nvflare", "engine__mode": "deployment", "privacy__aggregation": "masked", **more}
+    meeting = Meeting(link, [Member(name) for name in NAMES], kit=link.kits and link.kits / "coordinator")
+    return run(experiment(preset, **settings), out, resume, meeting=lambda: nullcontext(meeting))
+
+
+def test_a_masked_federation_ends_with_the_weights_of_the_unmasked_run(link, undisturbed, tmp_path):
+    done = hosted(link, tmp_path / "run")
+    assert distance(done.path, undisturbed.path) < CLOSE
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 2, 3]] * 2
+    assert done.metrics[0]["losses"] == pytest.approx(undisturbed.metrics[0]["losses"], abs=1e-13)
+    assert "client_seconds" not in done.metrics[0]
+    assert link.said["west"][-2:] == ["round 2: opened the sum", "the run is over"]
+    parties = json.loads((done.path / "parties.json").read_bytes())
+    assert parties == [{"name": name, "classes": 0, "samples": 0} for name in NAMES]  # who holds how much is not told
+
+
+@pytest.mark.parametrize("stage", ["round", "shares", "masked", "open"])
+def test_a_party_that_goes_at_any_stage_is_left_out(stage, loose, undisturbed, without_west, tmp_path):
+    rounds = []
+
+    def change(name, header, answer):
+        if header["kind"] == "round":
+            rounds.append(header["round"])
+        if (name, header["kind"], rounds[-1:]) == ("west", stage, [1]) and name in loose.here:
+            del loose.here["west"]
+            return None
+        return answer
+
+    loose.change = change
+    done = hosted(loose, tmp_path / "run", **LOOSE)
+    part = stage == "open"  # its elements were there, and the others open the sum
+    assert done.metrics[1]["participants"] == ([0, 1, 2, 3] if part else [0, 1, 3])
+    assert distance(done.path, (undisturbed if part else without_west).path) < CLOSE
+    assert (done.metrics[1].get("dropped") is None) == part
+
+
+def test_a_sum_that_lost_a_party_begins_anew(link, undisturbed, tmp_path, caplog):
+    """All four are needed, and one does not answer once; it comes back, and nothing is lost."""
+    lost = []
+
+    def change(name, header, answer):
+        if (name, header["kind"]) == ("south", "masked") and not lost:
+            lost.append(name)
+            return None
+        return answer
+
+    link.change = change
+    with caplog.at_level(logging.WARNING, "fedunseen.federation"):
+        done = hosted(link, tmp_path / "run")
+    assert distance(done.path, undisturbed.path) < CLOSE
+    assert (
+        "an attempt at sum 1 is over: not all members of the roster have sent masked elements; south: it has not "
+        "answered when it was asked for its masked elements"
+    ) in caplog.messages
+    trained = [line for line in link.said["north"] if " s, " in line]
+    assert len(trained) == 2  # the same instruction is answered from what was learnt before
+
+
+def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undisturbed, tmp_path):
+    gone = []
+
+    def deaf(name, header, answer):
+        gone.append((name, header["kind"]))
+        return (
+            None if (name, header["kind"], gone.count(("south", "shares")) > 1) == ("south", "shares", True) else answer
+        )
+
+    link.change = deaf
+    with pytest.raises(QuorumError) as told:
+        hosted(link, tmp_path / "run")
+    assert "round 2 has no sum under masks: " in str(told.value)
+    assert "south: it has not answered when it was asked for its shares" in str(told.value)
+    link.change = lambda name, header, answer: answer
+    assert distance(hosted(link, tmp_path / "run", resume=True).path, undisturbed.path) < CLOSE
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("at", ["plan", "signed", "round", "shares", "masked", "open"])
+def test_a_coordinator_killed_anywhere_goes_on_to_the_same_model(at, link, undisturbed, tmp_path):
+    def kill(name, header, answer):
+        if (header["kind"], name) == (at, "west"):
+            raise KilledError
+        return answer
+
+    link.change = kill
+    with pytest.raises(KilledError):
+        hosted(link, tmp_path / "run")
+    link.change = lambda name, header, answer: answer
+    done = hosted(link, tmp_path / "run", resume=True)
+    assert distance(done.path, undisturbed.path) < CLOSE
+    sums = [unpack(message)[0]["told"] for kind, name, message in link.heard if (kind, name) == ("open", "north")]
+    assert len({told["rho"] for told in sums}) == 2  # one opening for each of two rounds, whatever was repeated
+    assert len({json.dumps(told) for told in sums}) == 2
+
+
+@pytest.mark.parametrize("at", ["hello", "plan", "signed", "round", "shares", "masked", "open"])
+def test_a_party_restarted_after_any_message_takes_part_again(at, link, undisturbed, tmp_path):
+    restarted = []
+
+    def change(name, header, answer):
+        if (name, header["kind"]) == ("west", at) and not restarted:
+            restarted.append(name)
+            link.start(name)
+        return answer
+
+    link.change = change
+    done = hosted(link, tmp_path / "run", engine__patience=5)
+    assert restarted
+    assert distance(done.path, undisturbed.path) < CLOSE
+
+
+# A coordinator that lies
+
+
+def test_no_second_sum_is_opened_that_would_reveal_a_party(link, tmp_path):
+    """The coordinator has the sum of four in its hands, dies, and asks for that of three, in this run or another."""
+
+    def kill(name, header, answer):
+        if header["kind"] == "open" and name == "east":
+            raise KilledError
+        return answer
+
+    link.change = kill
+    with pytest.raises(KilledError):
+        hosted(link, tmp_path / "run")
+    link.change = lambda name, header, answer: answer
+    (tmp_path / "run" / "secagg" / "total.safetensors").unlink()
+    with pytest.raises(QuorumError, match="has opened sum 1 of the plan, and opens none up to it again"):
+        hosted(link, tmp_path / "run", resume=True, engine__patience=0)
+    del link.here["south"]
+    with pytest.raises(QuorumError, match="differs from that of an opened sum by south alone"):
+        hosted(link, tmp_path / "other", engine__quorum=3, strategy__weights="uniform", engine__patience=0)
+
+
+def test_closed_form_sums_are_released_once(link, tmp_path):
+    hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
+    for name in NAMES:
+        link.start(name)
+    with pytest.raises(QuorumError, match="of these samples were released under another plan"):
+        hosted(link, tmp_path / "again", preset="digit-pairs-gaussian", engine__patience=0)
+    link.consent = ["again"]
+    for name in NAMES:
+        link.start(name)
+    hosted(link, tmp_path / "agreed", preset="digit-pairs-gaussian")
+
+
+def another_experiment(header, tensors):
+    if header["kind"] == "hello":
+        header["experiment"]["method"]["lr"] = 1e-30
+
+
+def another_model(header, tensors):
+    if header["kind"] == "round":
+        tensors["params/f.0.weight"] = torch.zeros_like(tensors["params/f.0.weight"])
+
+
+def another_digest(header, tensors):
+    if header["kind"] == "round":
+        header["instruction"] = "11" * 32
+
+
+def another_plan(header, tensors):
+    if header["kind"] == "plan":
+        header["plan"]["sums"] = 9
+
+
+def another_layout(header, tensors):
+    if header["kind"] in ("plan", "signed"):
+        header["plan"]["layout"] = "11" * 32
+
+
+def unsigned_plan(header, tensors):
+    if header["kind"] == "signed":
+        header["signatures"] = {"east": header["signatures"]["east"]}
+
+
+def another_weight(header, tensors):
+    if header["kind"] in ("plan", "signed"):
+        header["plan"]["weights"]["east"] = 1.5
+
+
+def an_old_state(header, tensors):
+    if header["kind"] == "round" and header["round"] == 1:
+        header["after"] = -1
+
+
+LIES = [
+    (another_experiment, "the plan's experiment is not what the coordinator has sent"),
+    (another_model, "the first model is not that of the plan"),
+    (another_digest, "the instruction is not the one that its digest says"),
+    (another_plan, "the plan's sums is not what the coordinator has sent"),
+    (another_layout, "has signed another plan"),
+    (unsigned_plan, "1 parties have signed the plan, and 3 must"),
+    (another_weight, "the plan's weight of this party is not what it has said"),
+    (an_old_state, "starts from an older state"),
+]
+
+
+@pytest.mark.parametrize(("lie", "why"), LIES, ids=lambda one: getattr(one, "__name__", ""))
+def test_a_party_that_is_told_something_else_than_the_others_refuses(lie, why, link, tmp_path, caplog):
+    link.twist = lambda name, header, tensors: lie(header, tensors) if name == "east" else None
+    with caplog.at_level(logging.WARNING, "fedunseen.federation"), pytest.raises(QuorumError):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert why in caplog.text + " ".join(link.said["east"])
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["north", "south", "east", "west"], "the coordinator takes this party, west, for another"),
+        (["north", "west", "west", "east"], "lacks one of federation.json"),
+        (["north", "south", "west", "east", "east"], "is damaged, or names one twice"),
+        (None, "lacks one of federation.json"),
+    ],
+)
+def test_a_party_joins_under_the_name_of_its_credentials_alone(names, why, link, tmp_path):
+    def twist(name, header, tensors):
+        if header["kind"] == "hello" and name == "west":
+            header["names"] = names
+
+    link.twist = twist
+    with pytest.raises(QuorumError):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert why in str(link.party["west"].error)
+
+
+def test_masks_need_credentials_on_both_sides(data, kits, tmp_path):
+    with pytest.raises(RefusedError, match="host with --kit, without --insecure"):
+        hosted(Table(tmp_path, data, None), tmp_path / "run")
+    link = Table(tmp_path, data, kits)
+    link.party["west"].kit = None
+    with pytest.raises(QuorumError):
+        hosted(link, tmp_path / "other", engine__patience=0)
+    assert "join with --kit, without --insecure" in str(link.party["west"].error)
+
+
+def test_a_damaged_ledger_sends_nothing(link, tmp_path):
+    (tmp_path / "west" / "ledger").mkdir(parents=True)
+    (tmp_path / "west" / "ledger" / "ledger.json").write_text("{}")
+    with pytest.raises(QuorumError):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert "is missing or damaged" in str(link.party["west"].error)
+    assert not [name for _, name, _ in link.heard if name == "west"]
+
+
+def test_noise_that_the_coordinator_can_draw_is_refused(data):
+    privacy = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "seed", "aggregation": "masked"}
+    header = {"client": 2, "clients": 4, "experiment": {"data": {}, "privacy": privacy}}
+    with pytest.raises(RefusedError, match=r"privacy.noise_from = 'system'"):
+        PartyData(data / "west", masked=True).prepare(header, {})
+
+
+def test_a_party_may_insist_on_masks(data):
+    with pytest.raises(RefusedError, match="would see this party's updates one by one"):
+        PartyData(data / "west", masked=True).prepare({"client": 2, "clients": 4, "experiment": {"data": {}}}, {})
+
+
+def test_messages_out_of_order_are_refused(link):
+    for kind in ("plan", "signed", "shares", "masked", "open"):
+        answer, _ = unpack(link.party["west"].answer(pack({"kind": kind, "told": {}})))
+        assert answer == {"error": "this party takes part in no masked sums"}
+
+
+# A party that lies
+
+
+def changed(answer, tensors=None, **more):
+    header, body = unpack(answer)
+    return pack({**header, **more}, body if tensors is None else tensors)
+
+
+PARTY_LIES = [
+    ("round", lambda a: changed(a, keys=7), "it has sent no keys"),
+    ("round", lambda a: changed(a, keys={"extra": ["\x1b[2J"]}), "its losses have an impossible name"),
+    ("round", lambda a: changed(a, keys={"extra": []}), "the keys of west are damaged"),
+    ("shares", lambda a: changed(a, told=3), "it has not answered when it was asked for its shares"),
+    ("masked", lambda a: changed(a, tensors={}), "it has not answered when it was asked for its masked elements"),
+    (
+        "masked",
+        lambda a: changed(a, tensors={"elements": torch.zeros(3, dtype=torch.int64)}),
+        "west has sent 3 masked elements",
+    ),
+    ("masked", lambda a: failure("it does not want to"), "it does not want to"),
+    ("masked", lambda a: b"nonsense", "its header is cut short or too long"),
+]
+
+
+@pytest.mark.parametrize(("stage", "lie", "why"), PARTY_LIES, ids=[why for *_, why in PARTY_LIES])
+def test_a_party_that_lies_is_left_out_and_the_sum_is_of_the_others(stage, lie, why, loose, tmp_path):
+    loose.change = lambda name, header, answer: lie(answer) if (name, header["kind"]) == ("west", stage) else answer
+    done = hosted(loose, tmp_path / "run", strategy__rounds=1, **LOOSE)
+    assert done.metrics[0]["participants"] == [0, 1, 3]
+    assert why in done.metrics[0]["dropped"]["2"]
+
+
+def test_elements_of_another_sum_are_never_a_wrong_sum(link, tmp_path):
+    old = {}
+
+    def change(name, header, answer):
+        if (name, header["kind"]) != ("west", "masked"):
+            return answer
+        return old.setdefault("answer", answer)
+
+    link.change = change
+    with pytest.raises(QuorumError, match="the masks have not cancelled"):
+        hosted(link, tmp_path / "run")
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+# What reaches the coordinator
+
+
+def looks_like_noise(elements, update):
+    """Say whether bytes are uniform (chi-square) and uncorrelated with the update, each at one in a million."""
+    uniform = scipy.stats.chisquare(np.bincount(elements.view(np.uint8), minlength=256)).pvalue > 1e-6
+    return uniform and scipy.stats.spearmanr(elements.astype(float), update).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(off, link, tmp_path, monkeypatch):
+    """The test can fail: with masks of zeros it finds the update."""
+    if off:
+        for place in ("party", "server"):
+            nothing = lambda *given: np.zeros(given[-1], np.uint64)  # noqa: E731
+            monkeypatch.setattr(f"fedunseen.secagg.{place}.own_mask", nothing)
+        monkeypatch.setattr("fedunseen.secagg.party.key_stream", lambda key, count: np.zeros(count, np.uint64))
+    updates = {}
+
+    def change(name, header, answer):
+        if header["kind"] == "shares":
+            own = link.party[name]._session._kept[1].update
+            updates[name] = torch.cat([own[key].flatten() for key in sorted(own)]).numpy()
+        return answer
+
+    link.change = change
+    hosted(link, tmp_path / "run", strategy__rounds=1)
+    assert [kind for kind, *_ in link.heard] == [kind for kind in ("round", "shares", "masked", "open") for _ in NAMES]
+    noise = []
+    for kind, name, message in link.heard:
+        header, tensors = unpack(message)
+        if kind == "masked":
+            assert header == {}
+            noise.append(looks_like_noise(tensors["elements"].numpy()[: len(updates[name])], updates[name]))
+        else:  # keys, encrypted shares, shares of seeds: texts that are as long whatever the update is
+            assert not tensors
+            assert header.keys() <= {"told", "keys"}
+    assert noise == [not off] * 4
