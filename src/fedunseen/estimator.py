@@ -38,7 +38,7 @@ from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.closed_form.unlabelled import adapt, remarks
+from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, remarks
 from fedunseen.strategies.summed import forget, kept_sums
 
 __all__ = ["ZeroShotClassifier"]
@@ -178,7 +178,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             self._adapt([validate_data(self, part, reset=False) for part in pools])
         return self
 
-    def adapt(self, X: ArrayLike, among: Literal["all", "unseen"] = "all") -> Self:
+    def adapt(self, X: ArrayLike, among: Literal["all", "unseen"] = "all", settings: Adaptation | None = None) -> Self:
         """Return a copy that is adapted to unlabelled samples, which may be of seen and of unseen classes.
 
         The model's scores assign the samples to classes in part; prototypes of unseen classes move to theirs. Samples
@@ -188,20 +188,21 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         Args:
             X: (n, d) features, at least ten samples.
             among: the classes that they may be of: ``all``, or ``unseen`` ones alone.
+            settings: how much samples count; by default, what held up on other class splits.
 
         Raises:
             FedUnseenError: the method has no class means to adapt, every class is seen, or there are too few samples.
         """
         check_is_fitted(self)
         adapted = copy(self)
-        adapted._adapt([validate_data(adapted, X, reset=False, ensure_min_samples=0)], among)
+        adapted._adapt([validate_data(adapted, X, reset=False, ensure_min_samples=0)], among, settings)
         return adapted
 
-    def _adapt(self, pools: Sequence[NDArray[Any]], among: str = "all") -> None:
+    def _adapt(self, pools: Sequence[NDArray[Any]], among: str = "all", settings: Adaptation | None = None) -> None:
         """Adapt in place."""
         method = self._method(fit_semantics(self._space, self._experiment.data.semantics))
         rows = [torch.from_numpy(self._scaler(part)) for part in pools]
-        found = adapt(method, self._params, rows, self.calibration_, among=among)
+        found = adapt(method, self._params, rows, self.calibration_, settings or Adaptation(), among)
         for remark in remarks(found, self.classes_.tolist()):
             warnings.warn(remark, stacklevel=3)
         self._params, self.soft_counts_, self._sums = found.params, found.samples.numpy(), {}

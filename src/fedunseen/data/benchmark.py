@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -60,6 +60,7 @@ class Benchmark:
         users: (samples,) who each sample comes from, counted from 0, if the source says.
         answers: (classes,) what a class stands for in every episode, counted from 0, where that is fixed: the negative
             tweets of new users are a class of their own, and still negative.
+        unlabelled: ids of samples without a label, in no split: their label is -1.
         part: only some of the classes have samples here, or no training or no test samples: what one party, or the
             coordinator of a deployment, holds. Then any split may be empty, a seen class need not have a training
             sample, and training samples may all be alike; some sample there must be.
@@ -81,6 +82,7 @@ class Benchmark:
     users: NDArray[np.int64] | None = None
     answers: NDArray[np.int64] | None = None
     part: bool = False
+    unlabelled: NDArray[np.int64] = field(default_factory=lambda: np.array([], dtype=np.int64))
 
     @classmethod
     def from_arrays(
@@ -188,7 +190,7 @@ class Benchmark:
         if self.part and not len(self.labels):
             raise DataError(f"{self.name} has no sample at all: a part of a benchmark needs one at least")
         classes = len(self.space.names)
-        outside = (self.labels < -self.part) | (self.labels >= classes)
+        outside = (self.labels < -(self.part or len(self.unlabelled) > 0)) | (self.labels >= classes)
         if outside.any():
             first = int(np.argmax(outside))
             raise DataError(
@@ -284,6 +286,7 @@ class Benchmark:
         arrays = [self.space.semantics, self.space.seen, self.space.validation, self.space.unseen]
         arrays += [self.labels, self.train, self.test_seen, self.test_unseen]
         arrays += [array for array in (self.users, self.answers) if array is not None]
+        arrays += [self.unlabelled] if len(self.unlabelled) else []
         for array in [*arrays, self.features]:
             digest.update(f"{array.dtype.str} {array.shape}".encode())
             for block in blocks(array):

@@ -19,6 +19,8 @@ Made, for example, by::
 - ``users``: of shape (n,), who each sample comes from, counted from 0.
 - ``answers``: of shape (classes,), what each class stands for in every episode, counted from 0.
 
+A sample with an empty label is unlabelled; only ``data.unlabelled = true`` reads it.
+
 With ``part`` the folder is what one party of a deployment, or its coordinator, holds: see ``Benchmark``. Validation
 classes are then those that ``classes.csv`` marks. :func:`write_folder` makes such folders.
 """
@@ -70,6 +72,9 @@ class Folder(BenchmarkLoader):
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
 
+    unlabelled: bool = False
+    """Adapt the trained model to the samples whose label is empty; for `method.name = "gaussian"`."""
+
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Read the folder; if it marks no validation class, ``seed`` draws a fifth of the seen classes (not of a part).
@@ -119,6 +124,7 @@ class Folder(BenchmarkLoader):
             users=_counted(path, "users", arrays.get("users"), len(labels), "sample"),
             answers=_counted(path, "answers", arrays.get("answers"), len(space.names), "class"),
             part=settings.part,
+            unlabelled=np.flatnonzero(labels < 0) if arrays["labels"].dtype.kind in "US" else np.array([], np.int64),
         )
 
     @classmethod
@@ -208,7 +214,7 @@ def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.i
     if labels.dtype.kind not in "US":
         raise DataError(f"{path}: the labels are of type {labels.dtype}, neither class names nor row numbers")
     names, inverse = np.unique(_as_text(path, "labels", labels), return_inverse=True)
-    ids = {composed(name): i for i, name in enumerate(space.names)}
+    ids = {composed(name): i for i, name in enumerate(space.names)} | {"": -1}
     for name in names.tolist():
         if composed(name) not in ids:
             raise DataError(

@@ -9,6 +9,8 @@ A folder belongs to the class of its name; case, ``_`` and space do not count. W
 of each seen class's images is drawn for tests by the run's seed. All images of an unseen class are for tests, and it
 may have no folder: then it is only described.
 
+Pictures in a folder ``unlabelled`` have no label; only ``data.unlabelled = true`` reads them.
+
 With ``part`` it is what one party of a deployment, or its coordinator, holds: any class may have no folder, one of
 ``train`` and ``test`` is enough, and validation classes are those that ``classes.csv`` marks.
 """
@@ -31,7 +33,9 @@ from fedunseen.data.images import list_images
 from fedunseen.data.layouts import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.tables import did_you_mean, plain
 
-__all__ = ["ImageFolder"]
+__all__ = ["UNLABELLED", "ImageFolder"]
+
+UNLABELLED = "unlabelled"  # the folder of pictures without a label
 
 
 class _Look(NamedTuple):
@@ -68,6 +72,9 @@ class ImageFolder(ImageBenchmark):
         train on, or none for tests; without the folders `train` and `test` those of seen classes are to train on; the
         validation classes are those that the class table marks."""
 
+    unlabelled: bool = False
+    """Adapt the trained model to the pictures in the folder `unlabelled`, beside the classes' folders; for `method.name = "gaussian"`."""
+
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
         """List the images; see :meth:`ImageBenchmark.listing`."""
@@ -81,12 +88,17 @@ class ImageFolder(ImageBenchmark):
                 files.append((folder.relative_to(root) / file).as_posix())
                 labels.append(c)
                 in_test.append(half == "test")
+        if settings.unlabelled:
+            pool = [(Path(UNLABELLED) / file).as_posix() for file in list_images(root / UNLABELLED)]
+            files += pool
+            labels += [-1] * len(pool)
+            in_test += [False] * len(pool)
         space = read_class_table(table, settings.text_encoder, settings.prompt)
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         classes = np.array(labels, dtype=np.int64)
         test = np.array(in_test, dtype=bool)
-        trained = classes[~test]
+        trained = classes[~test & (classes >= 0)]
         if not np.isin(classes, np.union1d(space.seen, space.unseen)).any() and settings.part:
             raise DataError(f"{root} has no image of a seen or unseen class of {table}: add a folder of some class")
         for c in space.seen.tolist() if not settings.part else ():
@@ -145,6 +157,7 @@ class ImageFolder(ImageBenchmark):
 def _class_folders(place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path) -> list[tuple[Path, int]]:
     """Return the classes' folders in ``place`` with their class ids."""
     folders = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
+    folders = [folder for folder in folders if folder.name != UNLABELLED or plain(UNLABELLED) in ids]
     check_collisions([folder.name for folder in folders], f"{place}: the folders")
     for folder in folders:
         if plain(folder.name) not in ids:

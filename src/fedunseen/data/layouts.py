@@ -198,7 +198,7 @@ class ImageBenchmark(BenchmarkLoader):
             DataError: if a file is missing, damaged or inconsistent.
         """
         listing = cls.listing(settings, seed)
-        ids = listing.ids(settings)
+        ids = listing.ids(settings) | {"unlabelled": np.flatnonzero(listing.labels < 0)}
         kept = np.sort(np.concatenate(list(ids.values())))
         files = [listing.files[i] for i in kept.tolist()]
         boxes = None if listing.boxes is None else [listing.boxes[i] for i in kept.tolist()]

@@ -30,7 +30,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centred, to_spare
 from fedunseen.data.class_table import check_collisions, class_names
 from fedunseen.data.folder import Folder
-from fedunseen.data.image_folder import ImageFolder
+from fedunseen.data.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.images import UNREADABLE, list_images, open_image
 from fedunseen.data.tables import iter_csv, number, plain, read_csv, write_csv
 from fedunseen.experiment.doubts import doubts, foreign_names
@@ -220,6 +220,12 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     lines += described
     listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
     choices += [Choice(*doubt) for doubt in doubts(classes)]
+    if pool := len(list_images(folder / UNLABELLED)):
+        lines.append(("unlabelled", True, f"{pool} pictures without a label"))
+        choices.append(Choice(f"{pool} unlabelled pictures", "the trained model is adapted to them"))
+    else:
+        why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
+        choices.append(Choice(f"no folder {folder / UNLABELLED}", why))
     title = f"{len(listing.files)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
     return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
@@ -237,7 +243,7 @@ def _features(folder: Path, written: list[Path]) -> _Found:
                 "the columns name, split and the attributes"
             )
         told, split = labels.astype(str), arrays.get("split", np.array([])).astype(str)
-        ordered = sorted(set(told.tolist()), key=str.lower)
+        ordered = sorted(set(told.tolist()) - {""}, key=str.lower)
         trained = set(told[split == "train"].tolist()) if len(split) == len(told) else set()
         unseen = [name for name in ordered if name not in trained]
         if not unseen or not trained:
@@ -266,6 +272,7 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
     classes: dict[str, list[Path]] = {}
     for place in places if len(places) == 2 else [folder]:
         children = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
+        children = [child for child in children if child.name != UNLABELLED]
         check_collisions([child.name for child in children], f"{place}: the folders")
         for child in children:
             classes.setdefault(child.name, []).extend(child / name for name in list_images(child))
@@ -388,7 +395,7 @@ def _convert(table: Path, folder: Path) -> Path:
             place, mark = (told.index(word) if word in told else 0 for word in ("name", "split"))
             apart = {row[place] for _, row in classes if row[mark] == "unseen"}
         else:
-            apart = set(_split(folder, sorted(set(names)))[1])
+            apart = set(_split(folder, sorted(set(names) - {""}))[1])
         so_far: dict[str, int] = defaultdict(int)
         for i, name in enumerate(names):  # every fifth of a seen class, from the third on
             split[i] = "test" if name in apart or so_far[name] % 5 == 2 else "train"
