@@ -166,6 +166,12 @@ READ = {
         {"screening.name": "magnitude"},
         "screening.name = 'magnitude' judges the features that one loss is computed from",
     ),
+    "unlabelled_samples_need_class_means": (
+        "digit-pairs",
+        {"data.name": "folder", "data.root": "somewhere", "data.unlabelled": True},
+        "method.name = 'fedzsl' keeps no class means that data.unlabelled = true could adapt: set method.name = "
+        "'gaussian', or data.unlabelled = false",
+    ),
     "growth_needs_descriptions_as_rows": (
         "digit-pairs",
         {**LAST, "growth.name": "unknown", "method.name": "classifier"},

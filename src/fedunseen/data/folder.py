@@ -71,9 +71,8 @@ class Folder(BenchmarkLoader):
         part: bool = False
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
-
-    unlabelled: bool = False
-    """Adapt the trained model to the samples whose label is empty; for `method.name = "gaussian"`."""
+        unlabelled: bool = False
+        """Adapt the trained model to the samples whose label is empty; for `method.name = "gaussian"`."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:

@@ -614,6 +614,25 @@ def only_some_settings_are_chosen(c: Chosen) -> str | None:
     return None
 
 
+def unlabelled_samples_need_class_means(c: Chosen) -> str | None:
+    """Only one merged model of class means, made in this process, is adapted during a run."""
+    if not getattr(c.experiment.data, "unlabelled", False):
+        return None
+    if c.experiment.method.name != "gaussian":
+        return (
+            f"method.name = {c.experiment.method.name!r} keeps no class means that data.unlabelled = true could adapt: "
+            "set method.name = 'gaussian', or data.unlabelled = false"
+        )
+    engine = c.experiment.engine
+    deployed = isinstance(engine, DistributedSettings) and engine.mode == "deployment"
+    if deployed or not c.merging or c.experiment.growth.name != "none" or c.experiment.privacy.name != "none":
+        return (
+            "data.unlabelled = true adapts one merged model of a simulation, without [growth] and [privacy] noise: set "
+            "data.unlabelled = false, and call fedunseen adapt on the finished run"
+        )
+    return None
+
+
 def growth_needs_descriptions_as_rows(c: Chosen) -> str | None:
     """A class can only come later where no parameter is about a class."""
     if c.experiment.growth.name != "none" and not c.method.grows:
@@ -735,6 +754,7 @@ READING: Sequence[Callable[[Chosen], str | None]] = (
     late_updates_merge_by_their_mean,
     exclusive_peers_need_plain_means,
     sharing_needs_merging,
+    unlabelled_samples_need_class_means,
     growth_needs_descriptions_as_rows,
     growth_needs_merging,
     growth_goes_alone,

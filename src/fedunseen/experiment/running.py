@@ -1,4 +1,4 @@
-"""The path of one run: set up, then stage by stage: select, warm start, train, report.
+"""The path of one run: set up, then stage by stage: select, warm start, train, adapt, report.
 
 With ``evaluation.selection = "validation"`` a run has two trainings. The first is a run of its own, in ``selection/``:
 validation classes play the unseen ones, no test sample takes part, and its best round, calibration factor and settings
@@ -21,6 +21,7 @@ from fedunseen.experiment.rules import check_arrays, check_engine
 from fedunseen.experiment.run_group import RunGroup
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Meet, Setup, Stage
+from fedunseen.experiment.stages.adapt import adapt_unlabelled
 from fedunseen.experiment.stages.report import finish_late, report
 from fedunseen.experiment.stages.select import prepare, select
 from fedunseen.experiment.stages.train import train
@@ -30,7 +31,7 @@ from fedunseen.federation.callbacks import Progress
 
 __all__ = ["STAGES", "run"]
 
-STAGES: tuple[Stage, ...] = (select, warm_start, train, report)
+STAGES: tuple[Stage, ...] = (select, warm_start, train, adapt_unlabelled, report)
 
 
 @enough_memory("lower method.batch_size, the sizes of the model, or how much data is loaded")

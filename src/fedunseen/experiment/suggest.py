@@ -261,6 +261,9 @@ def _features(folder: Path, written: list[Path]) -> _Found:
             f"{folder} holds sequences, which need a trained encoder: write the experiment yourself, with "
             "encoder.name = 'gru'"
         )
+    if pool := len(benchmark.unlabelled):
+        lines.append(("unlabelled", True, f"{pool} samples whose label is empty"))
+        choices.append(Choice(f"{pool} unlabelled samples", "the trained model is adapted to them"))
     title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
     spare = to_spare(benchmark.space, benchmark.labels[benchmark.train])
     return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, spare, choices)

@@ -41,6 +41,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
+from fedunseen.data import Quantization
 from fedunseen.methods.base import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
 
@@ -50,6 +51,7 @@ __all__ = [
     "Adapted",
     "Scorer",
     "adapt",
+    "codes",
     "recalibrated",
     "remarks",
     "responsibilities",
@@ -94,12 +96,14 @@ class Scorer:
         bias: (C,) integers, float64.
         step: what one unit of a score is worth, a power of two.
         classes: (U,) the classes to adapt.
+        unit: (1,) or (d,) what one unit of a sample's feature is worth; None: features are not quantized.
     """
 
     weight: Tensor
     bias: Tensor
     step: float
     classes: Tensor
+    unit: Tensor | None = None
 
     @property
     def bytes(self) -> int:
@@ -124,13 +128,14 @@ class Adapted:
     deviation: float = 1.0
 
 
-def scorer(params: Params, offset: float = 0.0, among: str = "all") -> Scorer:
+def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization: Quantization | None = None) -> Scorer:
     """Return the model's scores on the integer grid.
 
     Args:
         params: a Gaussian model.
         offset: calibration offset of seen classes beside the model's own.
         among: the classes that samples may be of: ``all``, or ``unseen`` ones alone.
+        quantization: of the samples.
 
     Raises:
         DataError: the model has no labelled sample, or no unseen class.
@@ -144,13 +149,17 @@ def scorer(params: Params, offset: float = 0.0, among: str = "all") -> Scorer:
     bias = params["bias"] - weight @ params["centre"] - offset * seen
     if among == "unseen":
         bias = torch.where(seen, -math.inf, bias)
+    unit = None if quantization is None else torch.from_numpy(quantization.step).double()
+    weight = weight if unit is None else weight * unit
     largest = float(weight.abs().max())
     step = 2.0 ** (math.ceil(math.log2(largest)) - _GRID) if largest > 0 else 1.0
-    return Scorer((weight / step).round(), (bias / step).round(), step, torch.nonzero(~seen)[:, 0])
+    return Scorer((weight / step).round(), (bias / step).round(), step, torch.nonzero(~seen)[:, 0], unit)
 
 
 def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:
     """Return (n, C) the responsibilities of classes for samples (n, d), int64 from 0 to 255: equation (1).
+
+    Samples of a quantized model are whole numbers (:func:`codes`).
 
     Example:
         >>> scores = Scorer(torch.tensor([[4.0], [0.0]]).double(), torch.zeros(2).double(), 0.25, torch.tensor([1]))
@@ -164,17 +173,23 @@ def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:
     return (2 * LEVELS * powers + total) // (2 * total)
 
 
-def soft_statistics(scores: Scorer, rows: Tensor) -> Params:
-    """Return a party's soft counts (U,) and sums (U, d) of samples (n, d), in units of 1 / 255.
+def codes(rows: Tensor, unit: Tensor | None) -> Tensor:
+    """Return the whole numbers of quantized samples (n, d), or samples that are not quantized as they are."""
+    return rows.double() if unit is None else (rows.double() / torch.where(unit > 0, unit, torch.inf)).round()
 
-    Whole numbers where the samples are: they add up to those of all parties exactly.
+
+def soft_statistics(scores: Scorer, rows: Tensor) -> Params:
+    """Return a party's soft counts (U,) and sums (U, d) of samples (n, d), in units of 1 / 255 and of a feature's.
+
+    Those of a quantized model are whole numbers: they add up to those of all parties exactly.
     """
     count = torch.zeros(len(scores.classes), dtype=torch.float64)
     total = torch.zeros(len(scores.classes), scores.weight.shape[1], dtype=torch.float64)
     for part in torch.split(rows, _BLOCK):
-        r = responsibilities(scores, part)[:, scores.classes].double()
+        whole = codes(part, scores.unit)
+        r = responsibilities(scores, whole)[:, scores.classes].double()
         count += r.sum(0)
-        total += r.T @ part.double()
+        total += r.T @ whole
     return {"count": count, "total": total}
 
 
@@ -190,7 +205,7 @@ def update(
     Args:
         method: over the model's classes.
         params: the labelled model.
-        sums: of all parties, as :func:`soft_statistics` gives them.
+        sums: of all parties, as :func:`soft_statistics` gives them, features in their own unit.
         settings: how much samples count.
         refused: (C,) classes to leave out; None: the guard decides.
     """
@@ -247,9 +262,10 @@ def adapt(
     check_pool(parties, len(params["centre"]))
     current, refused = Adapted(params, torch.zeros(0), torch.zeros(0)), None
     for _ in range(settings.iterations):
-        scores = scorer(current.params, offset, among)
+        scores = scorer(current.params, offset, among, method.quantization)
         parts = [soft_statistics(scores, rows) for rows in parties]
         sums = {name: torch.stack([part[name] for part in parts]).sum(0) for name in ("count", "total")}
+        sums["total"] *= 1.0 if scores.unit is None else scores.unit
         current = update(method, params, sums, settings, refused)
         refused = current.refused
     return recalibrated(current)

@@ -1,0 +1,125 @@
+"""``data.unlabelled``: a run adapts to samples without a label, whoever holds them, killed or not."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedunseen import Experiment, run
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data.image_folder import ImageFolder
+from fedunseen.experiment.stages import report as reporting
+from fedunseen.experiment.suggest import suggest
+
+
+def with_pool(rows, arrays, each=12):
+    """Add unlabelled samples: those of all classes with a little noise, whose label is empty."""
+    names = np.array([row[0] for row in rows[1:]])
+    labels, features = arrays["labels"], arrays["features"]
+    pool = np.concatenate([features[labels == c][:each] for c in range(12)])
+    pool = pool + np.random.default_rng(5).normal(scale=0.1, size=pool.shape).astype(np.float32)
+    arrays["labels"] = np.concatenate([names[labels], np.full(len(pool), "")])
+    arrays["features"] = np.concatenate([features, pool.astype(np.float32)])
+    arrays["split"] = np.concatenate([arrays["split"], np.full(len(pool), "train")])
+
+
+def experiment(root, **settings):
+    tree = {
+        "data": {"name": "folder", "root": str(root), "unlabelled": True},
+        "partition": {"kind": "pccd", "clients": 2},
+        "method": {"name": "gaussian"},
+        "evaluation": {"embedding": False},
+    }
+    return Experiment.from_dict(tree, settings)
+
+
+@pytest.fixture
+def folder(make_folder, tmp_path):
+    return make_folder(tmp_path / "mine", with_pool)
+
+
+def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, tmp_path):
+    done = run(experiment(folder), tmp_path / "run")
+    note = done.result["adapted"]
+    assert note["samples"] == 8 * 12 + 4 * 4
+    assert note["bytes_up"] == 8 * 4 * (9 + 1)
+    plain = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "plain")
+    assert "adapted" not in plain.result
+    pool = np.load(folder / "features.npz")
+    memory = plain.adapt(pool["features"][pool["labels"] == ""])
+    assert all(np.array_equal(value, memory.params[name]) for name, value in done.params.items())
+    assert done.result["adapted"]["before"]["zsl"] == plain.result["zsl"]
+    assert done.result["zsl"] == memory.result["zsl"]
+    four = run(experiment(folder, **{"partition.clients": 4}), tmp_path / "four")
+    assert all(np.array_equal(value, four.params[name]) for name, value in done.params.items())
+    assert json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["zsl"] == done.result["zsl"]
+
+
+def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, monkeypatch):
+    done = run(experiment(folder), tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(reporting, "write_inputs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(experiment(folder), tmp_path / "killed")
+    again = run(experiment(folder), tmp_path / "killed", resume=True)
+    assert all(np.array_equal(value, again.params[name]) for name, value in done.params.items())
+    assert again.result["adapted"] == done.result["adapted"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strategy.name": "local"}, "fedunseen adapt"),
+        ({"engine.name": "flower", "engine.mode": "deployment"}, "fedunseen adapt"),
+    ],
+)
+def test_runs_that_cannot_adapt_are_refused(folder, settings, words):
+    with pytest.raises(ExperimentError, match=words):
+        experiment(folder, **settings)
+
+
+def test_too_few_unlabelled_samples_are_refused(make_folder, tmp_path):
+    def few(rows, arrays):
+        with_pool(rows, arrays)
+        arrays.update({name: value[:-109] for name, value in arrays.items()})
+
+    with pytest.raises(DataError, match="3 unlabelled samples"):
+        run(experiment(make_folder(tmp_path / "mine", few)), tmp_path / "run")
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Four classes of tiny pictures, and a folder of pictures without a label."""
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog", "horse", "ship", "unlabelled"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        for i in range(12):
+            Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(
+                tmp_path / "mine" / name / f"{i}.png"
+            )
+    lines = ["name,split,fur,size", "cat,seen,1,0.1", "dog,seen,1,0.3", "horse,seen,0.8,0.9", "ship,unseen,0,1"]
+    (tmp_path / "mine" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    return tmp_path / "mine"
+
+
+def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(pictures, tmp_path):
+    found = suggest(pictures, tmp_path / "mine.toml")
+    assert "unlabelled = true" in found.text
+    assert any(choice.what == "12 unlabelled pictures" for choice in found.choices)
+    settings = {"root": pictures, "size": 16, "resize": 16}
+    loaded = ImageFolder.load(ImageFolder.Settings(**settings, unlabelled=True), 0)
+    assert {loaded.files[i].split("/")[0] for i in loaded.unlabelled} == {"unlabelled"}
+    assert (len(loaded.unlabelled), loaded.labels[loaded.unlabelled].max()) == (12, -1)
+    without = ImageFolder.load(ImageFolder.Settings(**settings), 0)
+    assert (len(without.unlabelled), len(without.labels)) == (0, 48)
+    shutil.rmtree(pictures / "unlabelled")
+    told = suggest(pictures, tmp_path / "mine.toml")
+    assert "unlabelled" not in told.text
+    assert any("no folder" in choice.what for choice in told.choices)
+
+
+def test_init_finds_unlabelled_samples_in_features(folder, tmp_path):
+    found = suggest(folder, tmp_path / "mine.toml")
+    assert "unlabelled = true" in found.text
