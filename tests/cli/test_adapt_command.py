@@ -43,7 +43,7 @@ def test_an_adapted_run_predicts_learns_reports_and_exports(trained, command, tm
     for words in (("report",), ("export", "--csv", tmp_path / "tables")):
         assert command(words[0], tmp_path / "new", *words[1:]).code == 0
     again = adapted.learn(examples={"okapi": rows}, out=tmp_path / "learned").adapt(trained / "pool.npz")
-    assert again.space.names[-1] == "okapi"
+    assert [again.space.names[-1], again.result["adapted"]["classes"]["class"][-1]] == ["okapi", "okapi"]
 
 
 def test_a_pool_of_test_samples_is_named(trained):

@@ -47,7 +47,7 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
             f"the adapted run keeps the accuracies of {run.path}: its test samples are not here ({error})", stacklevel=3
         )
     else:
-        result |= adapted_numbers(federation, run.params, found, factor, task.accuracies, rows)
+        result |= adapted_numbers(federation, run.space, run.params, found, factor, task.accuracies, rows)
         drawn = task.summary(found.params, result) if len(run.space.names) == len(benchmark.space.names) else None
     if folder is None:
         changed = replace(run, result=result)

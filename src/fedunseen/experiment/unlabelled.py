@@ -30,19 +30,26 @@ def adaptation_note(found: Adapted, space: ClassSpace, samples: int) -> dict[str
 
 
 def adapted_numbers(
-    federation: Federation, before: Params, found: Adapted, factor: float, names: Sequence[str], rows: NDArray[Any]
+    federation: Federation,
+    space: ClassSpace,
+    before: Params,
+    found: Adapted,
+    factor: float,
+    names: Sequence[str],
+    rows: NDArray[Any],
 ) -> dict[str, Any]:
     """Return the numbers of an adapted run, among them ``adapted``, its report.
 
     Args:
         federation: with the test samples.
+        space: of the model, which may have learned classes since.
         before: the labelled model.
         found: the adapted one.
         factor: the calibration offset before.
         names: of the accuracies that a run reports.
         rows: (n, ...) the unlabelled samples, as the benchmark's.
     """
-    space, now = federation.benchmark.space, factor * found.deviation
+    now = factor * found.deviation
     if share := test_share(rows, federation.benchmark):
         warnings.warn(
             f"{100 * share:.0f} % of the unlabelled samples are test samples: accuracies are transductive", stacklevel=3

@@ -38,7 +38,9 @@ def adapt_unlabelled(setup: Setup) -> Setup:
     found = adapt(federation.method, before, pools, factor)
     write_tensors(setup.directory.model_path, found.params)
     samples = setup.benchmark.features[rows]
-    result = adapted_numbers(federation, before, found, factor, setup.evaluator.accuracies, samples)
+    result = adapted_numbers(
+        federation, setup.benchmark.space, before, found, factor, setup.evaluator.accuracies, samples
+    )
     sent = scorer(before, factor)
     result["adapted"] |= {
         "rounds": Adaptation.iterations,
