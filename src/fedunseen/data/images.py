@@ -49,11 +49,12 @@ Box = tuple[int, int, int, int]
 
 UNREADABLE = (
     OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError,
-    struct.error, zlib.error, Image.DecompressionBombError,
+    struct.error, zlib.error, Image.DecompressionBombError, MemoryError,
 )  # fmt: skip
 """What Pillow raises on files that are no images, damaged, cut short, or far too large."""
 
 NO_IMAGES = ("thumbs.db", "desktop.ini")  # what file managers leave behind
+MOST_PIXELS = 90_000_000  # of a picture: it and its copies take a gigabyte when it is decoded
 BLOCK = 256  # images decoded, then written, at a time
 STALE = 3600  # seconds after which a half-written file that nobody has touched is taken for a killed run's
 
@@ -135,7 +136,11 @@ def open_image(path: Path) -> Image.Image:
     """
     if not path.is_file() and path.exists():
         raise OSError(f"{path} is not a file")
-    return Image.open(path)
+    image = Image.open(path)
+    if image.width * image.height > MOST_PIXELS:
+        image.close()
+        raise Image.DecompressionBombError(f"{path} has more than {MOST_PIXELS:,} pixels")
+    return image
 
 
 def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
