@@ -34,7 +34,7 @@ def parts() -> Iterator[dict[str, float]]:
     from fedunseen.experiment.stages import train
     from fedunseen.federation import callbacks
     from fedunseen.federation.directory import RunDirectory
-    from fedunseen.tasks.zero_shot import ZeroShot
+    from fedunseen.tasks.zero_shot import ZeroShotEvaluator
 
     spent: dict[str, float] = {}
     inside: list[float] = []
@@ -57,9 +57,10 @@ def parts() -> Iterator[dict[str, float]]:
     places = [
         *((Worker, name, "local training") for name in ("task", "finish", "_sums")),
         *((Trainer, name, "local training") for name in ("one", "together")),
-        (InProcess, "round", "merging"), (ZeroShot, "measure", "measuring"), (ZeroShot, "observe", "observing"),
+        (InProcess, "round", "merging"), (ZeroShotEvaluator, "measure", "measuring"),
+        (ZeroShotEvaluator, "observe", "observing"),
         (RunDirectory, "save_checkpoint", "checkpoint"), (RunDirectory, "add_metrics", "checkpoint"),
-        (callbacks, "write_tensors", "checkpoint"), (ZeroShot, "summary", "summary"), (train, "fit", "other"),
+        (callbacks, "write_tensors", "checkpoint"), (ZeroShotEvaluator, "summary", "summary"), (train, "fit", "other"),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
     for (owner, name, part), function in zip(places, before, strict=True):

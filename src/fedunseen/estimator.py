@@ -241,7 +241,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             scaler=self._scaler, scaled_semantics=scaling, read_inputs=lambda rows: rows, manifest={"seed": self._seed},
         )  # fmt: skip
         told = {str(name): row.tolist() for name, row in table.items()}
-        learned = task_of(self._experiment).learn(run, told or None, shown or None)
+        learned = task_of(self._experiment).predictor.learn(run, told or None, shown or None)
         changed = copy(self)
         changed._space, changed._params, changed._sums = learned.space, learned.params, {}
         added = [keys[name] for name in learned.space.names[len(self.classes_) :]]

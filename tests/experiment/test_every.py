@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.federation.callbacks import Choice
+from fedunseen.federation.evaluator import Choice
 from fedunseen.report import write_report
-from fedunseen.tasks.base import EvaluationSettings, Task
+from fedunseen.tasks.base import EvaluationSettings, Evaluator
 from pages import without_pictures
 
 SMALL = {
@@ -71,9 +71,9 @@ def test_by_default_only_generative_methods_skip_rounds_and_none_that_could_be_c
 ):
     federation = SimpleNamespace(method=SimpleNamespace(generates=generates), attack=attack)
     judge = SimpleNamespace(federation=federation, groups=groups, evaluation=EvaluationSettings())
-    assert Task.every(judge, choice) == every
+    assert Evaluator.every(judge, choice) == every
     judge.evaluation = EvaluationSettings(every=3)
-    assert Task.every(judge, choice) == 3
+    assert Evaluator.every(judge, choice) == 3
 
 
 def test_clients_own_models_are_measured_in_some_rounds_and_in_each_where_asked(runs, tmp_path):

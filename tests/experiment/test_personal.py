@@ -202,10 +202,11 @@ def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
     monkeypatch.setattr(Federation, "round", remembering)
     best = {"strategy.rounds": 4, "evaluation.selection": "best-on-test", "strategy.personal_epochs": 1}
     monkeypatch.setattr(
-        "fedunseen.tasks.zero_shot.ZeroShot.score", lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0)
+        "fedunseen.tasks.zero_shot.ZeroShotEvaluator.score",
+        lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0),
     )
     monkeypatch.setattr(
-        "fedunseen.tasks.zero_shot.ZeroShot.personal", lambda self, merged, models, line: dict(models([0]))
+        "fedunseen.tasks.zero_shot.ZeroShotEvaluator.personal", lambda self, merged, models, line: dict(models([0]))
     )
     done = run(Experiment.load("digit-pairs", {**FEW, **best}), tmp_path / "run")
     assert done.result["selected_round"] == 2

@@ -10,7 +10,7 @@ from fedunseen.federation.callbacks import EarlyStop, Evaluate
 from fedunseen.federation.directory import load_params
 from fedunseen.methods import FedZSL
 from fedunseen.strategies import FedAvg
-from fedunseen.tasks.zero_shot import ZeroShot
+from fedunseen.tasks.zero_shot import ZeroShotEvaluator
 
 QUICK = {
     "data.train_per_class": 4, "data.test_per_class": 2, "method.kl": 0, "partition.clients": 3,
@@ -80,7 +80,7 @@ def test_a_callback_stops_the_loop_unless_the_rounds_are_fixed(federation, stopp
 
 
 def test_evaluate_measures_and_early_stop_stops(federation):
-    loop = fit(federation, 50, [Evaluate(ZeroShot(federation, federation.benchmark)), EarlyStop(3)])
+    loop = fit(federation, 50, [Evaluate(ZeroShotEvaluator(federation, federation.benchmark)), EarlyStop(3)])
     assert loop.metrics["zsl"] == 100
     assert len(loop.history) < 50
     assert loop.rounds_since_best == 3

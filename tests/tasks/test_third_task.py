@@ -11,12 +11,11 @@ from fedunseen.report.page import write_report
 MODULE = """
     from typing import Literal
 
-    from fedunseen.federation.callbacks import Choice
+    from fedunseen.federation.evaluator import Choice
     from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
-    from fedunseen.tasks import Prediction, Task
+    from fedunseen.tasks import Evaluator, Prediction, Predictor, Task
 
-    class Halves(Task):  # tells whether a sample is of the first half of the classes
-        name = "halves"
+    class HalvesEvaluator(Evaluator):
         accuracies = ("halves",)
 
         @classmethod
@@ -40,9 +39,15 @@ MODULE = """
             counts = self.federation.partition.counts(self.benchmark.labels, len(self.benchmark.space.names))
             return {"client_counts": counts}
 
+    class HalvesPredictor(Predictor):
         @classmethod
         def predict(cls, run, question):
             return [[Prediction("first", 1.0)] for _ in run.read_inputs(question.inputs)]
+
+    class Halves(Task):  # tells whether a sample is of the first half of the classes
+        name = "halves"
+        evaluator = HalvesEvaluator
+        predictor = HalvesPredictor
 
     class HalfSettings(FedZSLSettings):
         name: Literal["half"] = "half"

@@ -16,7 +16,7 @@ from fedunseen.data import Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
-from fedunseen.federation.callbacks import is_measured
+from fedunseen.federation.evaluator import is_measured
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.tasks.zero_shot_summary import some
 
@@ -49,7 +49,7 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     task = task_of(experiment)
     benchmark = load_data(experiment, experiment.run.seed)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
-    whole = assemble(experiment, task.held(benchmark), partition)
+    whole = assemble(experiment, task.client_data(benchmark), partition)
     method, batch = whole.method, getattr(experiment.method, "batch_size", None)
     if not method.trained or batch is None or "few_shot" in task.accuracies:
         raise ExperimentError(
@@ -60,7 +60,7 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     samples = taking * float(np.mean([len(own) for own in present])) * experiment.strategy.local_epochs
     few = tuple(own[: _BATCHES * batch] for own in sorted(present, key=len, reverse=True)[:2])
     short = experiment.with_overrides({"strategy.local_epochs": 1, "strategy.fraction": 1.0, **_HONEST})
-    made = assemble(short, task.held(benchmark), Partition.of(few))
+    made = assemble(short, task.client_data(benchmark), Partition.of(few))
     on_gpu = made.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -80,13 +80,16 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
     per_evaluation = scored * len(rows) / max(1, len(tested))
     candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
     rounds, choosing = experiment.strategy.rounds, experiment.evaluation.selection == "validation"
-    judge = task(whole, benchmark, experiment.evaluation)
+    judge = task.evaluator(whole, benchmark, experiment.evaluation)
     # Which round validation classes choose is not known yet; the last one is measured anyway.
     choices = [
-        replace(task.choice(experiment.evaluation, type(method), rounds), **({"round": rounds} if choosing else {}))
+        replace(
+            task.evaluator.choice(experiment.evaluation, type(method), rounds),
+            **({"round": rounds} if choosing else {}),
+        )
     ]
     if choosing:
-        choices += [task.choice(experiment.evaluation, type(method), rounds, selecting=True)] * candidates
+        choices += [task.evaluator.choice(experiment.evaluation, type(method), rounds, selecting=True)] * candidates
     stages = len(choices)
     measured = [
         [round for round in range(1, rounds + 1) if is_measured(round, rounds, choice, judge.every(choice))]

@@ -82,7 +82,7 @@ def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Par
     Raises:
         FedUnseenError: the samples do not suffice, or the file that says who holds what is missing or damaged.
     """
-    return make_partition(experiment.partition, task_of(experiment).held(benchmark), seed)
+    return make_partition(experiment.partition, task_of(experiment).client_data(benchmark), seed)
 
 
 def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partition]:
@@ -96,7 +96,7 @@ def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partit
     benchmark = load_data(experiment, seed)
     partition = partition_of(experiment, benchmark, seed)
     if not selection:
-        return task_of(experiment).held(benchmark), partition
+        return task_of(experiment).client_data(benchmark), partition
     chosen = benchmark.for_selection(seed)
     return chosen, partition.restricted_to(chosen.train)
 
@@ -211,7 +211,7 @@ def assemble(
 
     Args:
         experiment: the choices.
-        benchmark: what clients hold (:meth:`Task.held`), encoded; or its version for selection.
+        benchmark: what clients hold (:meth:`Task.client_data`), encoded; or its version for selection.
         partition: who holds which of its training samples.
         selection: the benchmark is its version for selection.
         scaler: of features, where it is not to be fitted to the training samples: a party's is the coordinator's.
@@ -225,7 +225,7 @@ def assemble(
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
     if strategy.pools:
         partition = one_place(partition)
-    partition = task.able(partition, benchmark, experiment.method)
+    partition = task.eligible_clients(partition, benchmark, experiment.method)
     obey(BUILDING, Built(experiment, benchmark, fits_scaling=scaler is None))
     if whole:
         obey(PRESENCE, Presence(experiment, partition))
@@ -293,10 +293,10 @@ def check(experiment: Experiment, benchmark: Benchmark) -> None:
     """
     experiment, task = settled(experiment, benchmark), task_of(experiment)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
-    benchmark = task.held(benchmark)
+    benchmark = task.client_data(benchmark)
     if find("strategy", experiment.strategy.name).pools:
         partition = one_place(partition)
-    partition = task.able(partition, benchmark, experiment.method)
+    partition = task.eligible_clients(partition, benchmark, experiment.method)
     obey(BUILDING, Built(experiment, benchmark))
     obey(PRESENCE, Presence(experiment, partition))
     _, inputs = _inputs(experiment, benchmark, None, torch.device("cpu"))

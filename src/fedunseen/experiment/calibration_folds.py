@@ -88,4 +88,4 @@ def _in_units(experiment: Experiment, benchmark: Benchmark, partition: Partition
 def _assembled(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, selection: bool = False
 ) -> Federation:
-    return assemble(experiment, task_of(experiment).held(benchmark), partition, selection)
+    return assemble(experiment, task_of(experiment).client_data(benchmark), partition, selection)

@@ -224,7 +224,9 @@ class Run:
         if self.seeds:
             return self.seeds[0].predict(inputs, classes, top, among, support)
         self.check_one_model("to predict with", choosable=True)
-        return task_of(self.experiment).predict(self, Question(inputs, self.described(classes), support, top, among))
+        return task_of(self.experiment).predictor.predict(
+            self, Question(inputs, self.described(classes), support, top, among)
+        )
 
     def of_client(self, client: int) -> Run:
         """Return this run with the own model of one client.
@@ -310,7 +312,7 @@ class Run:
         run = self.seeds[0] if self.seeds else self
         run.check_one_model("to add classes to", choosable=True)
         folder = free_folder(out) if out is not None else None
-        learned = task_of(run.experiment).learn(run, run.described(classes), examples)
+        learned = task_of(run.experiment).predictor.learn(run, run.described(classes), examples)
         changed = replace(run)
         vars(changed).update(space=learned.space, params=learned.params)
         _ = changed.method  # refuses what no later prediction could use

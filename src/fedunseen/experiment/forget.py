@@ -19,8 +19,8 @@ from fedunseen.experiment.measured_again import judged
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import State
-from fedunseen.federation.callbacks import Choice
 from fedunseen.federation.directory import RunDirectory, parts_of
+from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without

@@ -34,7 +34,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
 from fedunseen.federation.directory import RunDirectory
-from fedunseen.tasks import Task
+from fedunseen.tasks import Evaluator
 
 __all__ = ["Deployed", "Growth", "Simulated", "growth_of", "known_first"]
 
@@ -55,7 +55,7 @@ class Growth(ABC):
 
     version: Version
     federation: Federation
-    task: Task
+    task: Evaluator
 
     def __init__(
         self, experiment: Experiment, benchmark: Benchmark, partition: Partition, directory: RunDirectory
@@ -73,7 +73,7 @@ class Growth(ABC):
     def _next(self, round: int) -> Version:
         """Return the version in which ``round`` (counted from 0) is trained."""
 
-    def at(self, rounds: int) -> tuple[Federation, Task]:
+    def at(self, rounds: int) -> tuple[Federation, Evaluator]:
         """Go to the version in which the state after ``rounds`` rounds was made, and forget all later ones."""
         stored = self.directory.space_before(rounds)
         try:
@@ -96,7 +96,7 @@ class Growth(ABC):
         self.directory.save_space(self.version.round, self.version.to_dict())
         return self.federation, state
 
-    def without(self, ids: NDArray[np.int64]) -> tuple[Federation, Task]:
+    def without(self, ids: NDArray[np.int64]) -> tuple[Federation, Evaluator]:
         """Go to the class space in which nobody has ever held some seen classes: they are unseen."""
         version, space = self.version, self.version.space
         space = replace(
@@ -121,11 +121,11 @@ class Growth(ABC):
     def _enter(self, version: Version) -> None:
         """Make federation and task for a version."""
         kind, experiment = task_of(self.experiment), self.experiment
-        benchmark = kind.held(seen_through(self.benchmark, version.space))
+        benchmark = kind.client_data(seen_through(self.benchmark, version.space))
         partition = self.partition if self.partition.remote else self.partition.restricted_to(benchmark.train)
         self.federation = assemble(experiment, benchmark, partition, scaler=self.scaler, whole=False)
         self.scaler = self.federation.scaler
-        self.task = kind(self.federation, benchmark, experiment.evaluation)
+        self.task = kind.evaluator(self.federation, benchmark, experiment.evaluation)
         self.task.groups = version.groups()
         self.version = version
 

@@ -16,7 +16,7 @@ from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.directory import RunDirectory
-from fedunseen.tasks import Task
+from fedunseen.tasks import Evaluator
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["judged"]
 
 
-def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Task, ClassSpace]:
+def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Evaluator, ClassSpace]:
     """Return what solves and measures the sums that are left, and the class space.
 
     Where the class space has grown, a class of which no sample is left is unseen again.
@@ -37,8 +37,8 @@ def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple
         partition = partition_of(experiment, benchmark, experiment.run.seed)
     growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
     if growth is None:
-        federation = assemble(experiment, kind.held(benchmark), partition)
-        task = kind(federation, benchmark, experiment.evaluation)
+        federation = assemble(experiment, kind.client_data(benchmark), partition)
+        task = kind.evaluator(federation, benchmark, experiment.evaluation)
         return federation, task, run.space
     federation, task = growth.at(rounds)
     gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()

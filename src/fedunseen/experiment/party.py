@@ -127,7 +127,7 @@ class PartyData:
             self._compare(benchmark, header["space"])
         else:
             told = self._told(benchmark, growing, semantics)
-        benchmark = task_of(experiment).held(benchmark)
+        benchmark = task_of(experiment).client_data(benchmark)
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
                 f"{self.folder}: a sample has the shape {benchmark.features.shape[1:]}, but the coordinator's model "

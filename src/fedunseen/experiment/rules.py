@@ -392,7 +392,7 @@ def own_models_need_a_merged_one(c: Chosen) -> str | None:
         f"strategy.name = {e.strategy.name!r} merges none": not c.merging,
         f"method.name = {c.name!r} is solved from sums, not trained": not c.method.trained,
         f"method.name = {c.name!r} would train classifiers for each client": c.method.generates,
-        f"{c.task.name} methods measure no client's own model": not c.task.personalises,
+        f"{c.task.name} methods measure no client's own model": not c.task.personalizes,
         f"engine.name = {e.engine.name!r} has the clients' samples elsewhere": (
             isinstance(e.engine, DistributedSettings)
         ),

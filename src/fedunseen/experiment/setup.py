@@ -27,9 +27,10 @@ from fedunseen.experiment.record import fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation
-from fedunseen.federation.callbacks import Choice, Progress
+from fedunseen.federation.callbacks import Progress
 from fedunseen.federation.directory import RunDirectory
-from fedunseen.tasks import Task
+from fedunseen.federation.evaluator import Choice
+from fedunseen.tasks import Evaluator
 
 __all__ = ["Meet", "Setup", "Stage"]
 
@@ -80,7 +81,7 @@ class Setup:
     apart: Benchmark | None = None
     started: float = field(default_factory=time.perf_counter)
     federation: Federation = None  # type: ignore[assignment]
-    evaluator: Task = None  # type: ignore[assignment]
+    evaluator: Evaluator = None  # type: ignore[assignment]
 
     @classmethod
     def of(
@@ -123,9 +124,9 @@ class Setup:
         if growth is not None:
             federation, evaluator = growth.at(0)
         else:
-            held = task.held(self.benchmark)
+            held = task.client_data(self.benchmark)
             federation = assemble(self.experiment, held, self.partition, self.selection)
-            evaluator = task(federation, self.benchmark, self.experiment.evaluation)
+            evaluator = task.evaluator(federation, self.benchmark, self.experiment.evaluation)
         return replace(setup, federation=federation, evaluator=evaluator)
 
     def sub_run(self, name: str, stages: Sequence[Stage], **changes: Any) -> Mapping[str, Any]:

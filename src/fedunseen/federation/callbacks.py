@@ -8,10 +8,9 @@ between is done again with the same result.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from fedunseen.core.files import write_tensors
@@ -19,31 +18,25 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.shelf import write_models
 from fedunseen.engines import Distributed
 from fedunseen.federation.directory import RunDirectory, load_params, of_clients
+from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
 from fedunseen.federation.federation import Federation, State
-from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop, Score
+from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.federation.personal import personal_models
 
 __all__ = [
     "Checkpoint",
-    "Choice",
     "EarlyStop",
     "Evaluate",
-    "Evaluator",
     "Grow",
     "KeepBest",
     "KeepForForgetting",
-    "ModelsOf",
     "Observe",
     "Personalize",
     "Progress",
     "Record",
     "RecordParties",
     "ShowProgress",
-    "is_measured",
 ]
-
-ModelsOf = Callable[[Collection[int]], Iterable[tuple[int, Params]]]
-"""Gives those of some clients that have a model of their own, with it, in client order."""
 
 
 class Progress(Protocol):
@@ -51,52 +44,6 @@ class Progress(Protocol):
 
     def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
         """Show that ``round`` of ``rounds`` of a stage is done; ``line``: its metrics, None at the start."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The round whose model is reported, and its calibration factor; None: the best by this stage's own numbers."""
-
-    round: int | None = None
-    factor: float | None = None
-
-    def is_kept(self, loop: Loop) -> bool:
-        """Say whether the model of the last round is the one to report so far."""
-        if self.round is not None:
-            return self.round == len(loop.history)
-        return bool(loop.history) and loop.scores[-1] >= max(loop.scores)
-
-    def selected(self, loop: Loop) -> int:
-        """Return the round, counted from 1, that is reported: of equally good ones the last, which is trained most."""
-        if self.round is not None:
-            return min(self.round, len(loop.history))
-        scores = loop.scores
-        return 1 + max(range(len(scores)), key=lambda i: (*scores[i], i))
-
-
-class Evaluator(Protocol):
-    """Measures the models of a round, and compares rounds; a :class:`fedunseen.tasks.Task` is one."""
-
-    def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
-        """Return the metrics of the round's models."""
-
-    def unmeasured(self, loop: Loop) -> dict[str, Any]:
-        """Return the metrics of a round whose models are not measured."""
-
-    def every(self, choice: Choice) -> int:
-        """Return after how many rounds there is a measured one."""
-
-    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
-        """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
-
-    def score(self, line: Mapping[str, Any]) -> Score:
-        """Return what rounds are compared by: higher is better, ``NOT_MEASURED`` for one that is not measured."""
-
-    def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure some clients' own models, beside the merged one if any, with what the chosen round's line says."""
-
-    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
-        """Return what a run reports, from its lines, the chosen round (from 1) and the model written for it."""
 
 
 class Growth(Protocol):
@@ -335,8 +282,3 @@ class ShowProgress(Callback):
     def after_round(self, loop: Loop) -> None:
         """Show the round."""
         self.show(self.stage, loop.state.round, loop.rounds, loop.metrics)
-
-
-def is_measured(round: int, rounds: int, choice: Choice, every: int) -> bool:
-    """Say whether a round, counted from 1, of so many is measured: every so many, the first, the chosen, the last."""
-    return round in (1, choice.round, rounds) or round % every == 0

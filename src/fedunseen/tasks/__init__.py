@@ -7,9 +7,30 @@ from typing import TYPE_CHECKING
 from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedunseen.tasks.base import EvaluationSettings, Learnt, Prediction, Question, Task, Trained, shares
+    from fedunseen.tasks.base import (
+        EvaluationSettings,
+        Evaluator,
+        Learnt,
+        Prediction,
+        Predictor,
+        Question,
+        Task,
+        Trained,
+        shares,
+    )
 
-__all__ = ["TASKS", "EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "shares"]
+__all__ = [
+    "TASKS",
+    "EvaluationSettings",
+    "Evaluator",
+    "Learnt",
+    "Prediction",
+    "Predictor",
+    "Question",
+    "Task",
+    "Trained",
+    "shares",
+]
 
 TASKS = {
     "zero-shot": "fedunseen.tasks.zero_shot:ZeroShot",
@@ -17,5 +38,15 @@ TASKS = {
     "any-shot": "fedunseen.tasks.any_shot:AnyShot",
 }
 
-_BASE = ("EvaluationSettings", "Learnt", "Prediction", "Question", "Task", "Trained", "shares")
+_BASE = (
+    "EvaluationSettings",
+    "Evaluator",
+    "Learnt",
+    "Prediction",
+    "Predictor",
+    "Question",
+    "Task",
+    "Trained",
+    "shares",
+)
 __getattr__, __dir__ = lazily(__name__, {name: f"fedunseen.tasks.base:{name}" for name in _BASE})

@@ -22,7 +22,15 @@ from fedunseen.evaluation.any_shot import curve
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained
 from fedunseen.tasks.few_shot import example_folders
-from fedunseen.tasks.zero_shot import ZeroShot, added_classes, candidates, grown, ranked
+from fedunseen.tasks.zero_shot import (
+    ZeroShot,
+    ZeroShotEvaluator,
+    ZeroShotPredictor,
+    added_classes,
+    candidates,
+    grown,
+    ranked,
+)
 
 __all__ = ["AnyShot", "summed"]
 
@@ -31,18 +39,16 @@ _SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's c
 _SUPPORTING = 5  # classes named beside each prototype
 
 
-class AnyShot(ZeroShot):
-    """Recognises classes by descriptions, by examples, or by both."""
-
-    name = "any-shot"
+class AnyShotEvaluator(ZeroShotEvaluator):
+    """Also measures what a few examples of the unseen classes would add."""
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what zero-shot runs draw, and what examples of unseen classes add.
 
         Returns:
-            Beside those of :class:`ZeroShot`, where the clients' sums were merged: ``prototype_deviation`` (C,), how
-            far each prototype may be off, in deviations of a sample from its class's mean; ``support_classes`` and
-            ``support_weights`` (C, 5), whose means count most in each; and the ``curve_...`` of
+            Beside those of :class:`ZeroShotEvaluator`, where the clients' sums were merged: ``prototype_deviation``
+            (C,), how far each prototype may be off, in deviations of a sample from its class's mean;
+            ``support_classes`` and ``support_weights`` (C, 5), whose means count most in each; and the ``curve_...`` of
             :func:`fedunseen.evaluation.any_shot.curve`.
         """
         tensors = super().summary(params, result)
@@ -62,6 +68,10 @@ class AnyShot(ZeroShot):
             parts = [method.backbone(params, inputs).double().cpu() for inputs in self.federation.batches(rows)]
         rng = stream(self.federation.seed, "examples of unseen classes")
         return tensors | curve(method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng)
+
+
+class AnyShotPredictor(ZeroShotPredictor):
+    """Ranks classes by descriptions, by examples, or by both."""
 
     @classmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
@@ -110,6 +120,14 @@ class AnyShot(ZeroShot):
             count[place], total[place] = own.count, own.total
         scaled = torch.from_numpy(run.scaled_semantics(space.semantics))
         return Learnt(space, method.extend(run.params, scaled, count, total, described))
+
+
+class AnyShot(ZeroShot):
+    """Recognizes classes by descriptions, by examples, or by both."""
+
+    name = "any-shot"
+    evaluator = AnyShotEvaluator
+    predictor = AnyShotPredictor
 
 
 def summed(run: Trained, method: Gaussian, name: str, samples: Inputs) -> ClassSum:

@@ -22,8 +22,8 @@ from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Partition
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
-from fedunseen.federation.callbacks import Choice
 from fedunseen.federation.directory import load_params, of_clients
+from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import Loop
 from fedunseen.methods import Method
@@ -32,10 +32,10 @@ from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
 from fedunseen.metrics import confidence, episode_accuracies, student
-from fedunseen.tasks.base import EvaluationSettings, Prediction, Question, Task, Trained
+from fedunseen.tasks.base import EvaluationSettings, Prediction, Predictor, Question, Task, Trained
 from fedunseen.tasks.zero_shot_summary import small
 
-__all__ = ["FewShot", "example_folders"]
+__all__ = ["FewShot", "FewShotEvaluator", "FewShotPredictor", "example_folders"]
 
 _BLOCK = 8  # episodes answered at once
 _SCORED = 64  # samples scored at once in `predict`: images may take much memory on their way
@@ -62,8 +62,8 @@ class Pool:
         return Pool(self.rows, Episodes(e.index[chosen], e.classes[chosen], e.quarters[chosen], e.shots))
 
 
-class FewShot(Task):
-    """Learns classes from one to a few examples each; judged by episodes of classes that nobody trained on.
+class FewShotEvaluator(Evaluator):
+    """Measures accuracy in episodes of classes that no client trained on.
 
     Attributes:
         method: the federation's.
@@ -78,19 +78,7 @@ class FewShot(Task):
         DataError: too few classes have enough samples.
     """
 
-    name = "few-shot"
     accuracies = ("few_shot",)
-    also_averaged = (
-        "few_shot_base",
-        "few_shot_pixels",
-        "few_shot_random",
-        "few_shot_validation",
-        "few_shot_episode_*",
-        "mi_share",
-    )
-    needs_descriptions = False
-    chooses_settings = False
-    attackable = False
 
     def __init__(
         self, federation: Federation, benchmark: Benchmark, evaluation: EvaluationSettings | None = None
@@ -123,46 +111,6 @@ class FewShot(Task):
             raise DataError(
                 f"{self.benchmark.name}, {purpose} classes: {error}: lower method.ways, or shots and queries"
             ) from None
-
-    @classmethod
-    def held(cls, benchmark: Benchmark) -> Benchmark:
-        """Take the validation classes out: they only choose."""
-        return for_episodes(benchmark)
-
-    @classmethod
-    def able(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
-        """Leave out the clients that cannot make an episode; warn of them, and of classes with too few samples."""
-        if partition.remote:
-            return partition
-        kept, reasons = list(partition.clients), []
-        scarce: list[int] = []
-        for k, own in enumerate(partition.clients):
-            few, reason = too_few(benchmark.labels[own], method.ways, method.shots, method.queries, method.rotations)
-            if reason is not None and len(own):
-                kept[k] = own[:0]
-                reasons.append(f"client {k}: {reason}")
-            scarce += [k] if len(few) else []
-        if not any(map(len, kept)):
-            raise ExperimentError(
-                f"no client can make an episode ({reasons[0] if reasons else 'nobody has a sample'}): lower "
-                "method.ways, method.shots, method.queries or partition.clients"
-            )
-        if reasons:
-            warnings.warn(f"{len(reasons)} of {len(kept)} clients are left out ({reasons[0]})", stacklevel=2)
-        left = [k for k in scarce if len(kept[k])]
-        if left:
-            warnings.warn(
-                f"{len(left)} of {len(kept)} clients, the first of them client {left[0]}, make no episodes of classes "
-                f"of which they hold fewer than {method.shots + method.queries} samples",
-                stacklevel=2,
-            )
-        return replace(partition, clients=tuple(kept))
-
-    @classmethod
-    def prepare(cls, method: Method, benchmark: Benchmark) -> None:
-        """Tell the method which answers are fixed."""
-        assert isinstance(method, Episodic)
-        method.set_answers(benchmark.answers)
 
     @classmethod
     def choice(
@@ -335,21 +283,9 @@ class FewShot(Task):
             "accuracy": np.array(100 * right.mean()),
         }
 
-    @classmethod
-    def of_seeds(cls, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
-        spread = summary["few_shot_sd"] / len(results) ** 0.5
-        return {"few_shot_ci95": float(student(len(results) - 1) * spread)}
 
-    @classmethod
-    def headline(cls, result: Mapping[str, Any]) -> str:
-        """Return the accuracy with its interval, and the baselines that need no training, as one line."""
-        worse = "   (worse than raw samples)" if result["few_shot"] < result["few_shot_pixels"] else ""
-        return (
-            f"few-shot {result['few_shot']:.1f} ± {result['few_shot_ci95']:.1f} % (95 % interval)   "
-            f"nearest support in raw samples {result['few_shot_pixels']:.1f} %   "
-            f"untrained features {result['few_shot_random']:.1f} %{worse}"
-        )
+class FewShotPredictor(Predictor):
+    """Learns the classes of a question from their examples."""
 
     @classmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
@@ -394,6 +330,81 @@ class FewShot(Task):
         logits = torch.cat([method.recognise(run.params, learnt, answers, block) for block in blocks]).numpy()
         names, top = list(rows), question.top
         return [[Prediction(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]] for row in logits]
+
+
+class FewShot(Task):
+    """Learns classes from one to a few examples each."""
+
+    name = "few-shot"
+    evaluator = FewShotEvaluator
+    predictor = FewShotPredictor
+    also_averaged = (
+        "few_shot_base",
+        "few_shot_pixels",
+        "few_shot_random",
+        "few_shot_validation",
+        "few_shot_episode_*",
+        "mi_share",
+    )
+    needs_descriptions = False
+    chooses_settings = False
+    attackable = False
+
+    @classmethod
+    def client_data(cls, benchmark: Benchmark) -> Benchmark:
+        """Take the validation classes out: they only choose."""
+        return for_episodes(benchmark)
+
+    @classmethod
+    def eligible_clients(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
+        """Leave out the clients that cannot make an episode; warn of them, and of classes with too few samples."""
+        if partition.remote:
+            return partition
+        kept, reasons = list(partition.clients), []
+        scarce: list[int] = []
+        for k, own in enumerate(partition.clients):
+            few, reason = too_few(benchmark.labels[own], method.ways, method.shots, method.queries, method.rotations)
+            if reason is not None and len(own):
+                kept[k] = own[:0]
+                reasons.append(f"client {k}: {reason}")
+            scarce += [k] if len(few) else []
+        if not any(map(len, kept)):
+            raise ExperimentError(
+                f"no client can make an episode ({reasons[0] if reasons else 'nobody has a sample'}): lower "
+                "method.ways, method.shots, method.queries or partition.clients"
+            )
+        if reasons:
+            warnings.warn(f"{len(reasons)} of {len(kept)} clients are left out ({reasons[0]})", stacklevel=2)
+        left = [k for k in scarce if len(kept[k])]
+        if left:
+            warnings.warn(
+                f"{len(left)} of {len(kept)} clients, the first of them client {left[0]}, make no episodes of classes "
+                f"of which they hold fewer than {method.shots + method.queries} samples",
+                stacklevel=2,
+            )
+        return replace(partition, clients=tuple(kept))
+
+    @classmethod
+    def prepare(cls, method: Method, benchmark: Benchmark) -> None:
+        """Tell the method which answers are fixed."""
+        assert isinstance(method, Episodic)
+        method.set_answers(benchmark.answers)
+
+    @classmethod
+    def of_seeds(cls, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
+        """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
+        spread = summary["few_shot_sd"] / len(results) ** 0.5
+        return {"few_shot_ci95": float(student(len(results) - 1) * spread)}
+
+    @classmethod
+    def headline(cls, result: Mapping[str, Any]) -> str:
+        """Return the accuracy with its interval, and the baselines that need no training, as one line."""
+        worse = "   (worse than raw samples)" if result["few_shot"] < result["few_shot_pixels"] else ""
+        return (
+            f"few-shot {result['few_shot']:.1f} ± {result['few_shot_ci95']:.1f} % (95 % interval)   "
+            f"nearest support in raw samples {result['few_shot_pixels']:.1f} %   "
+            f"untrained features {result['few_shot_random']:.1f} %{worse}"
+        )
 
 
 def _fixed_names(run: Trained, method: Episodic) -> list[str]:

@@ -19,7 +19,7 @@ from fedunseen.core.runs import check_question
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
 from fedunseen.evaluation.measures import ZERO_SHOT
-from fedunseen.federation.callbacks import Choice, ModelsOf
+from fedunseen.federation.evaluator import Choice, Evaluator, ModelsOf
 from fedunseen.federation.loop import Loop
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
@@ -30,6 +30,7 @@ from fedunseen.tasks.base import (
     EvaluationSettings,
     Learnt,
     Prediction,
+    Predictor,
     Question,
     Shown,
     Task,
@@ -39,7 +40,7 @@ from fedunseen.tasks.base import (
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tensors
 
-__all__ = ["ZeroShot", "added_classes", "candidates", "grown", "ranked"]
+__all__ = ["ZeroShot", "ZeroShotEvaluator", "ZeroShotPredictor", "added_classes", "candidates", "grown", "ranked"]
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _ESTIMATED = (
@@ -51,14 +52,11 @@ _ESTIMATED = (
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
-class ZeroShot(Task):
-    """Recognises classes by their descriptions, those that nobody holds too."""
+class ZeroShotEvaluator(Evaluator):
+    """Measures ZSL and generalized accuracies on test samples."""
 
-    name = "zero-shot"
     accuracies = ZERO_SHOT
     generalised: ClassVar[tuple[str, ...]] = accuracies[1:]  # those that calibration changes
-    also_averaged = ("uncalibrated_*", "backdoor*")
-    personalises = True
 
     @classmethod
     def chooses_apart(cls, evaluation: EvaluationSettings) -> bool:
@@ -204,13 +202,9 @@ class ZeroShot(Task):
         """Return answers, who held what, similarities, pictures and embeddings."""
         return summary_tensors(self.federation, params, result["calibration_factor"], self.evaluation.embedding)
 
-    @classmethod
-    def headline(cls, result: Mapping[str, Any]) -> str:
-        """Return ZSL and the generalised accuracies, and the backdoor accuracy if there is one, as one line."""
-        unseen, seen = percent(result, "gzsl_unseen"), percent(result, "gzsl_seen")
-        triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
-        numbers = f"ZSL {percent(result, 'zsl')}   GZSL unseen {unseen}  seen {seen}"
-        return f"{numbers}  harmonic {percent(result, 'gzsl_harmonic')}{triggers}"
+
+class ZeroShotPredictor(Predictor):
+    """Ranks classes by their descriptions."""
 
     @classmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
@@ -271,6 +265,24 @@ class ZeroShot(Task):
             among = Candidates(space.names, semantics, space.seen, space.unseen)
             params = method.complete(params, among, run.manifest["seed"])
         return Learnt(space, params)
+
+
+class ZeroShot(Task):
+    """Recognizes classes by their descriptions, those that no client holds too."""
+
+    name = "zero-shot"
+    evaluator = ZeroShotEvaluator
+    predictor = ZeroShotPredictor
+    also_averaged = ("uncalibrated_*", "backdoor*")
+    personalizes = True
+
+    @classmethod
+    def headline(cls, result: Mapping[str, Any]) -> str:
+        """Return ZSL and the generalised accuracies, and the backdoor accuracy if there is one, as one line."""
+        unseen, seen = percent(result, "gzsl_unseen"), percent(result, "gzsl_seen")
+        triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
+        numbers = f"ZSL {percent(result, 'zsl')}   GZSL unseen {unseen}  seen {seen}"
+        return f"{numbers}  harmonic {percent(result, 'gzsl_harmonic')}{triggers}"
 
 
 def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.stages.train import train
 from fedunseen.experiment.stages.warm_start import warm_start
 from fedunseen.experiment.traits import task_of
-from fedunseen.federation.callbacks import Choice
+from fedunseen.federation.evaluator import Choice
 
 __all__ = ["prepare", "select"]
 
@@ -56,7 +56,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
         label = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if several else "")
         how = _selecting(setup, candidate, benchmark, label)
         results.append(setup.sub_run(f"selection/{i}" if several else "selection", (warm_start, train), **how))
-    orders = [task.order(result, experiment.evaluation, method) for result in results]
+    orders = [task.evaluator.order(result, experiment.evaluation, method) for result in results]
     best = max(range(len(results)), key=lambda i: (*orders[i], -i))
     result = results[best]
     form = {"method.form": result["form"]} if "form" in result else {}  # whose scores the factor is for
@@ -86,7 +86,7 @@ def _selecting(setup: Setup, candidate: Experiment, benchmark: Benchmark, label:
         "benchmark": benchmark,
         "partition": setup.partition.restricted_to(benchmark.train),
         "rounds": rounds,
-        "choice": task_of(candidate).choice(candidate.evaluation, method, rounds, selecting=True),
+        "choice": task_of(candidate).evaluator.choice(candidate.evaluation, method, rounds, selecting=True),
         "label": label,
         "selection": True,
     }
@@ -94,7 +94,7 @@ def _selecting(setup: Setup, candidate: Experiment, benchmark: Benchmark, label:
 
 def selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:
     """Return the benchmark of the run on validation classes, checked before anything is written; None without one."""
-    if not task_of(experiment).chooses_apart(experiment.evaluation):
+    if not task_of(experiment).evaluator.chooses_apart(experiment.evaluation):
         return None
     try:
         selection = benchmark.for_selection(experiment.run.seed)

@@ -1,0 +1,48 @@
+"""The section ``[evaluation]`` of an experiment."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from fedunseen.core.settings import Settings
+
+__all__ = ["EvaluationSettings"]
+
+
+class EvaluationSettings(Settings):
+    """How accuracies are measured and how rounds, calibration and settings are chosen."""
+
+    selection: Literal["validation", "best-on-test", "last"] = "validation"
+    """Where the round and the calibration factor are chosen: on validation classes, by a run of their own that never
+    sees a test sample; on the test set, as many papers do; or not at all (last round, no calibration)."""
+    criterion: Literal["harmonic", "zsl"] = "harmonic"
+    """The accuracy by which the round is chosen."""
+    calibration: Literal["stacking", "none"] = "stacking"
+    """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
+    factor: float | None = Field(None, allow_inf_nan=False)
+    """A fixed calibration factor in the method's score units, instead of a chosen one."""
+    clients: bool | None = None
+    """Measure clients' own models before merging, at most 50 of them: in each round (true) or never (false). By default
+    in the first, the reported, the last and some five other rounds, since ten models take ten times as long as the
+    merged one; never for generative methods, which would have to train classifiers for each, and those in closed form,
+    which would have to be solved for each."""
+    every: int | None = Field(None, ge=1)
+    """Measure every so many rounds; the first, the reported and the last round always, and a round can only be chosen
+    where it is measured. By default every round, and every 5th of a generative method where no round is left to choose:
+    measuring trains a classifier anew."""
+    theory: bool = True
+    """Measure for the report what DistZSL's theory promises on the reported round, and class similarities after a few
+    rounds; only for methods that predict attributes under strategies that merge."""
+    embedding: bool = True
+    """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
+    episodes: int = Field(600, ge=2)
+    """Few-shot: test episodes, fixed by the seed, on which accuracy and its 95 % interval are measured in the end."""
+    validation_episodes: int = Field(100, ge=2)
+    """Few-shot: episodes after every round, of validation classes where the round is chosen on them, else of unseen
+    ones (then the first test episodes)."""
+    boundaries: tuple[PositiveInt, ...] = (1, 5, 10, 20, 50)
+    """Few-shot with two features a sample: rounds after which the plane of an episode is drawn (FedFSL, Fig. 6)."""
+    choose: dict[str, list[Any]] = Field(default_factory=dict)
+    """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""
