@@ -350,7 +350,7 @@ def test_nobody_there(place):
 def test_kits(tmp_path):
     flower.certificates(tmp_path / "kit", "hospital.example", ["a", "b"], days=1)
     found = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
-    own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.key", "party.json")}
+    own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.crt", "node.key", "party.json")}
     names = ("ca.crt", "server.crt", "server.key", "parties.json", "a.pub", "b.pub", "a.crt", "b.crt")
     shared = {f"coordinator/{file}" for file in names}
     assert found == own | shared

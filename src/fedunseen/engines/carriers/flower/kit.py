@@ -91,6 +91,7 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
     certificate = builder.sign(top, hashes.SHA256())
     public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
+    _write(folder / "node.crt", certificate.public_bytes(Encoding.PEM))
     _write(out / "coordinator" / f"{name}.crt", certificate.public_bytes(Encoding.PEM))
     _write(folder / "node.key", _private(own, PrivateFormat.OpenSSH), secret=True)
     _write(folder / "party.json", _json({"engine": "flower", "name": name}))
