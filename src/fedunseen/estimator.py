@@ -27,7 +27,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from fedunseen import metrics
 from fedunseen.core.errors import ArgumentError, DataError, unknown
 from fedunseen.core.files import parse_json, write_tensors
+from fedunseen.core.parameters import Params, under
 from fedunseen.core.registry import find
+from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
 from fedunseen.experiment.assemble import assemble
@@ -38,6 +40,7 @@ from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.statistics import add
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, remarks
 from fedunseen.strategies.summed import forget, kept_sums
 
@@ -162,13 +165,19 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         users = benchmark.users
         partition = Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
         self.calibration_ = 0.0 if self.calibration == "validation" else float(self.calibration)
-        if chooses:
-            selection = benchmark.for_selection(self._seed)
-            trained, state, _ = self._train(selection, partition.restricted_to(selection.train))
-            self.calibration_ = metrics.best_factor([trained.answers(trained.complete(state.params))])
-        federation, state, self.curve_ = self._train(benchmark, partition)
+        federation = assemble(self._experiment, benchmark, partition)
+        selection = benchmark.for_selection(self._seed) if chooses else None
+        if selection is not None and getattr(federation.method, "quantization", None) is not None:
+            state, model = self._sum_once(federation, selection)
+        else:
+            if selection is not None:
+                chosen = assemble(self._experiment, selection, partition.restricted_to(selection.train))
+                state, _ = self._train(chosen)
+                self.calibration_ = metrics.best_factor([chosen.answers(chosen.complete(state.params))])
+            state, self.curve_ = self._train(federation)
+            model = federation.complete(state.params)
         self._space, self._scaler = benchmark.space, federation.scaler
-        self._params = {name: value.cpu() for name, value in federation.complete(state.params).items()}
+        self._params = {name: value.cpu() for name, value in model.items()}
         self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
         keeps = len(self._clients) > 1 and not federation.method.trained
         self._sums = {name: value.cpu() for name, value in state.server.items()} if keeps else {}
@@ -457,9 +466,34 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         }
         return Experiment.from_dict(tree)
 
-    def _train(self, benchmark: Benchmark, partition: Partition) -> tuple[Federation, State, dict[str, list[float]]]:
-        """Return the federation, its state after the last round, and the losses of each round."""
-        federation = assemble(self._experiment, benchmark, partition)
+    def _sum_once(self, federation: Federation, selection: Benchmark) -> tuple[State, Params]:
+        """Return the final state and the model in closed form, and choose the calibration: samples are read once.
+
+        The statistics without validation classes are a part of all. The model without them has the shrinkage of the
+        final one, so that their scores are in one unit.
+        """
+        method, partition = federation.method, federation.partition
+        assert isinstance(method, ClosedForm)
+        assert isinstance(federation.inputs, ScaledSamples)
+        part = partition.restricted_to(selection.train)
+        chosen = assemble(self._experiment, selection, part, scaler=federation.scaler)
+        first, self.curve_ = self._train(chosen)
+        kept, fitted = kept_sums(first.server), (federation.benchmark.space, method.quantization)
+        total, server = dict(first.params), dict[str, torch.Tensor]()
+        for k, rows in enumerate(partition.clients):
+            rest = torch.from_numpy(np.setdiff1d(rows, selection.train)).to(federation.device)
+            more = method.statistics(CodedRows(federation.inputs, rest), federation.labels[rest])
+            total = add([total, more], *fitted)
+            if kept:
+                server |= under(f"client/{k}/", add([kept[k], more], *fitted) if k in kept else more)
+        model = federation.complete(total)
+        chosen.method.settings = chosen.method.settings.model_copy(update=method.units(model))
+        quick = {name: value.float() for name, value in chosen.complete(first.params).items()}
+        self.calibration_ = metrics.best_factor([chosen.answers(quick)])
+        return State(first.round, server, total, {}), model
+
+    def _train(self, federation: Federation) -> tuple[State, dict[str, list[float]]]:
+        """Return the state after the last round, and the losses of each round."""
         if not federation.strategy.one_model:
             shared = list(federation.strategy.settings.shared)
             raise ArgumentError(
@@ -472,7 +506,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             lines.append(mean_losses(federation.strategy, result))
         names = dict.fromkeys(name for line in lines for name in line)
         curve = {name: [line.get(name, float("nan")) for line in lines] for name in names}
-        return federation, state, curve
+        return state, curve
 
     def _scores(self, X: ArrayLike, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the candidates' names (C,), sorted, and the samples' calibrated scores of them (n, C)."""

@@ -56,7 +56,7 @@ __all__ = [
     "settled",
 ]
 
-_BOUNDS = 8192  # training samples that bounds of features are fitted to
+_BOUNDS = 2048  # training samples that bounds of features are fitted to
 _SCALE = 1000  # samples from which a defence's random inputs have their scale
 
 

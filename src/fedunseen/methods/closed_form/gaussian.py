@@ -60,6 +60,7 @@ from fedunseen.methods.closed_form.gaussian_process import (
     posterior,
     squared_distances,
     whitened,
+    zsl_of_left_out,
 )
 
 __all__ = ["SHRINKAGES", "Gaussian", "GaussianSettings"]
@@ -142,19 +143,23 @@ class Gaussian(ClosedForm):
             told = {"slope": _slope(own, found.means), "middle": own.mean(0)}
         prior = told["slope"] * (own - told["middle"]) if told else None
         unseen = len(self.space.unseen) or some // 5
-        best: tuple[Whitened, Kernel, LeaveClassOut] | None = None
+        best: tuple[Whitened, Kernel, float] | None = None
         for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
             white = whitened(found, shrinkage, prior)
-            kernel, expected = Kernel(1.0, 0.0, median_distance(own)), LeaveClassOut(0.0, 0.0, 0.0)
+            kernel, zsl = Kernel(1.0, 0.0, median_distance(own)), 0.0
             if some > 1:
-                kernel, _ = fit_kernel(white, own, found.count, (s.variance, s.nugget, s.width))
-                if s.shrinkage is None or s.calibration:
-                    expected = leave_class_out(white, own, found.count, kernel, unseen)
-            if best is None or expected.zsl > best[2].zsl:
-                best = white, kernel, expected
+                near = None if best is None else best[1]
+                kernel, _ = fit_kernel(white, own, found.count, (s.variance, s.nugget, s.width), near)
+                if s.shrinkage is None:
+                    zsl = zsl_of_left_out(white, own, found.count, kernel, unseen)
+            if best is None or zsl > best[2]:
+                best = white, kernel, zsl
         assert best is not None
-        white, kernel, expected = best
+        white, kernel, _ = best
         del best
+        expected = LeaveClassOut(0.0, 0.0, 0.0)
+        if some > 1 and (s.shrinkage is None or s.calibration):
+            expected = leave_class_out(white, own, found.count, kernel, unseen)
         classes, ids = len(self.space.names), torch.from_numpy(found.classes)
         a = kernel.within(own)
         a.diagonal().add_(1 / found.count)
@@ -222,7 +227,7 @@ class Gaussian(ClosedForm):
         that is told by its description alone.
         """
         weight, bias = params["weight"], params["bias"]
-        features = self.backbone(params, inputs).double()
+        features = self.backbone(params, inputs).to(weight.dtype)
         known = min(len(weight), len(semantics))
         mine = self.semantics.to(semantics)
         same = (semantics[:known] == mine[:known]).all(1) if known <= len(mine) else torch.ones(known, dtype=torch.bool)

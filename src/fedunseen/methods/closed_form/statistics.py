@@ -99,15 +99,16 @@ def statistics(
     if quantization is not None:
         check_capacity(len(labels), quantization)
     square: Tensor | None = None
-    for start in range(0, len(labels), BLOCK):
-        own, beyond = torch.as_tensor(labels[start : start + BLOCK]), 0
+    step = BLOCK if quantization is None or quantization.bits > 8 else 2 * BLOCK
+    for start in range(0, len(labels), step):
+        own, beyond = torch.as_tensor(labels[start : start + step]), 0
         if isinstance(inputs, CodedRows):
-            rows, beyond = inputs.codes(slice(start, start + BLOCK))
+            rows, beyond = inputs.codes(slice(start, start + step))
         elif isinstance(inputs, np.ndarray):  # a copy: torch does not take what is read-only
-            block = inputs[start : start + BLOCK]
+            block = inputs[start : start + step]
             rows = torch.from_numpy(np.array(block, dtype=None if block.dtype.kind == "i" else np.float64))
         else:
-            rows = inputs[start : start + BLOCK]
+            rows = inputs[start : start + step]
         own = own.to(rows.device)
         if quantization is None:
             rows = rows.to(torch.float64)
