@@ -1,8 +1,15 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.trainer import LocalResult
+from fedunseen.data import ClassSpace, Quantization
+from fedunseen.encoders import Backbone
+from fedunseen.engines import InProcess, Worker
+from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 from fedunseen.strategies import Reply
 from fedunseen.strategies.fedavg import FedAvg
 from fedunseen.strategies.scaffold import Scaffold
@@ -69,7 +76,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(FedUnseenError) as caught:
         strategy.merge({}, NOTHING, [other], 0)
     assert str(caught.value) == (
-        "the sums of client 4 are of another class space or another quantization: all parties need the same classes "
+        "client 4: its sums are of another class space or another quantization: all parties need the same classes "
         "with the same descriptions, in the same order, and the same [data]"
     )
     state, _ = merged(strategy, {}, [0])
@@ -90,5 +97,41 @@ def test_sums_that_no_samples_can_have_are_refused_by_the_name_of_the_client():
     with pytest.raises(FedUnseenError) as caught:
         strategy.merge({}, NOTHING, [Reply(7, first, 1, 1)], 0)
     assert str(caught.value) == (
-        "the sums of client 7 cannot be those of any samples (they are odd): leave it out, or let it send them again"
+        "client 7: its sums cannot be those of any samples (they are odd): leave it out, or let it send them again"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"samples": 19}, "its sums are of 20 samples of 1 classes, and it declared 19 samples of 1 classes"),
+        ({"classes": 2}, "its sums are of 20 samples of 1 classes, and it declared 20 samples of 2 classes"),
+        (
+            {"update": "total"},
+            "its sums cannot be those of any samples (a class's sum is beyond the range of its samples)",
+        ),
+    ],
+)
+def test_a_bad_party_is_dropped_and_the_others_are_merged(change, why):
+    space = ClassSpace(("cat", "dog", "fox"), np.eye(3), tuple("abc"), [0, 1], [], [2])
+    method = Ridge(RidgeSettings(), space, torch.eye(3), Backbone((4,)))
+    method.quantization = Quantization.of_unit_length(8, 5.0, 4)
+    inputs = torch.nn.functional.normalize(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    labels = torch.arange(60) // 20 % 2
+    strategy = Summed(FedAvg(), method.init(np.random.default_rng(0)), validate=method.validate_statistics)
+    worker = Worker(method, strategy, inputs, labels, [np.arange(20 * k, 20 * k + 20) for k in range(3)], 0)
+    honest = worker.finish
+
+    def lying(work, result):
+        reply, state = honest(work, result)
+        update = (
+            reply.update if change.get("update") is None else {**reply.update, "total": 10_000 + reply.update["total"]}
+        )
+        return (replace(reply, **{**change, "update": update}) if work.client == 1 else reply), state
+
+    worker.finish = lying
+    done = InProcess(strategy, worker, forgiving=True).round(0, {}, strategy.nothing, {}, [0, 1, 2])
+    assert done.dropped[1].startswith(why)
+    assert done.params["count"].tolist() == [40, 0, 0]
+    with pytest.raises(FedUnseenError, match="client 1: its sums"):
+        InProcess(strategy, worker).round(0, {}, strategy.nothing, {}, [0, 1, 2])

@@ -96,6 +96,9 @@ class Talkative(Strategy):
     def expand_classes(self, state, expand):
         return expand(state)
 
+    def check(self, reply):
+        return f"client {reply.client}"
+
     def notes(self, state):
         return {"counted": float(state["counted"])}
 
@@ -172,6 +175,7 @@ def test_what_a_strategy_says_is_not_lost(name):
         assert getattr(wrapper, said) == getattr(inner, said)
     assert wrapper.reply_weights(replies(1.0, 2.0, 3.0)) == [1 / 6, 2 / 6, 3 / 6]
     assert wrapper.server_step(2) == 2.125
+    assert wrapper.check(replies(1.0)[0]) == "client 0"
     assert wrapper.local_model({"w": torch.ones(1)}, {"w": torch.ones(1)})["w"] == 4
     assert wrapper.expects(Instruction({"w": torch.ones(1)}))["w"].dtype == torch.float16
     assert wrapper.decode({"w": torch.ones(1)}, Instruction({"w": torch.ones(1)}))["w"] == 8

@@ -243,6 +243,10 @@ class Strategy:
         """
         return state
 
+    def check(self, reply: Reply) -> str:
+        """Return why a reply cannot be merged, or ""; its names, shapes and types are as expected."""
+        return ""
+
     def notes(self, state: Params) -> dict[str, Any]:
         """Return what there is to say of the merge that made ``state``, as JSON values for ``metrics.jsonl``."""
         return {}

@@ -32,11 +32,11 @@ class Summed(Wrapper):
         inner: a strategy.
         nothing: the sums of no sample, which all sums are like.
         each: keep those of every client; otherwise what a round brings is added, and only the total stays.
-        validate: returns why statistics are infeasible, or "".
+        validate: returns why statistics are infeasible, or ""; None: they are noisy, and nothing is checked.
     """
 
     def __init__(
-        self, inner: Strategy, nothing: Params, each: bool = True, validate: Callable[[Params], str] = lambda sums: ""
+        self, inner: Strategy, nothing: Params, each: bool = True, validate: Callable[[Params], str] | None = None
     ) -> None:
         super().__init__(inner)
         self.nothing, self.each, self.validate = nothing, each, validate
@@ -73,6 +73,22 @@ class Summed(Wrapper):
             found |= under(f"client/{client}/", expand(sums))
         return found
 
+    def check(self, reply: Reply) -> str:
+        """Return why no samples can have these statistics, or why they are not those that the client declared."""
+        sums = dict(reply.update.items())
+        for name, value in self.nothing.items():
+            if not is_sum(value) and not torch.equal(value, sums[name].to(value.device)):
+                return OTHER_SPACE.format("its sums")
+        if self.validate is None:
+            return ""
+        if why := self.validate(sums):
+            return f"its sums cannot be those of any samples ({why}): leave it out, or let it send them again"
+        samples, classes = round(float(sums["count"].sum())), int((sums["count"] > 0.5).sum())
+        if reply.client >= 0 and (samples, classes) != (reply.samples, reply.classes):
+            declared = f"{reply.samples} samples of {reply.classes} classes"
+            return f"its sums are of {samples} samples of {classes} classes, and it declared {declared}: leave it out"
+        return ""
+
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Keep what clients have sent, and add up all that is kept, in client order.
 
@@ -82,14 +98,8 @@ class Summed(Wrapper):
         state, brought = dict(state), _total(self.nothing, ())
         for reply in replies:
             sums = dict(reply.update.items())
-            for name, value in self.nothing.items():
-                if not is_sum(value) and not torch.equal(value, sums[name].to(value.device)):
-                    raise FedUnseenError(OTHER_SPACE.format(f"the sums of client {reply.client}"))
-            if why := self.validate(sums):
-                raise FedUnseenError(
-                    f"the sums of client {reply.client} cannot be those of any samples ({why}): leave it out, or let "
-                    "it send them again"
-                )
+            if why := self.check(reply):
+                raise FedUnseenError(f"client {reply.client}: {why}")
             if self.each:
                 state |= under(f"client/{reply.client}/", sums)
             else:

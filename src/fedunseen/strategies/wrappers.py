@@ -101,6 +101,10 @@ class Wrapper(Strategy):
         """As the inner strategy; the state returned is the inner strategy's alone."""
         return under("inner/", self.inner.expand_classes(within("inner/", state), expand))
 
+    def check(self, reply: Reply) -> str:
+        """As the inner strategy."""
+        return self.inner.check(reply)
+
     def notes(self, state: Params) -> dict[str, Any]:
         """As the inner strategy."""
         return self.inner.notes(within("inner/", state))

@@ -140,6 +140,9 @@ class InProcess:
                     dropped[reply.client] = f"{what} is not finite"
                     continue
                 update = self.strategy.decode(reply.update, told)
+                if self.forgiving and (why := self.strategy.check(replace(reply, update=update))):
+                    dropped[reply.client] = why
+                    continue
                 replies.append(replace(reply, update=self.shelf.put(update) if many else update))
                 if own:
                     states[reply.client] = self.kept(own)

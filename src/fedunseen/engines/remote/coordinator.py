@@ -453,6 +453,8 @@ class Distributed:
         if forgot:
             _log.warning("round %d: %s has lost what it remembered, and begins anew", errand.version + 1, party.name)
         found = self._decoded(_on(device, reply), errand.told)
+        if why := self.strategy.check(found):
+            raise WireError(why)
         kept = self._kept(errand.version, to_device(own, device))
         return Arrived(errand, found, size_in_bytes(reply.update)), kept
 
