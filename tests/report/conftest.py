@@ -20,6 +20,7 @@ def made(tmp_path_factory):
                 **({} if dict(overrides).get("method.name") else {"method.kl": 0.0, "method.consistency": 0.0}),
                 "strategy.rounds": 2,
                 "evaluation.selection": "last",
+                "evaluation.theory": True,
                 **dict(overrides),
             },
         )

@@ -383,14 +383,6 @@ def test_theory_and_figures_are_left_out_where_they_do_not_apply_or_are_not_want
     assert "Unseen classes in the plane" not in text
 
 
-def test_a_theory_that_cannot_be_read_is_left_out(made, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(made().path, folder)
-    (folder / "theory.json").write_text('{"round": 2', "utf-8")
-    _, text = page_of(load_run(folder), tmp_path)
-    assert "The theory, measured" not in text
-
-
 def test_selection_runs_measure_no_theory(made):
     run = made(*VARIANTS["validation"])
     assert (run.path / "theory.json").exists()

@@ -32,7 +32,7 @@ class EvaluationSettings(Settings):
     """Measure every so many rounds; the first, the reported and the last round always, and a round can only be chosen
     where it is measured. By default every round, and every 5th of a generative method where no round is left to choose:
     measuring trains a classifier anew."""
-    theory: bool = True
+    theory: bool = False
     """Measure for the report what DistZSL's theory promises on the reported round, and class similarities after a few
     rounds; only for methods that predict attributes under strategies that merge."""
     embedding: bool = True
