@@ -276,6 +276,20 @@ def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undi
     assert distance(hosted(link, tmp_path / "run", resume=True).path, undisturbed.path) < CLOSE
 
 
+def test_who_was_not_in_the_first_sum_is_in_none_of_a_strict_plan(link, tmp_path):
+    del link.here["west"]
+
+    def change(name, header, answer):
+        if header["kind"] == "open" and "west" not in link.here:
+            link.here["west"] = "late"
+        return answer
+
+    link.change = change
+    done = hosted(link, tmp_path / "run", engine__quorum=3, strategy__weights="uniform")
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 3]] * 2
+    assert done.metrics[1]["dropped"] == {"2": "it was not in the sum before"}
+
+
 class KilledError(Exception):
     pass
 

@@ -390,6 +390,12 @@ class SecAggSession:
         left_out: dict[str, str] = {}
         self.left_out = left_out
         total = MaskedTotal.load(path)
+        names = [self.names[client] for client in clients]
+        if total is not None and total.plan == plan.digest and not plan.dropouts:
+            # The parties would refuse another roster.
+            left_out.update({name: "it was not in the sum before" for name in names if name not in total.roster})
+            names = [name for name in names if name in total.roster]
+            quorum = min(quorum, len(names))
 
         def layout(extra: Sequence[str]) -> Layout:
             return self.masks.layout(self.strategy, expected, extra)
@@ -402,7 +408,7 @@ class SecAggSession:
             instruction = instruction_digest(round, tensors)
             total = gather(
                 lambda attempt: SecAggServer(self.enrolment, plan.digest, round, attempt, instruction, quorum),
-                [self.names[client] for client in clients],
+                names,
                 exchange,
                 lambda extra: layout(extra).length,
                 left_out,
