@@ -4,14 +4,12 @@ import io
 import json
 import os
 import zipfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedunseen import load_run
-from fedunseen.core.errors import FedUnseenError, RunDirectoryError
-from fedunseen.report.theory import THEORY
+from fedunseen.core.errors import FedUnseenError
 from limits import refused, under_limits
 
 READ = """
@@ -139,11 +137,3 @@ def test_a_manifest_that_means_harm(tmp_path, text):
     with pytest.raises(FedUnseenError) as refusal:
         _ = load_run(tmp_path).experiment
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"pairs": 3}', "[" * 100_000, '{"round": 1}'])
-def test_a_damaged_record_of_the_theory(tmp_path, text):
-    (tmp_path / "theory.json").write_text(text)
-    facts = SimpleNamespace(run=SimpleNamespace(path=tmp_path), one_model=True, calibrated=True)
-    with pytest.raises(RunDirectoryError, match=r"theory.json is damaged"):
-        THEORY.content(facts)

@@ -163,11 +163,10 @@ def test_a_round_of_nothing_but_nan_keeps_the_model(make):
     assert list(second.dropped) == [0, 1, 2]
 
 
-def test_a_run_whose_last_round_is_nothing_but_nan_ends_and_measures_no_theory_of_clients(make, tmp_path):
+def test_a_run_whose_last_round_is_nothing_but_nan_ends(make, tmp_path):
     told = {"strategy.rounds": 2, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]}
-    done = run(make({**LAST, **told, "evaluation.theory": True}), tmp_path / "run")
+    done = run(make({**LAST, **told}), tmp_path / "run")
     assert lines(done)[1]["participants"] == []
-    assert json.loads((done.path / "theory.json").read_text())["alignment"] is None
     assert write_report(done).exists()
 
 

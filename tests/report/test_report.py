@@ -346,29 +346,7 @@ def test_long_class_names_become_numbers_with_a_key(made, tmp_path):
     assert listed == [(names[c], str(i)) for i, c in enumerate(space.unseen, 1)]
 
 
-@pytest.mark.slow
-def test_theory_is_told_of_the_reported_round_and_class_accuracies_agree(made, tmp_path):
-    run = made(("method.consistency", 0.1), ("evaluation.calibration", "none"))
-    _, text = page_of(run, tmp_path)
-    stored = json.loads((run.path / "theory.json").read_text("utf-8"))
-    assert stored["round"] == run.result["selected_round"]
-    assert stored["decoder"]["lemma_3_holds"] == stored["decoder"]["lemma_4_holds"] == 1.0
-    assert stored["alignment"]["server"]["holds_15"] == 1.0
-    section = re.search(r"<h2>The theory, measured</h2>.*?</section>", text, re.DOTALL)[0]
-    assert f"merged model of round {stored['round']}" in section
-    unseen = stored["unseen"]["classes"]
-    assert np.mean([one["accuracy"] for one in unseen]) == pytest.approx(run.result["zsl"])
-    of_all = {one["name"]: one["accuracy"] for one in stored["all"]["classes"]}
-    names = [run.space.names[c] for c in run.space.unseen]
-    assert np.mean([of_all[name] for name in names]) == pytest.approx(run.result["gzsl_unseen"])
-    first = section.index("<h3>")
-    listed = re.findall(r'<tr><th scope="row">(\d\d)</th><td>(\d+) %</td>', section[first:])[:20]
-    assert listed == [(one["name"], f"{one['accuracy']:.0f}") for one in unseen]
-    assert all(0 <= one["over"] <= 1 for one in stored["alignment"]["pairs"])
-    assert len(stored["alignment"]["pairs"]) == 45
-
-
-def test_theory_and_figures_are_left_out_where_they_do_not_apply_or_are_not_wanted(made, tmp_path):
+def test_figures_are_left_out_where_they_do_not_apply_or_are_not_wanted(made, tmp_path):
     for overrides in (
         VARIANTS["classifier"],
         VARIANTS["local"],
@@ -376,18 +354,9 @@ def test_theory_and_figures_are_left_out_where_they_do_not_apply_or_are_not_want
     ):
         run = made(*overrides)
         _, text = page_of(run, tmp_path)
-        assert "The theory, measured" not in text
         assert "From predicted attributes to classes" not in text
-        assert not (run.path / "theory.json").exists()
         assert not (run.path / "similarity").exists()
     assert "Unseen classes in the plane" not in text
-
-
-def test_selection_runs_measure_no_theory(made):
-    run = made(*VARIANTS["validation"])
-    assert (run.path / "theory.json").exists()
-    assert not list((run.path / "selection").rglob("theory.json"))
-    assert not list((run.path / "selection").rglob("similarity"))
 
 
 def test_settings_tried_at_several_numbers_are_drawn_over_them(made, tmp_path):
@@ -453,20 +422,6 @@ def test_large_images_are_shrunk_to_what_is_shown():
     grey = np.random.default_rng(0).random((1, 8, 16)).astype(np.float32)
     np.testing.assert_array_equal(shrunk(grey), grey[0])
     assert shrunk(255 * np.ones((1, 4, 4), dtype=np.uint8)).max() == 1.0
-
-
-def test_a_resumed_run_measures_the_same_theory(made, tmp_path):
-    from fedunseen import run
-
-    source = made()
-    folder = tmp_path / "copy"
-    shutil.copytree(source.path, folder)
-    for name in ("result.json", "theory.json", "evaluation.safetensors", "checkpoints/000002.safetensors"):
-        (folder / name).unlink()
-    shutil.rmtree(folder / "similarity")
-    run(source.experiment, folder, resume=True)
-    for name in ("theory.json", "evaluation.safetensors", "similarity/round-2.safetensors"):
-        assert (folder / name).read_bytes() == (source.path / name).read_bytes()
 
 
 def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp_path):

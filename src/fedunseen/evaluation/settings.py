@@ -33,8 +33,8 @@ class EvaluationSettings(Settings):
     where it is measured. By default every round, and every 5th of a generative method where no round is left to choose:
     measuring trains a classifier anew."""
     theory: bool = False
-    """Measure for the report what DistZSL's theory promises on the reported round, and class similarities after a few
-    rounds; only for methods that predict attributes under strategies that merge."""
+    """Keep class similarities after a few rounds for the report (DistZSL, Fig. 5); only for methods that predict
+    attributes under strategies that merge."""
     embedding: bool = True
     """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
     episodes: int = Field(600, ge=2)

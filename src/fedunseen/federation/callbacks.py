@@ -172,7 +172,7 @@ class Observe(Callback):
 
     def after_round(self, loop: Loop) -> None:
         """Let the task write into the run directory."""
-        self.evaluate.task.observe(loop, self.directory.path, self.evaluate.choice.is_kept(loop))
+        self.evaluate.task.observe(loop, self.directory.path)
 
 
 @dataclass

@@ -12,7 +12,6 @@
 ``evaluation.safetensors``  what the report draws
 ``personal.safetensors``  with ``strategy.personal_epochs``: the measured clients' own models
 ``README.md``            the model card
-``theory.json``          what DistZSL's theory promises, measured on the reported round
 ``plane/``               an episode in the plane of two features after some rounds (few-shot)
 ``similarity/``          how well classes fit each other's attributes after some rounds
 ``magnitudes/``          of an attack: some of its triggers, and the sums of features of clean samples and triggers

@@ -112,8 +112,8 @@ class Evaluator(ABC):
         """Say whether clients' own models are measured in ``round``, counted from 1, of so many."""
         return False
 
-    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
-        """Write into a run directory what only exists during a round; ``kept``: its model is the best so far."""
+    def observe(self, loop: Loop, path: Path) -> None:
+        """Write into a run directory what only exists during a round."""
         return None
 
     def score(self, line: Mapping[str, Any]) -> Score:

@@ -58,7 +58,7 @@ class DistZSLSettings(MethodSettings):
     sce_classes: Classes = "seen"
     """Classes in the denominator of DistZSL Eq. 3; as printed, it is "all"."""
     kl_classes: Classes = "seen"
-    """Classes in the softmaxes of DistZSL Eq. 6; as printed, it is "all", over which a run's theory measures it too."""
+    """Classes in the softmaxes of DistZSL Eq. 6; as printed, it is "all"."""
 
     _auto = field_validator("lr", mode="before")(unset)
 

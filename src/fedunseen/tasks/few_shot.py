@@ -155,7 +155,7 @@ class FewShotEvaluator(Evaluator):
         accuracy, half = confidence(np.concatenate(parts))
         return {"few_shot": accuracy, "few_shot_ci95": half, "episodes_of": self.of}
 
-    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
+    def observe(self, loop: Loop, path: Path) -> None:
         """Write the plane of an episode after some rounds: ``plane/round-N.safetensors``."""
         if loop.state.round in (*self.evaluation.boundaries, loop.rounds):
             plane = self.plane(loop.state.params) if self.federation.strategy.one_model else None

@@ -141,11 +141,11 @@ class ZeroShotEvaluator(Evaluator):
         each = [asdict(accuracies(answers, factor)) for answers in many]
         return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}
 
-    def observe(self, loop: Loop, path: Path, kept: bool) -> None:
-        """Write similarities after some rounds, the theory's measurements of the kept one, and what an attack does."""
+    def observe(self, loop: Loop, path: Path) -> None:
+        """Write similarities after some rounds, and what an attack does."""
         round, result = loop.state.round - 1, loop.result
         assert result is not None
-        observe_round(self.federation, self.evaluation, loop.rounds, path, round, result, kept)
+        observe_round(self.federation, self.evaluation, loop.rounds, path, round, result)
         observe_threats(self.federation, loop.rounds, path, round, result.params)
 
     def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:

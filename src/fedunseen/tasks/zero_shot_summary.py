@@ -1,8 +1,7 @@
-"""What the report draws, as tensors and numbers: answers, who held what, similarities, sample images, the theory."""
+"""What the report draws, as tensors and numbers: answers, who held what, similarities, sample images."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,24 +13,29 @@ from PIL import Image
 from torch import Tensor
 
 from fedunseen.core.class_similarity import correlation
-from fedunseen.core.files import write_json, write_tensors
+from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
-from fedunseen.core.random import stream
 from fedunseen.engines import RoundResult
-from fedunseen.evaluation import theory
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
 
 if TYPE_CHECKING:
     from fedunseen.tasks.base import EvaluationSettings
 
-__all__ = ["embed", "observe_round", "small", "some", "summary_tensors"]
+__all__ = [
+    "embed",
+    "model_outputs",
+    "observe_round",
+    "semantics_correlation",
+    "small",
+    "some",
+    "summary_tensors",
+]
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most
 _EMBEDDED = 300  # test samples of unseen classes in the t-SNE pictures
 _MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
-_TESTED, _COMMON, _OWN = 2000, 500, 200  # for the theory: test samples, of those for all clients, a client's own
 _MEASURED = 50  # clients whose own models are measured
 _PER_CLASS = 20  # test samples of a class that its similarities are a mean of
 
@@ -43,21 +47,17 @@ def observe_round(
     path: Path,
     round: int,
     result: RoundResult,
-    kept: bool,
 ) -> None:
     """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs.
 
     ``similarity/round-N.safetensors`` after some rounds: how well each tested class's mean predicted attributes fit
-    every tested class (DistZSL, Fig. 5). ``theory.json`` where the round's model is ``kept`` as the run's: what
-    :mod:`fedunseen.evaluation.theory` measures on it and on the clients' own models before merging.
+    every tested class (DistZSL, Fig. 5).
     """
     method = federation.method
     if not (evaluation.theory and federation.strategy.one_model and method.predicts_attributes):
         return
     if round + 1 in (*_MAPPED, rounds):
         write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))
-    if kept and method.trained and not federation.partition.remote:  # the theory needs the clients' own samples
-        write_json(path / "theory.json", {"round": round + 1, **_theory(federation, result)})
 
 
 def summary_tensors(federation: Federation, params: Params, factor: float, embedding: bool) -> dict[str, NDArray[Any]]:
@@ -81,7 +81,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
     classes = len(space.names)
     tensors: dict[str, NDArray[Any]] = {
         "client_counts": federation.partition.counts(benchmark.labels, classes),
-        "similarity": _correlation(space.semantics).astype(np.float32),
+        "similarity": semantics_correlation(space.semantics).astype(np.float32),
     }
     if not federation.strategy.one_model:
         return tensors
@@ -93,7 +93,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
         "uncalibrated_answers": answers.generalised(-federation.method.own_offset(params)),
     }
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    profiles, counts = _class_means(_outputs(federation, params, rows, "scores"), answers.labels, classes)
+    profiles, counts = _class_means(model_outputs(federation, params, rows, "scores"), answers.labels, classes)
     tested = counts > 0
     model_similarity = np.full((classes, classes), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -106,7 +106,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
     return tensors
 
 
-def _outputs(federation: Federation, params: Params, rows: NDArray[np.int64], what: str) -> NDArray[np.float64]:
+def model_outputs(federation: Federation, params: Params, rows: NDArray[np.int64], what: str) -> NDArray[np.float64]:
     """Return (n, ...) what a model makes of samples, by name: ``scores``, ``attributes``, ``features``, ..."""
     method, parts = federation.method, []
     with torch.no_grad():
@@ -130,7 +130,7 @@ def _class_means(
         return sums / counts[:, None], counts
 
 
-def _correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
+def semantics_correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (C, C) the correlation of the classes' semantics, NaN for classes whose semantics are constant."""
     varied = np.ptp(semantics, axis=1) > 0
     similarity = np.full((len(semantics),) * 2, np.nan)
@@ -144,63 +144,11 @@ def _compatibility(federation: Federation, params: Params) -> dict[str, NDArray[
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     labels = benchmark.labels[tests]
     rows = np.concatenate([tests[labels == c][:_PER_CLASS] for c in np.unique(labels)])
-    predicted = _outputs(federation, params, rows, "attributes")
+    predicted = model_outputs(federation, params, rows, "attributes")
     means, counts = _class_means(predicted, benchmark.labels[rows], len(benchmark.space.names))
     tested = np.flatnonzero(counts)
     semantics = federation.semantics.double().cpu().numpy()
     return {"classes": tested, "compatibility": (means[tested] @ semantics[tested].T).astype(np.float32)}
-
-
-def _theory(federation: Federation, result: RoundResult) -> dict[str, Any]:
-    """Measure DistZSL's theory on the merged model and the clients' own ones of a round."""
-    method, benchmark, space = federation.method, federation.benchmark, federation.benchmark.space
-    part = np.union1d(space.seen, space.unseen)
-    rng = stream(federation.seed, "theory")
-    unseen, seen = rng.permutation(benchmark.test_unseen), rng.permutation(benchmark.test_seen)
-    most = _TESTED // _cost(federation)
-    unseen = unseen[: max(most // 2, most - len(seen))]
-    rows = rng.permutation(np.concatenate([unseen, seen[: most - len(unseen)]]))
-    labels = benchmark.labels[rows]
-    logits = _outputs(federation, result.params, rows, "scores")
-    predicted = _outputs(federation, result.params, rows, "attributes")
-    semantics = federation.semantics.double().cpu().numpy()
-    prototypes, as_given = theory.common_length(semantics)
-    visual = None
-    if method.reconstructs:
-        features = _outputs(federation, result.params, rows, "features")
-
-        def decode(attributes: NDArray[np.float64]) -> NDArray[np.float64]:
-            with torch.no_grad():
-                made: Tensor = method.reconstruct(
-                    result.params, torch.from_numpy(attributes).to(federation.device, torch.float32)
-                )
-            return made.double().cpu().numpy()
-
-        visual = theory.decoder(decode, predicted, features, prototypes, labels)
-    found: dict[str, Any] = {
-        "tested": len(rows),
-        "alignment": _alignment(federation, result, part, rows, logits),
-        "decoder": visual.report if visual else None,
-        "prototypes": {
-            "as_given": as_given,
-            "length": float(np.sqrt((prototypes**2).sum(axis=1).mean())),
-            "predicted_length": float(np.linalg.norm(predicted, axis=1).mean()),
-        },
-    }
-    for name, candidates in (("unseen", space.unseen), ("all", part)):
-        mine = np.isin(labels, candidates)
-        if len(candidates) < 2 or not mine.any():
-            continue
-        answers = candidates[logits[np.ix_(mine, candidates)].argmax(axis=1)]
-        by_product = candidates[(predicted[mine] @ prototypes[candidates].T).argmax(axis=1)]
-        found[name] = {
-            "same_answers": float((answers == by_product).mean()),
-            "classes": theory.class_margins(
-                predicted[mine], labels[mine], prototypes, candidates, space.names, space.attribute_names, answers,
-                visual.of(mine) if visual else None,
-            ),
-        }  # fmt: skip
-    return found
 
 
 def some(clients: Sequence[int]) -> Sequence[int]:
@@ -211,59 +159,6 @@ def some(clients: Sequence[int]) -> Sequence[int]:
         (True, [0, 200, 400], 26)
     """
     return clients[:: max(1, -(-len(clients) // _MEASURED))]
-
-
-def _cost(federation: Federation) -> int:
-    """Return the divisor of the numbers of samples: with a trained backbone each of them takes time."""
-    return 2 if federation.method.backbone.trained else 1
-
-
-def _alignment(
-    federation: Federation,
-    result: RoundResult,
-    part: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    logits: NDArray[np.float64],
-) -> dict[str, Any] | None:
-    """Measure Lemma 1 and Theorem 2 among the classes that take part; None without Gamma or without a reply."""
-    method, benchmark = federation.method, federation.benchmark
-    if not result.replies:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # training has given this warning already
-        given = method.context().get("gamma")
-    # Without one, the correlation stands in: the graphical lasso's answer is within its penalty of it.
-    gamma = _correlation(benchmark.space.semantics) if given is None else given.double().cpu().numpy()
-    gamma = gamma[np.ix_(part, part)]
-    if not np.isfinite(gamma).all():
-        return None
-    # tau of Eq. 10 for a method that has a Gamma; SVIP's temperature is another one.
-    temperature = 10.0 if given is None else float(getattr(method.settings, "temperature", 10.0))
-    chosen = some(range(len(result.replies)))
-    place = np.full(len(benchmark.space.names), -1)
-    place[part] = np.arange(len(part))
-    common = rows[: max(20, min(_COMMON // _cost(federation), 2**23 // (len(chosen) * len(part))))]
-    seed, clients = federation.seed, []
-    for i in chosen:
-        reply = result.replies[i]
-        model, held = result.models(i), federation.partition.clients[reply.client]
-        own = stream(seed, "theory of a client", reply.client).permutation(held)[: _OWN // _cost(federation)]
-        clients.append(
-            theory.Client(
-                reply.client,
-                reply.samples,
-                _outputs(federation, model, own, "scores")[:, part],
-                place[benchmark.labels[own]],
-                _outputs(federation, model, common, "scores")[:, part],
-            )
-        )
-    found = theory.alignment(
-        clients, logits[: len(common)][:, part], place[benchmark.labels[common]], gamma, temperature
-    )
-    told = {"estimated": given is not None, "common": len(common), "classes": len(part)}
-    if len(chosen) < len(result.replies):
-        told["of"] = len(result.replies)
-    return {"temperature": temperature, **told, **found}
 
 
 def _spread(federation: Federation, most: int) -> NDArray[np.int64]:
@@ -281,7 +176,7 @@ def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     pictures = benchmark.images()
     assert pictures is not None
     chosen = _spread(federation, _IMAGES)
-    scores = torch.from_numpy(_outputs(federation, params, chosen, "unseen_scores")[:, unseen])
+    scores = torch.from_numpy(model_outputs(federation, params, chosen, "unseen_scores")[:, unseen])
     best = scores.topk(min(5, len(unseen)), dim=1).indices
     return {
         "images": np.stack([small(pictures[i]) for i in chosen]),
@@ -310,7 +205,7 @@ def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     if len(rows) < 5 or not 1 < len(np.unique(labels)) < len(rows):
         return {}
     coming = torch.cat([_flat(inputs).cpu() for inputs in federation.batches(rows)]).double().numpy()
-    spaces = {"model": _outputs(federation, params, rows, "represent"), "inputs": coming}
+    spaces = {"model": model_outputs(federation, params, rows, "represent"), "inputs": coming}
     if not all(np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()):
         return {}  # features that have collapsed to one point have no picture
     from sklearn.metrics import silhouette_score
@@ -349,7 +244,7 @@ def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]
         for c in np.unique(labels).tolist():
             count = int((labels == c).sum())
             made.append(method.generated(params, among, c, count, federation.seed))
-    real = _outputs(federation, params, rows, "represent")
+    real = model_outputs(federation, params, rows, "represent")
     points = np.concatenate([real, torch.cat(made).double().cpu().numpy()])  # rows are class by class too
     if len(rows) < 5 or not np.isfinite(points).all() or points.std(axis=0).max() < 1e-12:
         return {}  # what has collapsed to one point has no picture

@@ -23,7 +23,6 @@ from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client
 from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
 from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, advice
 from fedunseen.report.shots import LATER
-from fedunseen.report.theory import THEORY
 
 __all__ = ["SECTIONS"]
 
@@ -234,7 +233,6 @@ SECTIONS = (
     LEARNT,
     EMBEDDING,
     GENERATED,
-    THEORY,
     CHOSEN,
     ATTACKED,
     MERGING,

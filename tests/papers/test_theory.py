@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedunseen.evaluation import theory
-from fedunseen.evaluation.theory import Client
+from fedunseen import Experiment, run
+from fedunseen.core.errors import ExperimentError
+from fedunseen.papers.distzsl import theory
+from fedunseen.papers.distzsl.measure import measure
+from fedunseen.papers.distzsl.theory import Client
 
 SEEDS = st.integers(0, 2**32 - 1)
 TAUS = st.sampled_from([0.5, 1.0, 3.0, 10.0])
@@ -242,10 +245,9 @@ def test_a_perfect_decoder_reconstructs_without_error():
 def table(decode, predicted, visual, prototypes, labels):
     candidates = np.arange(len(prototypes))
     names = [f"class {c}" for c in candidates]
-    words = [f"attribute {i}" for i in range(prototypes.shape[1])]
     answers = (predicted @ prototypes.T).argmax(axis=1)
     found = theory.decoder(decode, predicted, visual, prototypes, labels)
-    return theory.class_margins(predicted, labels, prototypes, candidates, names, words, answers, found), answers, found
+    return theory.class_margins(predicted, labels, prototypes, candidates, names, answers, found), answers, found
 
 
 @settings(max_examples=60, deadline=None)
@@ -292,101 +294,26 @@ def test_a_case_in_which_theorem_5_promises_everything():
         assert record["ratio"] == pytest.approx(record["left"] / record["right"])
         assert record["ratio"] < 0.5
         assert record["accuracy"] == 100
-        assert record["reason"] == "recognised, as Theorem 5 promises for every sample"
 
 
-def explain(predicted, labels, prototypes, answers=None, names=None, words=None):
-    names = names or [f"class {c}" for c in range(len(prototypes))]
-    words = words or [f"attribute {i}" for i in range(prototypes.shape[1])]
-    answers = (predicted @ prototypes.T).argmax(axis=1) if answers is None else answers
-    found = theory.class_margins(predicted, labels, prototypes, np.arange(len(prototypes)), names, words, answers)
-    return {record["class"]: record for record in found}
-
-
-def test_a_class_whose_attributes_are_predicted_wrong_is_told_which():
-    prototypes = np.array([[1, 0, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1.0]])
-    labels = np.array([0, 0, 1, 1, 2, 2])
-    predicted = prototypes[labels].copy()
-    predicted[:2] = [1.0, 0.0, 0.0, 0.9]  # the last two attributes of class 0 are mistaken for those of class 1
-    found = explain(
-        predicted, labels, prototypes, names=["zebra", "horse", "whale"], words=["legs", "fins", "bw", "brown"]
-    )
-    zebra = found[0]
-    assert (zebra["accuracy"], zebra["rival"], zebra["often"]) == (0.0, "horse", 100.0)
-    assert {one["name"] for one in zebra["attributes"]} == {"bw", "brown"}
-    assert zebra["margin"] < 0
-    assert zebra["reason"].startswith(
-        "100 % of its samples are taken for horse: its predicted attributes lean that way"
-    )
-    assert "bw (0.00 instead of 1.00; horse has 0.00)" in zebra["reason"]
-    assert zebra["reason"].endswith("horse is its nearest class, only 1.41 away")
-    assert "eq_20" not in zebra
-    assert found[2]["reason"] == "recognised, as Eq. 61 promises for every sample"
-
-
-def test_scatter_is_told_from_leaning_and_long_attributes_do_no_harm():
-    prototypes = np.array([[1.0, 0.0], [0.0, 1.0]])
-    labels = np.array([0, 0, 0, 1, 1, 1])
+def test_attributes_that_are_too_long_do_no_harm():
+    prototypes, labels = np.eye(2), np.array([0, 0, 0, 1, 1, 1])
     predicted = np.array([[9.0, 0], [8, 0], [0, 3], [0, 9], [0, 9], [0, 9]])
-    found = explain(predicted, labels, prototypes)
-    assert found[0]["margin"] > 0
-    assert "on average its predicted attributes point the right way, but these samples stray" in found[0]["reason"]
-    assert found[1]["eq_61"] == 0.0  # nine times as long as the prototype
-    assert found[1]["eq_59"] == 1.0
-    assert found[1]["half_way"] == pytest.approx(0.0)
-    assert found[1]["reason"] == "recognised, as Eq. 59 promises for most samples"
-
-
-def test_a_class_that_draws_all_answers_is_named_as_such():
-    prototypes = np.eye(8)
-    labels = np.repeat(np.arange(8), 3)
-    predicted = np.tile(np.where(np.arange(8) == 5, 1.0, 0.1), (24, 1))
-    found = explain(predicted, labels, prototypes)
-    assert found[0]["reason"].endswith("class 5 draws 100 % of all samples")
-    assert found[5]["accuracy"] == 100
-
-
-def test_errors_that_no_attribute_stands_out_in_are_not_told_by_name():
-    rng = np.random.default_rng(0)
-    prototypes = rng.choice([-1.0, 1.0], size=(3, 400)) / 20
-    labels = np.array([0, 1, 2])
-    found = explain(prototypes[[1, 1, 2]], labels, prototypes)
-    assert found[0]["told"] < 0.05
-    assert "lean that way even on average, by little in each of many attributes" in found[0]["reason"]
-
-
-def test_classes_with_the_same_attributes_are_named_as_such():
-    prototypes = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    labels = np.array([0, 1, 2])
-    found = explain(prototypes[labels], labels, prototypes)
-    assert found[1]["reason"] == (
-        "100 % of its samples are taken for class 0, which has the same attributes: "
-        "no answer from attributes can tell them apart"
-    )
-    assert found[1]["delta_y"] == 0.0
-
-
-def test_samples_that_look_unlike_their_description_are_named():
-    rng = np.random.default_rng(0)
-    prototypes = np.eye(3)
-    labels = np.repeat(np.arange(3), 4)
-    predicted = prototypes[labels].copy()
-    predicted[:4] = prototypes[1]
-    visual = predicted.copy() + 0.1 * rng.normal(size=predicted.shape)
-    visual[:4] = 5.0
-    records, _, _ = table(lambda rows: rows, predicted, visual, prototypes, labels)
-    assert records[0]["class"] == 0
-    assert records[0]["unlike"] > 10
-    assert "times as far from h(a_y) as usual" in records[0]["reason"]
+    answers = (predicted @ prototypes.T).argmax(axis=1)
+    first, second = theory.class_margins(predicted, labels, prototypes, np.arange(2), ["a", "b"], answers)
+    assert (first["name"], first["accuracy"]) == ("a", pytest.approx(200 / 3))
+    assert (second["eq_61"], second["eq_59"]) == (0.0, 1.0)  # nine times as long as the prototype
+    assert second["half_way"] == pytest.approx(0.0)
+    assert "eq_20" not in second
 
 
 def test_classes_that_may_not_be_answered_do_not_count():
     prototypes = np.array([[1.0, 0.0], [0.0, 1.0], [0.98, math.sqrt(1 - 0.98**2)]])
     labels = np.array([0, 1])
-    names, words = ["a", "b", "c"], ["x", "y"]
+    names = ["a", "b", "c"]
     predicted = prototypes[labels]
-    among_two = theory.class_margins(predicted, labels, prototypes, np.array([0, 1]), names, words, labels)
-    among_all = theory.class_margins(predicted, labels, prototypes, np.arange(3), names, words, labels)
+    among_two = theory.class_margins(predicted, labels, prototypes, np.array([0, 1]), names, labels)
+    among_all = theory.class_margins(predicted, labels, prototypes, np.arange(3), names, labels)
     assert among_two[0]["nearest"] == "b"
     assert among_all[0]["nearest"] == "c"
     assert among_all[0]["room"] < among_two[0]["room"] == pytest.approx(math.sqrt(2) / 2)
@@ -430,3 +357,32 @@ def test_prototypes_of_one_length_stay_as_they_are():
     lengths = np.linalg.norm(made, axis=1)
     assert lengths[:2] == pytest.approx([math.sqrt(25 / 3)] * 2)
     assert lengths[2] == 0
+
+
+# --- A whole run ---
+
+
+def tiny(tmp_path, **overrides):
+    few = {"data.train_per_class": 10, "data.test_per_class": 6, "method.hidden": [32], "strategy.rounds": 2}
+    few |= {"evaluation.selection": "last", "evaluation.embedding": False, "method.kl": 0.0, "method.consistency": 0.1}
+    return run(Experiment.load("digit-pairs", {**few, "evaluation.calibration": "none", **overrides}), tmp_path / "run")
+
+
+def test_the_class_accuracies_of_a_run_are_its_own_and_what_is_proven_holds(tmp_path):
+    done = tiny(tmp_path)
+    found = measure(done)
+    assert found == measure(done)
+    assert found["decoder"]["lemma_3_holds"] == found["decoder"]["lemma_4_holds"] == 1.0
+    assert found["alignment"]["server"]["holds_15"] == 1.0
+    assert len(found["alignment"]["pairs"]) == 45
+    unseen = found["unseen"]["classes"]
+    assert np.mean([one["accuracy"] for one in unseen]) == pytest.approx(done.result["zsl"])
+    of_all = {one["name"]: one["accuracy"] for one in found["all"]["classes"]}
+    assert np.mean([of_all[one["name"]] for one in unseen]) == pytest.approx(done.result["gzsl_unseen"])
+
+
+def test_a_method_without_predicted_attributes_has_no_theory(tmp_path):
+    few = {"data.train_per_class": 4, "data.test_per_class": 2, "evaluation.selection": "last"}
+    done = run(Experiment.load("digit-pairs-gaussian", few), tmp_path / "run")
+    with pytest.raises(ExperimentError, match="gaussian"):
+        measure(done)

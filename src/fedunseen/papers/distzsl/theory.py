@@ -400,7 +400,7 @@ def margin_room(distances: Floats) -> Floats:
 
 
 def _apart(points: Floats) -> Floats:
-    """Return (n, n) the distances between points (n, d): PyTorch is loaded by now, and SciPy's take long to import."""
+    """Return (n, n) the distances between points (n, d)."""
     held = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))
     return np.asarray(torch.cdist(held, held, compute_mode="donot_use_mm_for_euclid_dist").numpy())
 
@@ -443,11 +443,10 @@ def class_margins(
     prototypes: Floats,
     candidates: Ids,
     names: Sequence[str],
-    attribute_names: Sequence[str],
     answers: Ids,
     visual: Decoder | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure Theorem 5 for every class that has samples, and say why it is recognised or not.
+    """Measure Theorem 5 for every class that has samples.
 
     Args:
         predicted: (n, a) predicted attributes.
@@ -455,19 +454,15 @@ def class_margins(
         prototypes: (C, a) attributes of all classes, of one length (:func:`common_length`).
         candidates: (m,) ids of the m >= 2 classes that may be answered.
         names: of all C classes.
-        attribute_names: of all a attributes.
         answers: (n,) what the model answers.
-        visual: the measured decoder, its samples those of ``predicted``; without one, Eq. 20 cannot be asked.
+        visual: the measured decoder, its samples those of ``predicted``; Eq. 20 needs one.
 
     Returns:
         One record a class, worst accuracy first: ``accuracy`` in percent, ``nearest`` class and its distance
         ``delta_y``, ``d_max``, ``room`` (Eq. 61's right side), mean distance ``off`` of predicted attributes from the
         prototype and the share ``eq_61`` of samples that are near enough; mean ``half_way`` and the share ``eq_59`` of
-        samples below 1; with a decoder ``epsilon`` and ``epsilon_most``, ``left`` and ``right`` side of Eq. 20 for a
-        mean sample, their ``ratio`` (below 1: it holds) and the share ``eq_20`` of samples for which it holds;
-        ``rival``, the class that is answered most often instead, how ``often`` in percent, and how many of all answers
-        are ``drawn`` to it; the mean ``margin`` over it, the ``attributes`` whose errors take most from it, and which
-        share of what all errors take they have ``told``; and ``reason`` in plain words.
+        samples below 1; with a decoder the ``left`` and ``right`` side of Eq. 20 for a mean sample, their ``ratio``
+        (below 1: it holds) and the share ``eq_20`` of samples for which it holds.
     """
     place = np.full(len(prototypes), -1)
     place[candidates] = np.arange(len(candidates))
@@ -476,21 +471,16 @@ def class_margins(
     room = margin_room(distances)
     closest = (distances + np.where(np.eye(len(candidates), dtype=bool), np.inf, 0.0)).argmin(axis=1)
     position = place[labels]
-    own = prototypes[labels]
-    off = np.linalg.norm(predicted - own, axis=1)
+    off = np.linalg.norm(predicted - prototypes[labels], axis=1)
     near, away = off < room[position], half_way(predicted, position, prototypes[candidates])
-    usual = float(np.median(visual.epsilon)) if visual is not None else 0.0
-    # Attributes are compared after one stretch for all: their length means nothing to the answer.
-    stretch = max(float((predicted * own).sum()), 0.0) / max(float((predicted**2).sum()), 1e-300)
     records = []
     for y in np.unique(labels).tolist():
         mine, at = labels == y, int(place[y])
-        given = answers[mine]
         record: dict[str, Any] = {
             "class": y,
             "name": names[y],
             "samples": int(mine.sum()),
-            "accuracy": float(100 * (given == y).mean()),
+            "accuracy": float(100 * (answers[mine] == y).mean()),
             "nearest": names[candidates[closest[at]]],
             "delta_y": float(nearest[at]),
             "d_max": float(farthest[at]),
@@ -504,87 +494,10 @@ def class_margins(
             epsilon = visual.epsilon[mine]
             left, right = visual.delta + float(epsilon.mean()), visual.smallest * float(room[at])
             record |= {
-                "epsilon": float(epsilon.mean()),
-                "epsilon_most": float(epsilon.max()),
                 "left": left,
                 "right": right,
                 "ratio": left / right if right > 0 else None,
                 "eq_20": float((visual.delta + epsilon < right).mean()),
-                "unlike": float(epsilon.mean()) / usual if usual > 0 else None,
             }
-        rivals, counts = np.unique(given[given != y], return_counts=True)
-        record |= {"rival": None, "often": 0.0, "margin": None, "attributes": []}
-        if len(rivals):
-            rival = int(rivals[counts.argmax()])
-            between = prototypes[y] - prototypes[rival]
-            margin = float(stretch * predicted[mine].mean(axis=0) @ between)
-            # Eqs. 56-58: what each attribute's error takes from the margin over the rival, on average; of a class that
-            # is right on average, in those samples that are taken for the rival.
-            mean = stretch * predicted[mine & (answers == rival) if margin >= 0 else mine].mean(axis=0)
-            shares = (mean - prototypes[y]) * between
-            worst = [i for i in np.argsort(shares, kind="stable")[:3].tolist() if shares[i] < 0]
-            told = float(shares[worst].sum() / min(float(shares[shares < 0].sum()), -1e-300)) if worst else 0.0
-            record |= {
-                "rival": names[rival],
-                "often": float(100 * counts.max() / mine.sum()),
-                "margin": margin,
-                "apart": float(np.linalg.norm(between)),
-                "told": told,
-                "drawn": float(100 * (answers == rival).mean()),
-                "fair": 100 / len(candidates),
-                "attributes": [
-                    {
-                        "name": attribute_names[i],
-                        "predicted": float(mean[i]),
-                        "true": float(prototypes[y, i]),
-                        "rival": float(prototypes[rival, i]),
-                    }
-                    for i in worst
-                ],
-            }
-        record["reason"] = _reason(record)
         records.append(record)
     return sorted(records, key=lambda one: (one["accuracy"], -one["half_way"], one["class"]))
-
-
-def _reason(record: dict[str, Any]) -> str:
-    """Say in plain words why a class is recognised or not, from its record."""
-    rival = record["rival"]
-    if rival is None or record["accuracy"] >= 90:
-        if record.get("eq_20") == 1:
-            return "recognised, as Theorem 5 promises for every sample"
-        if record["eq_61"] == 1:
-            return "recognised, as Eq. 61 promises for every sample"
-        if record["eq_59"] >= 0.5:
-            return "recognised, as Eq. 59 promises for most samples"
-        return "recognised, though Eq. 59 promises it for less than half of the samples"
-    taken = f"{record['often']:.0f} % of its samples are taken for {rival}"
-    if record["apart"] <= 1e-9:
-        return f"{taken}, which has the same attributes: no answer from attributes can tell them apart"
-    named = ", ".join(
-        f"{one['name']} ({_two(one['predicted'])} instead of {_two(one['true'])}; {rival} has {_two(one['rival'])})"
-        for one in record["attributes"]
-    )
-    if record["margin"] < 0:
-        why = "its predicted attributes lean that way even on average"
-    else:
-        why = "on average its predicted attributes point the right way, but these samples stray"
-    if named:
-        why += f", above all in {named}" if record["told"] >= 0.25 else ", by little in each of many attributes"
-    if record["drawn"] >= max(4 * record["fair"], 25):
-        why += f"; {rival} draws {record['drawn']:.0f} % of all samples"
-    if rival == record["nearest"]:
-        why += f"; {rival} is its nearest class, only {record['delta_y']:.2f} away"
-    if (record.get("unlike") or 0.0) >= 1.25:
-        why += f"; its samples are {record['unlike']:.1f} times as far from h(a_y) as usual"
-    return f"{taken}: {why}"
-
-
-def _two(value: float) -> str:
-    """Write a number with two decimals, and no minus before zero.
-
-    Example:
-        >>> _two(-0.001), _two(0.257)
-        ('0.00', '0.26')
-    """
-    return f"{round(value, 2) + 0.0:.2f}"
