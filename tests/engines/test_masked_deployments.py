@@ -79,7 +79,8 @@ def test_a_masked_run_ends_with_the_weights_of_the_unmasked_one(settings, tmp_pa
     assert distance(again.path, masked.path) == 0  # masks are drawn anew, and leave nothing behind
 
 
-@pytest.mark.parametrize("method", ["gaussian", pytest.param("ridge", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["gaussian", "ridge"])
 def test_statistics_of_a_closed_form_add_up_to_the_same_model(method, tmp_path):
     few = {"method__name": method}
     plain, masked = (
@@ -351,6 +352,7 @@ def test_no_second_sum_is_opened_that_would_reveal_a_party(link, tmp_path):
         hosted(link, tmp_path / "other", engine__quorum=3, strategy__weights="uniform", engine__patience=0)
 
 
+@pytest.mark.slow
 def test_closed_form_sums_are_released_once(link, tmp_path):
     hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
     for name in NAMES:

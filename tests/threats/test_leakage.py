@@ -365,10 +365,10 @@ def test_the_sum_of_parties_is_the_mean_of_what_they_send(updates, masks):
         assert one.searched == parties
         for name, value in one.target.items():
             torch.testing.assert_close(value, sum(own[name] for own in updates[:parties]) / parties)
-    assert [key for key in seen if key[0] == "masked words"] == ([] if masks is None else [("masked words", 3)])
+    assert [key for key in seen if key[0] == "masked elements"] == ([] if masks is None else [("masked elements", 3)])
 
 
-def test_masked_words_have_nothing_to_do_with_the_update(updates):
+def test_masked_elements_have_nothing_to_do_with_the_update(updates):
     words = sights(updates, [3], MASKS)[-1].target
     assert {name: value.shape for name, value in words.items()} == {"a": (30, 40), "b": (7,)}
     said, own = (torch.cat([one["a"].flatten(), one["b"]]) for one in (words, updates[0]))
@@ -423,6 +423,6 @@ def test_what_a_party_sends_under_masks_gives_nothing_away(make_subject):
     whole = replace(subject, victims=np.array([2, 17, 25]), held=[np.arange(6)] * 3)
     rows = measure_method_sums(whole, [3], {"dlg": DLG(steps=5, restarts=1)}, 0, MASKS)["local"]
     for told in rows.values():
-        assert [row["seen"] for row in told] == ["sum", "masked words"]
+        assert [row["seen"] for row in told] == ["sum", "masked elements"]
         assert told[1]["inputs"]["recovered"] == 0
         assert len(told[1]["inputs"]["samples"]) == 1

@@ -24,7 +24,7 @@ Facts = Mapping[str, Any]
 
 TITLES = {"analytic": "closed form", "dlg": "DLG", "cosine": "cosine"}
 SAID = {"analytic": "the closed form", "dlg": "DLG", "cosine": "the cosine attack"}
-SEEN = {"update": "one update", "sum": "the sum of {}", "masked words": "one party's masked words"}
+SEEN = {"update": "one update", "sum": "the sum of {}", "masked elements": "one party's masked elements"}
 GUESSES = {"average": "no gradient: the average", "random class": "no gradient: a class's mean, drawn at random"}
 
 

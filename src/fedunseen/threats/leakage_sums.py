@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["SEEN", "Sight", "measure_classifier_sums", "measure_method_sums", "sights"]
 
 _SMALLEST = 3  # parties of a sum under masks
-SEEN = ("update", "sum", "masked words")
+SEEN = ("update", "sum", "masked elements")
 """What an attacker may have: one party's update, the sum of several, or what one party sends under masks."""
 
 Facts = dict[str, Any]
@@ -70,7 +70,7 @@ def sights(updates: Sequence[Params], parties: Sequence[int], masks: Masks | Non
         mean = {name: torch.stack([one[name] for one in own]).mean(0) for name in own[0]}
         if masks is not None and count >= _SMALLEST:
             mean, words = _masked(own, masks)
-            hidden = hidden or [Sight("masked words", count, 1, words)]
+            hidden = hidden or [Sight("masked elements", count, 1, words)]
         found.append(Sight("update" if count == 1 else "sum", count, count, mean))
     return found + hidden
 
@@ -81,7 +81,7 @@ def _of_sum(attack: Inversion, sight: Sight) -> Inversion:
 
 
 def _masked(own: Sequence[Params], masks: Masks) -> tuple[Params, Params]:
-    """Return the mean of updates as it comes out of masks, and the first party's masked words taken for an update."""
+    """Return the mean of updates out of masks, and the first party's masked elements taken for an update."""
     from fedunseen.strategies import FedAvg, Reply
 
     largest = max(float(value.abs().max()) for one in own for value in one.values())
@@ -240,7 +240,7 @@ def _row(
 
 def _words(row: Facts, *kinds: str) -> str:
     """Return what a line of the log says of a row."""
-    what = {"update": "one update", "masked words": "one party's masked words"}.get(
+    what = {"update": "one update", "masked elements": "one party's masked elements"}.get(
         row["seen"], f"the sum of {row['parties']}"
     )
     told = ", ".join(f"{row[kind]['recovered']} of {len(row[kind]['samples'])} {kind}" for kind in kinds)

@@ -64,7 +64,7 @@ from fedunseen.strategies import Instruction, Reply, Strategy
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.engines.remote.masking import SecAggSession
-    from fedunseen.secagg.masks import Masks
+    from fedunseen.secagg.masks import MaskedSum, Masks
 
 __all__ = [
     "Deployment",
@@ -549,40 +549,10 @@ class Distributed:
         Raises:
             QuorumError: too few parties are left, again and again, or too few open the sum.
         """
-        from fedunseen.secagg.primitives import SecAggError
-        from fedunseen.secagg.server import grouped
-
         told, session = self.strategy.instruct(state, params, round), self._session()
         clients = session.enrolled(clients)
         self._agree_on_plan(session, told, clients)
-        need, asked = needed(self.settings.quorum, len(clients)), 0
-        place = {party.name: client for client, party in enumerate(self.parties)}
-
-        def read(client: int, answer: bytes) -> Mapping[str, Any]:
-            return session.read_keys(answer)
-
-        def ask_keys(requests: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
-            nonlocal asked
-            self._agree_on_plan(session, told, clients)
-            who = sorted(place[name] for name in requests)
-            request = next(iter(requests.values()))
-            answers, refused, more = self._ask(round, told, client_states, who, read, request)
-            asked += more
-            for client in who:
-                why = {"error": refused[client]} if client in refused else None
-                yield self.parties[client].name, answers.get(client, why)
-
-        try:
-            masked = session.sum(
-                round, told, need, clients, ask_keys, lambda who, least: self._wait(who, least, self.settings.patience)
-            )
-        except QuorumError as error:
-            raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
-        except SecAggError as error:  # whoever resumes the run decides; a stored total is opened then
-            raise QuorumError(
-                f"round {round + 1} has no sum under masks: {error}: fix that, or change engine.quorum or "
-                "engine.timeout, and go on with --resume"
-            ) from None
+        masked, asked = self._masked_sum(session, told, round, client_states, clients)
         reply = _on(next(iter(params.values())).device, masked.reply)
         state, params = self.strategy.merge(state, params, [reply], round)
         self._check_merged(state, params, [reply], round)
@@ -596,6 +566,46 @@ class Distributed:
             {client: masked.refused.get(client, why) for client, why in gone.items()},
             masked=masked,
         )  # fmt: skip
+
+    def _masked_sum(
+        self,
+        session: SecAggSession,
+        told: Instruction,
+        round: int,
+        client_states: ClientStates,
+        clients: Sequence[int],
+    ) -> tuple[MaskedSum, int]:
+        """Return the sum of a masked round, and how many instructions were sent."""
+        from fedunseen.secagg.primitives import SecAggError
+        from fedunseen.secagg.server import grouped
+
+        need, asked = needed(self.settings.quorum, len(clients)), 0
+        place = {party.name: client for client, party in enumerate(self.parties)}
+
+        def read(client: int, answer: bytes) -> Mapping[str, Any]:
+            return session.read_keys(answer)
+
+        def ask_keys(requests: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
+            nonlocal asked
+            who, request = sorted(place[name] for name in requests), next(iter(requests.values()))
+            answers, refused, more = self._ask(round, told, client_states, who, read, request)
+            asked += more
+            for client in who:
+                why = {"error": refused[client]} if client in refused else None
+                yield self.parties[client].name, answers.get(client, why)
+
+        def wait(who: Sequence[int], least: int) -> None:
+            self._wait(who, least, self.settings.patience)
+
+        try:
+            return session.sum(round, told, need, clients, ask_keys, wait), asked
+        except QuorumError as error:
+            raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
+        except SecAggError as error:  # whoever resumes the run decides; a stored total is opened then
+            raise QuorumError(
+                f"round {round + 1} has no sum under masks: {error}: fix that, or change engine.quorum or "
+                "engine.timeout, and go on with --resume"
+            ) from None
 
     def _session(self) -> SecAggSession:
         """Return the masked sums of the run; a new one for each link."""
