@@ -10,9 +10,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedunseen.engines.local.in_process import EngineSettings, InProcess, RoundResult
+    from fedunseen.engines.local.in_process import EngineSettings, InProcess
     from fedunseen.engines.local.worker import Worker
     from fedunseen.engines.remote.coordinator import Distributed, DistributedSettings
+    from fedunseen.engines.round import RoundResult
 
 ENGINES = {
     "in-process": "fedunseen.engines.local.in_process:InProcess",
@@ -36,7 +37,7 @@ _HOMES = {
     "DistributedSettings": "remote.coordinator",
     "EngineSettings": "local.in_process",
     "InProcess": "local.in_process",
-    "RoundResult": "local.in_process",
+    "RoundResult": "round",
     "Worker": "local.worker",
 }
 

@@ -22,13 +22,14 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.parameters import ClientStates, Params, Scaled, size_in_bytes, under, within
+from fedunseen.core.parameters import ClientStates, Params, size_in_bytes, under, within
 from fedunseen.core.random import stream
-from fedunseen.engines.local.in_process import EngineSettings, InProcess, RoundResult, bytes_sent, diverged, not_finite
+from fedunseen.engines.local.in_process import EngineSettings, InProcess
 from fedunseen.engines.local.worker import Work, Worker
+from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, not_finite, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["Buffered", "BufferedSettings", "durations", "faded"]
+__all__ = ["Buffered", "BufferedSettings", "durations"]
 
 
 class BufferedSettings(EngineSettings):
@@ -65,24 +66,6 @@ def durations(settings: BufferedSettings, samples: Sequence[int], seed: int) -> 
     else:
         factors = np.exp(settings.spread * rng.standard_normal(count) - settings.spread**2 / 2)
     return np.asarray(factors * np.array(samples) / max(1.0, float(np.mean(samples))))
-
-
-def faded(replies: Sequence[Reply], ages: Sequence[int], staleness: float) -> list[Reply]:
-    """Return replies as they are merged: an update of a model t merges old counts (1 + t)^-a of a fresh one.
-
-    Args:
-        replies: as their clients made them.
-        ages: of each, how many merges old the model was that it began with.
-        staleness: a.
-
-    Example:
-        >>> reply = Reply(0, {"w": torch.ones(1)}, 1, 1)
-        >>> [float(one.update["w"]) for one in faded([reply, reply], [0, 3], 0.5)]
-        [1.0, 0.5]
-    """
-    factors = [float((1 + age) ** -staleness) for age in ages]
-    pairs = zip(replies, factors, strict=True)
-    return [reply if f == 1 else replace(reply, update=Scaled(dict(reply.update), f)) for reply, f in pairs]
 
 
 class Buffered(InProcess):
@@ -154,8 +137,6 @@ class Buffered(InProcess):
         came.sort(key=lambda one: one[0].client)  # in client order; a client's own in the order of time
         replies = [reply for reply, _, _ in came]
         ages = [round - version for _, _, version in came]
-        merged = faded(replies, ages, self.settings.staleness)
-        state, params = self.strategy.merge(state, params, merged, round)
         left = sorted(work)
         kept = {
             "now": torch.tensor(now, dtype=torch.float64),
@@ -167,12 +148,12 @@ class Buffered(InProcess):
         for version in {version for _, version in work.values()}:
             kept |= under(f"model/{version}/", models[version])
 
-        def model(place: int) -> Params:
-            return self.strategy.local_model(came[place][1].params, replies[place].update)
-
-        return RoundResult(
-            state | under("clock/", kept), params, replies, model, states, down, up, clock={"time": now, "ages": ages}
-        )
+        arrived = Arrivals(
+            replies, lambda place: came[place][1].params, states, down, up, ages=ages,
+            staleness=self.settings.staleness, clock={"time": now, "ages": ages},
+        )  # fmt: skip
+        result = server_step(self.strategy, state, params, arrived, round)
+        return replace(result, state=result.state | under("clock/", kept))
 
     def _told(
         self, state: Params, models: Mapping[int, Params], told: dict[int, Instruction], version: int

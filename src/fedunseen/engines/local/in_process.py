@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.errors import FedUnseenError, QuorumError
-from fedunseen.core.parameters import ClientStates, Params, finite, size_in_bytes
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.parameters import ClientStates, Params, size_in_bytes
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.shelf import Shelf
 from fedunseen.engines.local.worker import Work, Worker
+from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, hidden_sum, not_finite, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
-    from fedunseen.secagg.masks import MaskedSum, Masks
+    from fedunseen.secagg.masks import Masks
 
-__all__ = ["EngineSettings", "InProcess", "RoundResult", "bytes_sent", "diverged", "not_finite"]
+__all__ = ["EngineSettings", "InProcess"]
 
 _MANY = 100  # clients in a round whose updates stay in memory, and in all whose states do; of more, they go to disk
 _PART = 16  # the part of its memory that an engine takes for updates on their way to disk is one in so many
@@ -38,42 +38,6 @@ class EngineSettings(NamedSettings):
     it may be."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: matrix products in bfloat16, parameters in float32."""
-
-
-@dataclass(frozen=True, eq=False)
-class RoundResult:
-    """What a round leaves behind.
-
-    Attributes:
-        state, params: the server's.
-        replies: in client order; of those that were left out only because they are not finite, there is none. Under
-            masks there is none at all.
-        models: the model that each reply's client ended with; not kept for longer than the round.
-        client_states: the new states of the clients that have one.
-        bytes_down, bytes_up: of all clients together.
-        dropped: clients whose reply was left out, and why.
-        seconds: that each client's local update took, where the engine knows.
-        clock: where late replies count, ``ages``: how many merges old the model was that each reply began with; where
-            time is simulated too, ``time``, when the merge was.
-        masked: under masks, all that the server knows of the clients' replies.
-    """
-
-    state: Params
-    params: Params
-    replies: Sequence[Reply]
-    models: Callable[[int], Params]
-    client_states: ClientStates
-    bytes_down: int
-    bytes_up: int
-    dropped: Mapping[int, str] = field(default_factory=dict)
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    masked: MaskedSum | None = None
-    clock: Mapping[str, Any] | None = None
-
-    @property
-    def participants(self) -> list[int]:
-        """The clients whose replies are merged."""
-        return [reply.client for reply in self.replies] if self.masked is None else list(self.masked.clients)
 
 
 class InProcess:
@@ -148,17 +112,10 @@ class InProcess:
                     states[reply.client] = self.kept(own)
         down = len(clients) * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else up
-        masked = None
+        arrived = Arrivals(replies, lambda place: told.params, states, down, up, dropped)
         if self.masks is not None:
-            masked = hidden_sum(self.masks, self.strategy, told, replies, round)
-            replies, down, up = [], down + masked.bytes_down, masked.bytes_up
-        merged = replies if masked is None else [masked.reply]
-        state, params = self.strategy.merge(state, params, merged, round)
-
-        def model(place: int) -> Params:
-            return self.strategy.local_model(told.params, replies[place].update)
-
-        return RoundResult(state, params, replies, model, states, down, up, dropped, masked=masked)
+            arrived = arrived.hidden(hidden_sum(self.masks, self.strategy, told, replies, round))
+        return server_step(self.strategy, state, params, arrived, round)
 
     def kept(self, own: Params) -> Mapping[str, Tensor]:
         """Return what a client remembers as it is kept until its next round: on disk where there are many clients."""
@@ -173,51 +130,3 @@ class InProcess:
             own = dict(client_states.get(client, {}).items())
             works.append(Work(client, self.strategy.recall(told, own, round), own))
         return self.worker.round(works, round) if works else []
-
-
-def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Sequence[Reply], round: int) -> MaskedSum:
-    """Add up under masks the replies of a simulation's clients; all of them take part.
-
-    Raises:
-        FedUnseenError: a number does not fit under the masks.
-        QuorumError: there are too few replies.
-    """
-    from fedunseen.secagg.masks import RangeError, SecAggError
-
-    try:
-        return masks.sum(strategy, replies, strategy.expects(told), round)
-    except RangeError as error:
-        raise FedUnseenError(
-            f"round {round + 1}: {error}: raise privacy.range, which is {masks.range:g}, or bound the updates"
-        ) from None
-    except SecAggError as error:
-        raise QuorumError(
-            f"round {round + 1} has no sum under masks: {error}: let more clients take part, and go on with --resume"
-        ) from None
-
-
-def diverged(what: str, client: int, round: int) -> str:
-    """Return what is said of a client whose reply is not finite."""
-    return (
-        f"training diverged: {what} of client {client} in round {round + 1} is not finite; "
-        "lower method.lr or scale the features (data.features)"
-    )
-
-
-def not_finite(reply: Reply, own: Params) -> str:
-    """Say what of a reply, or of what its client remembers, is not finite; nothing if all is."""
-    if not (finite(reply.update) and finite(own)):
-        return "the update"
-    lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]
-    return f"the loss {lost[0]!r}" if lost else ""
-
-
-def bytes_sent(strategy: Strategy, told: Instruction) -> int:
-    """Return what an instruction takes on its way to one client.
-
-    Each tensor counts once (FedProx's pull is towards where it starts from). Nothing travels where all data lie in one
-    place, and so does the model, nor where nothing merges: there every client has drawn the first model by itself.
-    """
-    if strategy.pools or not strategy.merges:
-        return 0
-    return size_in_bytes({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())

@@ -41,8 +41,6 @@ from fedunseen.core.parameters import (
     under,
 )
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.local.buffered import faded
-from fedunseen.engines.local.in_process import RoundResult, bytes_sent, diverged, hidden_sum
 from fedunseen.engines.remote.late import Arrived, Errand, Errands
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.wire import (
@@ -60,6 +58,7 @@ from fedunseen.engines.remote.wire import (
     read_reply,
     unpack,
 )
+from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, hidden_sum, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
@@ -334,28 +333,24 @@ class Distributed:
             return arrived.reply
 
         replies, refused, asked = self._ask(round, told, client_states, clients, read)
-        merged = [replies[client] for client in sorted(replies)]
+        came_in = [replies[client] for client in sorted(replies)]
         seconds = {client: self.parties[client].seconds for client in sorted(replies)}
         for client in replies:
             self.parties[client].rounds += 1
         down = asked * bytes_sent(self.strategy, told)
         up = 0 if self.strategy.pools else sum(came[client] for client in replies)
-        masked = None
-        if self.masks is not None:  # a simulation: all replies are in this process
-            masked = hidden_sum(self.masks, self.strategy, told, merged, round)
-            merged, down, up = [masked.reply], down + masked.bytes_down, masked.bytes_up
-        state, params = self.strategy.merge(state, params, merged, round)
-        self._check_merged(state, params, merged, round)
         gone = {client: "it has not answered" for client in clients if client not in replies}
+        arrived = Arrivals(came_in, lambda place: told.params, states, down, up, gone | refused, seconds)
+        if self.masks is not None:  # a simulation: all replies are in this process
+            arrived = arrived.hidden(hidden_sum(self.masks, self.strategy, told, came_in, round))
+        return self._merged(state, params, arrived, round)
 
-        def model(place: int) -> Params:
-            return self.strategy.local_model(told.params, merged[place].update)
-
-        return RoundResult(
-            state, params, merged if masked is None else [], model,
-            {client: own for client, own in sorted(states.items()) if own},
-            down, up, gone | refused, seconds, masked,
-        )  # fmt: skip
+    def _merged(self, state: Params, params: Params, arrived: Arrivals, round: int) -> RoundResult:
+        """Merge what has arrived, and refuse a result that is not finite."""
+        result = server_step(self.strategy, state, params, arrived, round)
+        replies = arrived.replies if arrived.masked is None else [arrived.masked.reply]
+        self._check_merged(result.state, result.params, replies, round)
+        return result
 
     def _ask(
         self,
@@ -522,18 +517,13 @@ class Distributed:
         for client in came:
             self.parties[client].rounds += 1
         ages = [round - one.errand.version for one in arrived]
-        merged = faded(replies, ages, self.settings.staleness)
-        state, params = self.strategy.merge(state, params, merged, round)
-        self._check_merged(state, params, replies, round)
-
-        def model(place: int) -> Params:
-            return self.strategy.local_model(arrived[place].errand.told.params, replies[place].update)
-
-        return RoundResult(
-            state, params, replies, model, {client: own for client, own in sorted(states.items()) if own},
-            asked * bytes_sent(self.strategy, told), sum(one.size for one in arrived), refused,
-            {client: self.parties[client].seconds for client in sorted(came)}, clock={"ages": ages},
+        seconds = {client: self.parties[client].seconds for client in sorted(came)}
+        down, up = asked * bytes_sent(self.strategy, told), sum(one.size for one in arrived)
+        arrivals = Arrivals(
+            replies, lambda place: arrived[place].errand.told.params, states, down, up, refused, seconds, ages=ages,
+            staleness=self.settings.staleness, clock={"ages": ages},
         )  # fmt: skip
+        return self._merged(state, params, arrivals, round)
 
     def _masked_round(
         self,
@@ -554,18 +544,13 @@ class Distributed:
         self._agree_on_plan(session, told, clients)
         masked, asked = self._masked_sum(session, told, round, client_states, clients)
         reply = _on(next(iter(params.values())).device, masked.reply)
-        state, params = self.strategy.merge(state, params, [reply], round)
-        self._check_merged(state, params, [reply], round)
         for client in masked.clients:
             self.parties[client].rounds += 1
         gone = {client: "it has not answered" for client in clients if client not in masked.clients}
-        return RoundResult(
-            state, params, [], lambda place: {},
-            {client: self._kept(round, {}) for client in masked.clients},
-            asked * bytes_sent(self.strategy, told) + masked.bytes_down, masked.bytes_up,
-            {client: masked.refused.get(client, why) for client, why in gone.items()},
-            masked=masked,
-        )  # fmt: skip
+        states = {client: self._kept(round, {}) for client in masked.clients}
+        dropped = {client: masked.refused.get(client, why) for client, why in gone.items()}
+        arrived = Arrivals([], lambda place: {}, states, asked * bytes_sent(self.strategy, told), 0, dropped)
+        return self._merged(state, params, arrived.hidden(replace(masked, reply=reply)), round)
 
     def _masked_sum(
         self,

@@ -1,0 +1,188 @@
+"""The server's step, shared by all engines: merge what has arrived, and return what a round leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from fedunseen.core.errors import FedUnseenError, QuorumError
+from fedunseen.core.parameters import ClientStates, Params, Scaled, finite, size_in_bytes
+from fedunseen.strategies import Instruction, Reply, Strategy
+
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.secagg.masks import MaskedSum, Masks
+
+__all__ = [
+    "Arrivals",
+    "RoundResult",
+    "bytes_sent",
+    "diverged",
+    "hidden_sum",
+    "not_finite",
+    "server_step",
+    "staleness_weighted",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """What a round leaves behind.
+
+    Attributes:
+        state, params: the server's.
+        replies: in client order; of those that were left out only because they are not finite, there is none. Under
+            masks there is none at all.
+        models: the model that each reply's client ended with; not kept for longer than the round.
+        client_states: the new states of the clients that have one.
+        bytes_down, bytes_up: of all clients together.
+        dropped: clients whose reply was left out, and why.
+        seconds: that each client's local update took, where the engine knows.
+        clock: where late replies count, ``ages``: how many merges old the model was that each reply began with; where
+            time is simulated too, ``time``, when the merge was.
+        masked: under masks, all that the server knows of the clients' replies.
+    """
+
+    state: Params
+    params: Params
+    replies: Sequence[Reply]
+    models: Callable[[int], Params]
+    client_states: ClientStates
+    bytes_down: int
+    bytes_up: int
+    dropped: Mapping[int, str] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    masked: MaskedSum | None = None
+    clock: Mapping[str, Any] | None = None
+
+    @property
+    def participants(self) -> list[int]:
+        """The clients whose replies are merged."""
+        return [reply.client for reply in self.replies] if self.masked is None else list(self.masked.clients)
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """What has reached the server in a round.
+
+    Attributes:
+        replies: decoded, in client order; none under masks.
+        start: the place of a reply -> the parameters that its client began with.
+        states: what clients remember; empty ones are dropped.
+        bytes_down, bytes_up: of all clients together.
+        dropped, seconds, clock: as :class:`RoundResult` has them.
+        ages: how many merges old the model of each reply was, where that counts; ``staleness``: a, by how much.
+        masked: under masks, all that the server knows.
+    """
+
+    replies: Sequence[Reply]
+    start: Callable[[int], Params]
+    states: ClientStates
+    bytes_down: int
+    bytes_up: int
+    dropped: Mapping[int, str] = field(default_factory=dict)
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    masked: MaskedSum | None = None
+    ages: Sequence[int] | None = None
+    staleness: float = 0.0
+    clock: Mapping[str, Any] | None = None
+
+    def hidden(self, masked: MaskedSum) -> Arrivals:
+        """Return what the server knows under masks: the sum in the place of the replies."""
+        down = self.bytes_down + masked.bytes_down
+        return replace(self, replies=[], bytes_down=down, bytes_up=masked.bytes_up, masked=masked)
+
+    @property
+    def merged(self) -> Sequence[Reply]:
+        """The replies as they are merged."""
+        if self.masked is not None:
+            return [self.masked.reply]
+        return self.replies if self.ages is None else staleness_weighted(self.replies, self.ages, self.staleness)
+
+
+def server_step(strategy: Strategy, state: Params, params: Params, arrived: Arrivals, round: int) -> RoundResult:
+    """Merge what has arrived in ``round`` (counted from 0), and return what the round leaves behind.
+
+    Args:
+        strategy: how replies merge.
+        state: the server's before the round.
+        params: the merged parameters before the round.
+        arrived: what has reached the server.
+        round: counted from 0.
+    """
+    state, params = strategy.merge(state, params, arrived.merged, round)
+
+    def model(place: int) -> Params:
+        return strategy.local_model(arrived.start(place), arrived.replies[place].update)
+
+    return RoundResult(
+        state, params, arrived.replies, model, {client: own for client, own in sorted(arrived.states.items()) if own},
+        arrived.bytes_down, arrived.bytes_up, arrived.dropped, arrived.seconds, arrived.masked, arrived.clock,
+    )  # fmt: skip
+
+
+def staleness_weighted(replies: Sequence[Reply], ages: Sequence[int], staleness: float) -> list[Reply]:
+    """Return replies as they are merged: an update of a model t merges old counts (1 + t)^-a of a fresh one.
+
+    Args:
+        replies: as their clients made them.
+        ages: of each, how many merges old the model was that it began with.
+        staleness: a.
+
+    Example:
+        >>> reply = Reply(0, {"w": torch.ones(1)}, 1, 1)
+        >>> [float(one.update["w"]) for one in staleness_weighted([reply, reply], [0, 3], 0.5)]
+        [1.0, 0.5]
+    """
+    factors = [float((1 + age) ** -staleness) for age in ages]
+    pairs = zip(replies, factors, strict=True)
+    return [reply if f == 1 else replace(reply, update=Scaled(dict(reply.update), f)) for reply, f in pairs]
+
+
+def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Sequence[Reply], round: int) -> MaskedSum:
+    """Add up under masks the replies of a simulation's clients; all of them take part.
+
+    Raises:
+        FedUnseenError: a number does not fit under the masks.
+        QuorumError: there are too few replies.
+    """
+    from fedunseen.secagg.masks import RangeError, SecAggError
+
+    try:
+        return masks.sum(strategy, replies, strategy.expects(told), round)
+    except RangeError as error:
+        raise FedUnseenError(
+            f"round {round + 1}: {error}: raise privacy.range, which is {masks.range:g}, or bound the updates"
+        ) from None
+    except SecAggError as error:
+        raise QuorumError(
+            f"round {round + 1} has no sum under masks: {error}: let more clients take part, and go on with --resume"
+        ) from None
+
+
+def diverged(what: str, client: int, round: int) -> str:
+    """Return what is said of a client whose reply is not finite."""
+    return (
+        f"training diverged: {what} of client {client} in round {round + 1} is not finite; "
+        "lower method.lr or scale the features (data.features)"
+    )
+
+
+def not_finite(reply: Reply, own: Params) -> str:
+    """Say what of a reply, or of what its client remembers, is not finite; nothing if all is."""
+    if not (finite(reply.update) and finite(own)):
+        return "the update"
+    lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]
+    return f"the loss {lost[0]!r}" if lost else ""
+
+
+def bytes_sent(strategy: Strategy, told: Instruction) -> int:
+    """Return what an instruction takes on its way to one client.
+
+    Each tensor counts once (FedProx's pull is towards where it starts from). Nothing travels where all data lie in one
+    place, and so does the model, nor where nothing merges: there every client has drawn the first model by itself.
+    """
+    if strategy.pools or not strategy.merges:
+        return 0
+    return size_in_bytes({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())
