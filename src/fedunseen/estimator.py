@@ -215,7 +215,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         for remark in remarks(found, self.classes_.tolist()):
             warnings.warn(remark, stacklevel=3)
         self._params, self.soft_counts_, self._sums = found.params, found.samples.numpy(), {}
-        self.calibration_ *= found.deviation
+        self.calibration_ *= found.offset_share
 
     def learn(self, classes: Any = None, examples: Mapping[Any, ArrayLike] | None = None) -> Self:
         """Return a copy that has learned classes: by descriptions, by examples, or by both. Nothing is trained.

@@ -18,7 +18,7 @@ WITH_DATA = {"real_data"}  # tried apart
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "secure_sums malicious",
-    "living growing",
+    "living growing", "unlabelled guard", "unlabelled beside", "unlabelled parties", "unlabelled episodes",
 )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import load_data
+from fedunseen.serve import Recogniser
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +84,19 @@ def test_a_method_without_class_means_is_refused(digits, refused, tmp_path, trai
     assert "fedzsl" in said
     assert "encoder.name = 'run'" in said
     assert "holds something" in refused("adapt", trained / "run", trained / "pool.npz", "--out", trained)
+
+
+def test_a_service_adapts_only_where_it_is_asked_to(trained):
+    done, rows = load_run(trained / "run"), np.load(trained / "pool.npz")["features"].astype(np.float32)
+    plain, adapting = Recogniser(done), Recogniser(done, adapts=True)
+    first = plain.rank(rows)
+    assert adapting.rank(rows) == first
+    assert plain.rank(rows) == first
+    again = adapting.rank(rows)
+    assert again != first
+    assert load_run(trained / "run").predict(rows[:2]) == done.predict(rows[:2])
+
+
+def test_a_service_of_a_method_without_class_means_does_not_adapt(digits):
+    with pytest.raises(ExperimentError, match="no class means"):
+        Recogniser(load_run(digits), adapts=True)

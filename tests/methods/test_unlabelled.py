@@ -106,7 +106,7 @@ def test_an_update_is_the_dense_posterior_with_discounted_samples():
     k = variance * torch.exp(-(s[:, None] - s).square().sum(2) / (2 * width)) + variance * nugget * torch.eye(CLASSES)
     prototypes = k @ torch.linalg.inv(k + torch.diag(1 / count)) @ (means - model["centre"])
     assert torch.allclose(found.params["weight"], prototypes @ model["precision"], rtol=1e-8)
-    assert 0 < found.deviation < 1
+    assert 0 < found.offset_share < 1
 
 
 def test_unseen_classes_gain_and_seen_ones_lose_little():
@@ -128,7 +128,7 @@ def test_samples_of_something_else_are_refused():
     elsewhere = torch.from_numpy(rng.integers(90, 128, (100, WIDTH)) * np.array([1, -1] * 3))
     found = adapt(method, model, [elsewhere.double()])
     assert torch.equal(found.params["weight"], model["weight"])
-    assert found.deviation == 1
+    assert found.offset_share == 1
     assert found.refused.nonzero()[:, 0].tolist() == list(range(SEEN, CLASSES))
     assert "'j', 'k', 'l':" in remarks(found, method.space.names)[0]
     assert not adapt(method, model, [pool(draw)]).refused.any()
@@ -212,3 +212,16 @@ def test_adapting_an_estimator_leaves_it_as_it_is(table, tmp_path):
         model.adapt(rows[:9])
     with pytest.raises(ExperimentError, match="ridge"):
         ZeroShotClassifier("ridge").fit(x, y, classes=classes).adapt(rows)
+
+
+def test_classes_shown_by_examples_alone_stay_undescribed(table):
+    x, y, classes, _ = table
+    _, _, draw = problem()
+    model = ZeroShotClassifier().fit(x, y, classes={name: classes[name] for name in sorted(set(y))})
+    learned = model.learn(examples={f"new {c}": draw(np.full(2, c), 7).numpy() for c in range(SEEN, CLASSES)})
+    adapted = learned.adapt(pool(draw, 3, range(SEEN, CLASSES)).numpy(), among="unseen")
+    assert adapted._params["described"][-3:].tolist() == [0, 0, 0]
+    truth = np.repeat(range(3), 100)
+    tests = draw(truth + SEEN, 11).numpy()
+    before, after = ((one.scores(tests)[:, -3:].argmax(1) == truth).mean() for one in (learned, adapted))
+    assert after >= before

@@ -37,6 +37,9 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plain text off loopback: behind a proxy that speaks TLS.")
     ] = False,
+    adapt: Annotated[
+        bool, typer.Option("--adapt", help="Adapt the model to what it is asked about, without keeping it.")
+    ] = False,
     client: Client = None,
     log_format: LogFormat = Format.text,
     as_json: Json = False,
@@ -61,7 +64,7 @@ def serve(
     if write_token is not None and write_token == token:
         raise ArgumentError("--write-token-file and --token-file hold one token: make another for writing")
     done = load_run(path)
-    model = Recogniser(done if client is None else done.of_client(client))
+    model = Recogniser(done if client is None else done.of_client(client), adapt)
     limits = Limits()
     app = create_app(model, token, door.local, limits, write_token)
     try:

@@ -49,7 +49,7 @@ def adapted_numbers(
         names: of the accuracies that a run reports.
         rows: (n, ...) the unlabelled samples, as the benchmark's.
     """
-    now = factor * found.deviation
+    now = factor * found.offset_share
     if share := test_share(rows, federation.benchmark):
         warnings.warn(
             f"{100 * share:.0f} % of the unlabelled samples are test samples: accuracies are transductive", stacklevel=3

@@ -23,6 +23,7 @@ from fedunseen.data.tables import plain
 from fedunseen.experiment import Run
 from fedunseen.experiment.naming import semantics_of_names
 from fedunseen.federation.directory import load_params
+from fedunseen.methods.closed_form.unlabelled import Arriving
 from fedunseen.tasks import shares
 from fedunseen.tasks.zero_shot import added_classes
 
@@ -84,6 +85,7 @@ class Recogniser:
 
     Args:
         run: a complete run whose strategy merges. Of several seeds, the first one's model serves.
+        adapts: adapt the model to the samples that it is asked about; they are not kept, and the run stays as it is.
 
     Attributes:
         run: the run, or the first of its seeds.
@@ -99,7 +101,7 @@ class Recogniser:
         DataError: the file of its lasting classes is damaged.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, adapts: bool = False) -> None:
         self.whole, self.run = run, run.seeds[0] if run.seeds else run
         experiment = self.run.experiment
         self.run.check_one_model("to serve", choosable=True)
@@ -112,11 +114,14 @@ class Recogniser:
         own = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
         self.kind: Kind = "text" if hasattr(loader, "read_texts") else "pictures" if own else "features"
         self.added: dict[str, Added] = {}
-        self._asked = self.run  # with the added classes in its model, where examples are a part of that
+        self._asked: Run = self.run  # with the added classes in its model, where examples are a part of that
         self._path = run.path / LASTING
         if self._path.exists():
             self._restore()
         _ = self.run.params, self.run.scaler  # read now, not with the first question
+        self._trained, self._arriving = self.run, None
+        if adapts:
+            self._arriving = Arriving(method, self.run.params, float(self.run.result.get("calibration_factor", 0.0)))
 
     def warm(self) -> None:
         """Load what the first question would wait for: the encoders of pictures and of classes' names."""
@@ -337,6 +342,8 @@ class Recogniser:
                 rankings = self._asked.predict(samples, among="all" if among == "all" else "unseen")
                 if among == "given":
                     rankings = [[one for one in ranking if one.name in self.added] for ranking in rankings]
+        if self._arriving is not None:
+            self._adapt(self._arriving, samples)
         seen = {self.run.space.names[c] for c in self.run.space.seen}
         answers = []
         for ranking in rankings:
@@ -346,6 +353,15 @@ class Recogniser:
             ]
             answers.append(sorted(found, key=lambda one: (-one.score, one.kind != "added"))[:top])
         return answers
+
+    def _adapt(self, arriving: Arriving, samples: NDArray[Any]) -> None:
+        """Count samples; the next question is answered by the model with them."""
+        rows = self._trained.scaler(samples) if samples.ndim == 2 else samples
+        found = arriving.add(torch.from_numpy(rows))
+        factor = arriving.offset * found.offset_share
+        self.run = replace(self._trained, result={**self._trained.result, "calibration_factor": factor})
+        vars(self.run).update(params=found.params)
+        self._asked = self._with(self.added)
 
     def explain(self, sample: NDArray[Any], names: Sequence[str], most: int = 6) -> dict[str, list[Effect]]:
         """Say which attributes speak most for or against classes, given one sample (1, ...).

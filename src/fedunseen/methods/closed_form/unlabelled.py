@@ -12,9 +12,8 @@ again (:meth:`~.gaussian.Gaussian.extend`). Samples are no independent draws of 
 omega is the weight of a sample; tau v, a share of the prior variance, is the error that remains with any number of
 samples. Sigma, the kernel and the labelled statistics stay. A few iterations of (1) and (2) are run.
 
-The calibration offset makes up for the undeviation of unseen prototypes, so it shrinks with their deviation: the offset
-afterwards is the one before, times the square root of their mean variance over that before. Responsibilities use the
-offset before.
+The calibration offset makes up for the uncertainty of unseen prototypes, so it shrinks with it: the offset afterwards
+is the one before, times the cube root of their mean variance over that before. Responsibilities use the offset before.
 
 Guard: under the model, S_u / n_u lies around the prototype of the labelled model with the covariance
 (variance_u + 1 / n_u) Sigma, so that
@@ -49,6 +48,7 @@ __all__ = [
     "LEVELS",
     "Adaptation",
     "Adapted",
+    "Arriving",
     "Scorer",
     "adapt",
     "codes",
@@ -81,7 +81,7 @@ class Adaptation:
         guard: refuse classes whose statistics the labelled model rules out.
     """
 
-    weight: float = 0.3
+    weight: float = 0.2
     floor: float = 0.1
     iterations: int = 3
     guard: bool = True
@@ -119,13 +119,13 @@ class Adapted:
         params: the model.
         samples: (C,) soft counts of the last iteration; 0 for classes that are not adapted.
         refused: (C,) classes whose statistics the guard refused.
-        deviation: of unseen prototypes, as a share of that before; a calibration offset is multiplied by it.
+        offset_share: what a calibration offset is multiplied by afterwards, at most 1.
     """
 
     params: Params
     samples: Tensor
     refused: Tensor
-    deviation: float = 1.0
+    offset_share: float = 1.0
 
 
 def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization: Quantization | None = None) -> Scorer:
@@ -222,11 +222,12 @@ def update(
     count = torch.zeros(len(params["count"]), dtype=torch.float64)
     full = torch.zeros(len(count), mean.shape[1], dtype=torch.float64)
     count[classes], full[classes] = worth, worth[:, None] * mean
-    adapted = method.extend(params, method.semantics, count, full) if bool(used.any()) else dict(params)
+    described = params["described"].cpu().numpy() > 0
+    adapted = method.extend(params, method.semantics, count, full, described) if bool(used.any()) else dict(params)
     samples = torch.zeros_like(count)
     samples[classes] = sums["count"] / LEVELS
     remaining = adapted["variance"][classes].mean() / params["variance"][classes].mean().clamp(min=1e-300)
-    return Adapted(adapted, samples, refused, min(1.0, float(remaining.sqrt())))
+    return Adapted(adapted, samples, refused, min(1.0, float(remaining) ** (1 / 3)))
 
 
 def adapt(
@@ -251,14 +252,8 @@ def adapt(
         DataError: there are fewer than ten samples, one is not finite or of another length, or the model cannot adapt.
         ExperimentError: the method has no class means.
     """
-    if not isinstance(method, Gaussian):
-        name = getattr(method.settings, "name", type(method).__name__)
-        raise ExperimentError(
-            f"method.name = {name!r} keeps no class means that unlabelled samples could add to: run "
-            "method.name = 'gaussian', on the same features or on those of this run (encoder.name = 'run')"
-        )
-    with torch.no_grad():
-        parties = [torch.cat([method.backbone(params, part) for part in torch.split(rows, _BLOCK)]) for rows in pools]
+    method = _adaptable(method)
+    parties = [_features(method, params, rows) for rows in pools]
     check_pool(parties, len(params["centre"]))
     current, refused = Adapted(params, torch.zeros(0), torch.zeros(0)), None
     for _ in range(settings.iterations):
@@ -271,9 +266,65 @@ def adapt(
     return recalibrated(current)
 
 
+class Arriving:
+    """Adapts a model to samples that arrive one after another; their soft statistics are kept, the samples are not.
+
+    Args:
+        method: over the model's classes.
+        params: the labelled model.
+        offset: calibration offset of seen classes beside the model's own.
+
+    Attributes:
+        samples: how many have arrived.
+        current: the adapted model; the labelled one before the tenth sample.
+
+    Raises:
+        DataError: the model cannot adapt.
+        ExperimentError: the method has no class means.
+    """
+
+    def __init__(self, method: Method, params: Params, offset: float = 0.0) -> None:
+        self.method, self.params, self.offset, self.samples = _adaptable(method), params, offset, 0
+        scores = scorer(params, offset, quantization=self.method.quantization)
+        self.sums = soft_statistics(scores, torch.zeros(0, len(params["centre"])))
+        nothing = torch.zeros(len(params["count"]))
+        self.current = Adapted(params, nothing, nothing > 0)
+
+    def add(self, inputs: Tensor) -> Adapted:
+        """Score samples (n, ...) with the current model, add their soft statistics, and return the model with them."""
+        scores = scorer(self.current.params, self.offset, quantization=self.method.quantization)
+        more = soft_statistics(scores, _features(self.method, self.params, inputs))
+        more["total"] *= 1.0 if scores.unit is None else scores.unit
+        self.sums = {name: value + more[name] for name, value in self.sums.items()}
+        self.samples += len(inputs)
+        if self.samples >= LEAST:
+            self.current = update(self.method, self.params, self.sums, Adaptation())
+        return recalibrated(self.current)
+
+
+def _adaptable(method: Method) -> Gaussian:
+    """Return the method if unlabelled samples can add to its class means.
+
+    Raises:
+        ExperimentError: it has none.
+    """
+    if not isinstance(method, Gaussian):
+        name = getattr(method.settings, "name", type(method).__name__)
+        raise ExperimentError(
+            f"method.name = {name!r} keeps no class means that unlabelled samples could add to: run "
+            "method.name = 'gaussian', on the same features or on those of this run (encoder.name = 'run')"
+        )
+    return method
+
+
+def _features(method: Gaussian, params: Params, inputs: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([method.backbone(params, part) for part in torch.split(inputs, _BLOCK)])
+
+
 def recalibrated(adapted: Adapted) -> Adapted:
-    """Return the adapted model with its own calibration offset multiplied by ``deviation``."""
-    params, less = adapted.params, (1 - adapted.deviation) * adapted.params["offset"]
+    """Return the adapted model with its own calibration offset multiplied by ``offset_share``."""
+    params, less = adapted.params, (1 - adapted.offset_share) * adapted.params["offset"]
     shrunk = {"offset": params["offset"] - less, "bias": params["bias"] + less * params["seen_mask"]}
     return replace(adapted, params=params | shrunk)
 
