@@ -2,12 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
-from fedunseen import run
-from fedunseen.core.errors import ExperimentError
+from fedunseen import Experiment, run
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.experiment.assemble import load_data, partition_of
 from fedunseen.experiment.forget import forget
+from fedunseen.experiment.removal import write_removal
+from fedunseen.federation.directory import RunDirectory
+from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 
 LATE = {
     "evaluation.selection": "last",
@@ -77,3 +82,62 @@ def test_what_cannot_be_forgotten_is_one_sentence(late, make, tmp_path):
         "here: host the run again without the party, or a method in closed form"
     )
     assert not (tmp_path / "left").exists()
+
+
+SUMS = {
+    **{"data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "evaluation.selection": "last"},
+    **{"evaluation.embedding": False, "evaluation.theory": False, "method.shrinkage": 0.1},
+}
+
+
+@pytest.mark.parametrize("told", [{}, {"method.retention": "total"}, {"privacy.aggregation": "masked"}])
+def test_what_is_removed_from_integer_sums_was_never_there(told, tmp_path):
+    done = run(Experiment.load("digit-pairs-gaussian", {**SUMS, **told}), tmp_path / "run")
+    never = run(Experiment.load("digit-pairs-gaussian", {**SUMS, "partition.without": [1]}), tmp_path / "never")
+    left = forget(done, "1", tmp_path / "left")
+    assert left.result["sums_sha256"] == never.result["sums_sha256"] != done.result["sums_sha256"]
+    assert same(dict(left.params), dict(never.params))
+
+    samples = list(range(0, 50, 2))
+    fewer = forget(done, "2", tmp_path / "fewer", samples)
+    benchmark = load_data(done.experiment, 0)
+    own = partition_of(done.experiment, benchmark, 0).clients[2]
+    rows = np.setdiff1d(benchmark.train, own[samples])
+    codes, _ = done.scaler.codes(benchmark.features[rows])
+    labels, quantization = torch.from_numpy(benchmark.labels[rows]), done.method.quantization
+    wanted = statistics(torch.from_numpy(codes), labels, benchmark.space, quantization=quantization)
+    assert fewer.result["sums_sha256"] == sums_sha256(wanted, quantization)
+    assert fewer.result["forgotten"] == ["25 samples of 2"]
+    rest = [place for place in range(len(own)) if place not in samples]
+    with pytest.raises(DataError, match=r"never a part of|more samples of"):
+        forget(fewer, "2", tmp_path / "twice", samples + rest)
+    with pytest.raises(ExperimentError, match="remove at least 20 at once"):
+        forget(done, "2", tmp_path / "few", samples[:3])
+    assert forget(done, "2", tmp_path / "few", samples[:3], consent=True).result["forgotten"] == ["3 samples of 2"]
+
+
+def test_a_party_writes_what_is_to_be_removed(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
+    labels = np.repeat(np.arange(6), 20)
+    tables = {name: tmp_path / name for name in ("all", "party")}
+    for folder, held in zip(tables.values(), (labels >= 0, labels < 2), strict=True):
+        folder.mkdir()
+        split = np.where((labels < 4) & (np.arange(120) % 5 > 0), "train", "test")
+        np.savez(folder / "features.npz", features=rows[held], labels=labels[held], split=split[held])
+        lines = [f"c{c},{'seen' if c < 4 else 'unseen'},{c % 3},{c // 3},1" for c in range(6)]
+        (folder / "classes.csv").write_text("\n".join(["name,split,a,b,c", *lines]) + "\n")
+    tree = {
+        "data": {"name": "folder", "root": str(tables["all"])},
+        "method": {"name": "gaussian", "shrinkage": 0.1},
+        "partition": {"kind": "pccd", "clients": 2},
+        "privacy": {"aggregation": "masked"},
+        "evaluation": {"selection": "last", "embedding": False, "theory": False},
+    }
+    done = run(Experiment.from_dict({**tree, "partition": {**tree["partition"], "clients": 4}}), tmp_path / "run")
+    file = tmp_path / "removal.safetensors"
+    assert write_removal(done, tables["party"], file, range(10, 32)) == 22
+    left = forget(done, "1", tmp_path / "left", removal=file)
+    totals = [RunDirectory(one.path).newest_checkpoint(torch.device("cpu")).params["count"] for one in (done, left)]
+    assert (totals[0] - totals[1]).tolist() == [6, 16, 0, 0, 0, 0]
+    with pytest.raises(DataError, match=r"is no removal"):
+        forget(done, "1", tmp_path / "no", removal=tables["party"] / "classes.csv")

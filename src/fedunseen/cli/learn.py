@@ -109,6 +109,9 @@ def sums(
         Path, typer.Option(metavar="FOLDER", help="Your samples, as a party's: classes.csv with features or images.")
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file, FILE.safetensors.")],
+    removal: Annotated[bool, typer.Option("--removal", help="For fedunseen forget RUN --removal FILE.")] = False,
+    samples: Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")] = None,
+    consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
@@ -116,6 +119,12 @@ def sums(
     from fedunseen.experiment.class_sums import write_class_sums
 
     run = load_run(path)
+    if removal:
+        from fedunseen.experiment.removal import write_removal
+
+        count = write_removal(run, data, out, samples or (), consent)
+        say(f"to be removed: {count} samples", f"file:   {out}")
+        return
     counts = write_class_sums(run.seeds[0] if run.seeds else run, data, out)
     say(f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}", f"file:   {out}")
     if alone := [name for name, count in counts.items() if count == 1]:
@@ -128,15 +137,22 @@ def forget(
     path: RunPath,
     out: New,
     party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")],
+    samples: Annotated[
+        list[int] | None, typer.Option(help="Only this sample of the party, from 0; repeatable.")
+    ] = None,
+    removal: Annotated[Path | None, typer.Option(metavar="FILE", help="What the party wrote: sums --removal.")] = None,
+    consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a party out of a run: a closed form follows bit for bit, a trained method is trained again without it."""
+    """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
     from fedunseen.experiment import load_run
     from fedunseen.experiment.forget import forget as forget_party
     from fedunseen.report import write_card
 
-    done = forget_party(load_run(path), party, out)
+    done = forget_party(load_run(path), party, out, samples or (), removal, consent)
     write_card(done)
-    say(f"forgotten: {party}", done.headline(), f"run:    {done.path}")
+    say(f"forgotten: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
+    if "sums_sha256" in done.result:
+        say("note: whoever kept the sums of before and sees those of now learns exactly the sums of what was removed")
     if as_json:
         print(json.dumps(done.result), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.finished import Run
 from fedunseen.experiment.learn import free_folder
 from fedunseen.experiment.measured_again import judged
+from fedunseen.experiment.removal import removed, without
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import State
@@ -23,7 +25,7 @@ from fedunseen.federation.directory import RunDirectory, parts_of
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.strategies import Reply
-from fedunseen.strategies.summed import forget as without
+from fedunseen.strategies.summed import forget as without_party
 from fedunseen.strategies.summed import kept_sums
 
 __all__ = ["forget", "judged"]
@@ -31,8 +33,15 @@ __all__ = ["forget", "judged"]
 _MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "metrics.jsonl")
 
 
-def forget(run: Run, party: str, out: str | Path) -> Run:
-    """Write the run as it would be if a party had never taken part.
+def forget(
+    run: Run,
+    party: str,
+    out: str | Path,
+    samples: Sequence[int] = (),
+    removal: Path | None = None,
+    consent: bool = False,
+) -> Run:
+    """Write the run as it would be if a party, or some of its samples, had never taken part.
 
     Of a method in closed form it is that run bit for bit, and nothing is trained anew. A trained method is trained
     again, from the last state that the party had no share in, if that was kept (``run.forgettable``), or from the
@@ -43,33 +52,25 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
         run: one seed; its data are read again.
         party: the name of a party of a deployment, or the number of a client, counted from 0.
         out: the new run directory.
+        samples: positions among the party's training samples, counted from 0; none: all. For a closed form.
+        removal: a file of the party's statistics (:func:`~fedunseen.experiment.removal.write_removal`), where its
+            samples are elsewhere.
+        consent: remove fewer samples than ``method.removal_batch``.
 
     Raises:
         ExperimentError: a trained method's parties are elsewhere; nothing was merged; or there is no such party.
         FedUnseenError: its sums were not kept, or it was the only one.
         RunDirectoryError: ``out`` holds something, or a checkpoint is lost.
     """
-    experiment = run.experiment
-    method = find("method", experiment.method.name)
-    if run.seeds:
-        raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
-    if method.trained:
+    if find("method", run.experiment.method.name).trained:
+        if samples or removal is not None:
+            raise ExperimentError(
+                f"method.name = {run.method_name!r} is trained, so that single samples are in every parameter: leave "
+                "--samples and --removal out, or use a method in closed form"
+            )
         return _train_again(run, party, out)
-    if not find("strategy", experiment.strategy.name).merges or run.pooled:
-        raise ExperimentError(
-            f"under strategy.name = {experiment.strategy.name!r} no party's sums are kept at a server: run with a "
-            "strategy that merges, for example fedavg"
-        )
-    if getattr(experiment.method, "retention", "each") == "total":
-        raise ExperimentError(
-            "method.retention = 'total' has kept only the total of all parties' sums, so that none can be taken out: "
-            "run it again without the party"
-        )
-    if experiment.privacy.aggregation == "masked":
-        raise ExperimentError(
-            "privacy.aggregation = 'masked' has hidden each party's sums from the server, so that none can be taken "
-            "out: run it again without the party"
-        )
+    experiment = run.experiment
+    _check_sums(run)
     folder = free_folder(out)
     client = _client(run, party)
     benchmark = load_data(experiment, experiment.run.seed)
@@ -77,7 +78,13 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     checkpoint = directory.newest_checkpoint(torch.device("cpu"))
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
-    server, params = without(checkpoint.server, client)
+    if client in kept_sums(checkpoint.server) and not samples and removal is None:
+        server, params = without_party(checkpoint.server, client)
+        gone = kept_sums(checkpoint.server)[client]["count"]
+    else:
+        part = removed(run, benchmark, client, samples, removal, consent)
+        server, params = without(run, checkpoint.server, checkpoint.params, client, part)
+        gone = part["count"]
     federation, task, space = judged(run, benchmark, checkpoint.round, params)
     state = State(checkpoint.round, server, params, {})
     replies = [
@@ -92,7 +99,8 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
-    forgotten = [*run.manifest.get("forgotten", ()), party]
+    what = f"{int(gone.sum())} samples of {party}" if samples else party
+    forgotten = [*run.manifest.get("forgotten", ()), what]
     write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten})
     directory = RunDirectory(partial)
     lines = [{**old, **(line if i == len(run.metrics) - 1 else {})} for i, old in enumerate(run.metrics)]
@@ -101,10 +109,10 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     write_tensors(directory.model_path, model)
     space.save(partial / "classes.csv")
     directory.save_checkpoint(state)
-    numbers = {**run.result, **task.numbers(lines, len(lines), directory.model_path)}
+    numbers = {**run.result, **task.numbers(lines, len(lines), directory.model_path), **federation.method.facts(params)}
     drawn = task.summary(model, numbers)
     counts = np.array(drawn["client_counts"])
-    counts[client] = 0
+    counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
     write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
     directory.finish({**numbers, "run": str(folder), "forgotten": forgotten})
     if folder.exists():
@@ -113,9 +121,32 @@ def forget(run: Run, party: str, out: str | Path) -> Run:
     return run.reopened(folder)
 
 
+def _check_sums(run: Run) -> None:
+    """Refuse a run whose sums nothing can be taken out of.
+
+    Raises:
+        RunDirectoryError, ExperimentError: says why.
+    """
+    experiment = run.experiment
+    if run.seeds:
+        raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
+    if not find("strategy", experiment.strategy.name).merges or run.pooled:
+        raise ExperimentError(
+            f"under strategy.name = {experiment.strategy.name!r} no party's sums are kept at a server: run with a "
+            "strategy that merges, for example fedavg"
+        )
+    if experiment.privacy.name != "none":
+        raise ExperimentError(
+            f"privacy.name = {experiment.privacy.name!r} has released noisy sums, from which nothing can be taken out: "
+            "run it again without the party"
+        )
+
+
 def _train_again(run: Run, party: str, out: str | Path) -> Run:
     """Train without a party, from the last state in which it had no share."""
     experiment = run.experiment
+    if run.seeds:
+        raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
     name = experiment.strategy.name
     if isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
         raise ExperimentError(

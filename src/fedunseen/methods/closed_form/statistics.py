@@ -101,15 +101,8 @@ def statistics(
     square: Tensor | None = None
     step = BLOCK if quantization is None or quantization.bits > 8 else 2 * BLOCK
     for start in range(0, len(labels), step):
-        own, beyond = torch.as_tensor(labels[start : start + step]), 0
-        if isinstance(inputs, CodedRows):
-            rows, beyond = inputs.codes(slice(start, start + step))
-        elif isinstance(inputs, np.ndarray):  # a copy: torch does not take what is read-only
-            block = inputs[start : start + step]
-            rows = torch.from_numpy(np.array(block, dtype=None if block.dtype.kind == "i" else np.float64))
-        else:
-            rows = inputs[start : start + step]
-        own = own.to(rows.device)
+        rows, beyond = _read(inputs, slice(start, start + step))
+        own = torch.as_tensor(labels[start : start + step]).to(rows.device)
         if quantization is None:
             rows = rows.to(torch.float64)
             if clip_norm is not None:
@@ -134,6 +127,16 @@ def statistics(
             "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
         )
     return sums
+
+
+def _read(inputs: Tensor | CodedRows | NDArray[Any], some: slice) -> tuple[Tensor, int]:
+    """Return some samples, and how many of their features were clipped already."""
+    if isinstance(inputs, CodedRows):
+        return inputs.codes(some)
+    if isinstance(inputs, np.ndarray):  # a copy: torch does not take what is read-only
+        kind = None if inputs.dtype.kind == "i" else np.float64
+        return torch.from_numpy(np.array(inputs[some], dtype=kind)), 0
+    return inputs[some], 0
 
 
 def check_capacity(samples: int, quantization: Quantization) -> None:

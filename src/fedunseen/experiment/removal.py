@@ -1,0 +1,159 @@
+"""Removal from the sums of a finished run: statistics of a party, or of samples that it names, are subtracted exactly.
+
+Quantized statistics are whole numbers, so nothing of what was removed remains: neither in plain nor in masked totals.
+
+Limitation: whoever kept the total from before and sees the one after learns exactly what was removed. The removal of a
+party reveals its sums, that of one sample reveals the sample. So single samples are removed in batches
+(``method.removal_batch``), or with explicit consent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params
+from fedunseen.data import Benchmark, Quantization
+from fedunseen.engines import DistributedSettings
+from fedunseen.experiment.assemble import partition_of
+from fedunseen.experiment.finished import Run
+from fedunseen.experiment.party import PartyData
+from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
+from fedunseen.strategies.summed import forget, kept_sums
+
+__all__ = ["named_samples", "read_removal", "removed", "without", "write_removal"]
+
+
+def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
+    """Return the samples that a party names by their positions among its training samples, counted from 0.
+
+    Raises:
+        ExperimentError: there is no such sample, or there are fewer than a batch without consent.
+    """
+    settings = run.experiment.method
+    assert isinstance(settings, ClosedFormSettings)
+    chosen, batch = np.unique(np.asarray(samples, dtype=np.int64)), settings.removal_batch
+    if len(chosen) and (chosen[0] < 0 or chosen[-1] >= len(own)):
+        raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(own)} samples, counted from 0")
+    if len(chosen) < batch and not consent:
+        raise ExperimentError(
+            f"removing {len(chosen)} samples reveals their sums to whoever kept the total from before: remove at least "
+            f"{batch} at once (method.removal_batch), or give --consent"
+        )
+    return own[chosen]
+
+
+def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
+    """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are.
+
+    Args:
+        run: the finished run, or a copy of its directory.
+        folder: the party's, as it took part with.
+        out: the file.
+        samples: positions of the samples that are removed; none: all.
+        consent: remove fewer than a batch.
+
+    Raises:
+        ExperimentError: ``out`` exists, or as :func:`named_samples`.
+        DataError: the folder is damaged, or its classes are not the run's.
+    """
+    if out.exists():
+        raise ExperimentError(f"{out} exists already: name another file with --out")
+    benchmark = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True)).benchmark
+    rows = named_samples(run, benchmark.train, samples, consent) if samples else benchmark.train
+    write_tensors(out, _statistics(run, benchmark, rows), {})
+    return len(rows)
+
+
+def read_removal(run: Run, path: Path) -> Params:
+    """Return the statistics of a file that :func:`write_removal` wrote.
+
+    Raises:
+        DataError: it is no such file, or of another class space or quantization.
+    """
+    try:
+        part = dict(load_file(path))
+        check(part, run.space, _quantization(run))
+    except (OSError, SafetensorError, KeyError, IndexError) as error:
+        raise DataError(
+            f"{path} is no removal ({error}): let the party write it with `fedunseen sums --removal`"
+        ) from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return part
+
+
+def removed(
+    run: Run, benchmark: Benchmark, client: int, samples: Sequence[int], removal: Path | None, consent: bool
+) -> Params:
+    """Return the statistics to subtract: those of a file, or of a simulation's client.
+
+    Raises:
+        ExperimentError: the samples are elsewhere and no file is given, or as :func:`named_samples`.
+    """
+    if removal is not None:
+        return read_removal(run, removal)
+    engine = run.experiment.engine
+    if isinstance(engine, DistributedSettings) and engine.mode == "deployment":
+        raise ExperimentError(
+            "the party's samples are not here, and its sums were not kept: let it write them with `fedunseen sums "
+            "--removal`, and give the file with --removal"
+        )
+    own = partition_of(run.experiment, benchmark, run.experiment.run.seed).clients[client]
+    return _statistics(run, benchmark, named_samples(run, own, samples, consent) if len(samples) else own)
+
+
+def without(run: Run, server: Params, params: Params, client: int, part: Params) -> tuple[Params, Params]:
+    """Return the server's state and the total without ``part``.
+
+    Raises:
+        DataError: it was never a part of the total.
+    """
+    space, quantization = run.space, _quantization(run)
+    part = {**part, "space": params["space"]}
+    left = subtract(params, part, space, quantization)
+    if why := validate_statistics(left, None, quantization):
+        raise DataError(f"what is to be removed was never a part of the sums: without it {why}")
+    kept = kept_sums(server)
+    if client in kept:
+        own = subtract(kept[client], part, space, quantization)
+        if not bool(own["count"].any()):
+            return forget(server, client)
+        server = server | {f"client/{client}/{name}": value for name, value in own.items()}
+    return server, left
+
+
+def _quantization(run: Run) -> Quantization:
+    method = run.method
+    if not isinstance(method, ClosedForm) or method.quantization is None:
+        raise ExperimentError(
+            "data.quantization = 'none' has summed float64 numbers, from which nothing is removed exactly: run it again"
+        )
+    return method.quantization
+
+
+def _statistics(run: Run, benchmark: Benchmark, rows: NDArray[np.int64]) -> Params:
+    """Return the statistics of some samples in the run's class space."""
+    quantization = _quantization(run)
+    missing = [name for name in benchmark.space.names if name not in run.space.names]
+    if missing:
+        raise DataError(f"the run has no class {missing[0]!r}: give the folder with which the party took part")
+    ids = np.array([run.space.names.index(name) for name in benchmark.space.names])
+    images = benchmark.images() if run.manifest.get("picture_shape") is not None else None
+    encoded = benchmark.pictures is None and images is not None
+    features = run.encoded(images[rows]) if encoded and images is not None else benchmark.features[rows]
+    codes, beyond = run.scaler.codes(features)
+    labels = torch.from_numpy(ids[benchmark.labels[rows]])
+    assert isinstance(run.method, ClosedForm)
+    part = statistics(torch.from_numpy(codes), labels, run.space, run.method.clip_norm, quantization)
+    part["clipped"] += beyond
+    return part
