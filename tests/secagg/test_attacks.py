@@ -1,12 +1,15 @@
 """Each attack is a coordinator, or a party, with the honest parties' own code in front of it. All must fail."""
 
+import hashlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from masked_parties import ZERO, Parties, refusal
 
 from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.experiment.party import _raw
 from fedunseen.secagg.driver import gather, in_one_process, open_total
 from fedunseen.secagg.enrolment import Credentials, Enrolment, change, enrol, in_memory
 from fedunseen.secagg.ledger import Ledger
@@ -504,3 +507,12 @@ def test_a_ledger_of_another_data_folder_is_refused(tmp_path):
     with pytest.raises(RefusedError, match="is the ledger of another data folder than there"):
         Ledger(tmp_path, "there")
     Ledger(tmp_path, "there", moved=True)
+
+
+def test_samples_are_known_by_their_files_or_raw_features(tmp_path):
+    """A coordinator that asks for other scalings or sizes meets the same digests."""
+    (tmp_path / "a.png").write_bytes(b"photo")
+    rows = np.arange(6.0).reshape(3, 2)
+    files = SimpleNamespace(train=[0, 1], files=("a.png", "gone.png"), features=rows)
+    assert list(_raw(tmp_path, files)) == [hashlib.sha256(b"photo").digest(), rows[1].tobytes()]
+    assert list(_raw(tmp_path, SimpleNamespace(train=[2], files=None, features=rows))) == [rows[2].tobytes()]

@@ -152,6 +152,11 @@ def host(
 
     chosen = deployed(Experiment.load(experiment, {"engine.name": name, **told, **fixed}), told)
     say(*(f"note: {one}" for one in notes(chosen)))
+    if chosen.privacy.aggregation == "masked" and chosen.privacy.dropouts == "allow":
+        say(
+            "note: privacy.dropouts is 'allow': the difference of two sums can reveal one party's update to a "
+            "coordinator that lies, so every party has to join with --consent dropouts"
+        )
     out = out or free_directory(chosen)
     members = [Member(name) for name in names]
     place = Host(out / "engine", at, port, kit, tuple(names))

@@ -164,7 +164,10 @@ def _privacy(run: Run) -> list[str]:
         if "epsilon" in run.result:
             told += f" Epsilon {run.result['epsilon']:.2f} at delta {privacy['delta']:g}."
     if privacy.get("aggregation") == "masked":
-        return [told, "- Merged under masks: the server saw the sum of each round's updates, and none of them alone."]
+        lines = [told, "- Merged under masks: the server saw the sum of each round's updates, and none of them alone."]
+        if privacy.get("dropouts") == "allow":
+            lines.append("- Sums of nearly the same clients were allowed: a server that lies can compare two of them.")
+        return lines
     return [told, "- The server saw what each client sent, one by one: it is trusted."]
 
 

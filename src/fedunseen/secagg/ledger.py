@@ -174,7 +174,7 @@ class Ledger:
 
 def _damaged(path: Path) -> str:
     return (
-        f"{path} is missing or damaged, and without it a sum could be opened twice: restore it from a copy, or start "
+        f"{path} is missing or damaged, and without it a sum could be opened twice: restore the newest copy, or start "
         "with a new --state if no sum of this data was ever opened"
     )
 
