@@ -347,7 +347,7 @@ def episodes(root: Path | None, seeds: int) -> None:
     model = ZeroShotClassifier().fit(split.x[rows], split.y[rows], classes={name: split.table[name] for name in seen})
     print("| shots | ProtoNet on the features | soft k-means | gaussian | gaussian, adapted |\n|--:|--:|--:|--:|--:|")
     for shot in (1, 5):
-        found = [episode(split, model, novel, shot, draw) for draw in range(50 * seeds if root else 2)]
+        found = [episode(split, model, novel, shot, draw) for draw in range(20 * seeds if root else 2)]
         mean, spread = np.mean(found, 0), 1.96 * np.std(found, 0) / np.sqrt(len(found))
         numbers = " | ".join(f"{value:.1f} ± {more:.1f}" for value, more in zip(mean, spread, strict=True))
         print(f"| {shot} | {numbers} |", flush=True)
@@ -360,13 +360,16 @@ def episode(split: Split, model: ZeroShotClassifier, novel: Rows, shot: int, dra
     drawn = np.stack([rng.permutation(np.flatnonzero(split.y == c))[: shot + 45] for c in classes])
     support, pool, query = drawn[:, :shot], drawn[:, shot : shot + 30].ravel(), drawn[:, shot + 30 :]
     answer, query = np.repeat(np.arange(len(classes)), query.shape[1]), query.ravel()
-    z = whitened(model, split.x[query])
+    z, labelled, free = np.split(
+        whitened(model, split.x[np.concatenate([query, support.ravel(), pool])]),
+        np.cumsum([len(query), support.size]),
+    )
 
     def right(scores: Rows) -> float:
         return 100 * float((scores.argmax(1) == answer).mean())
 
-    means = np.stack([whitened(model, split.x[own]).mean(0) for own in support])
-    refined, free = means, whitened(model, split.x[pool])
+    means = labelled.reshape(*support.shape, -1).mean(1)
+    refined = means
     for _ in range(3):  # Ren et al., 2018: soft k-means, the examples count in full
         share = softmax(free @ refined.T - (refined**2).sum(1) / 2)
         refined = (shot * means + share.T @ free) / (shot + share.sum(0))[:, None]

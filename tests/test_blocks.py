@@ -43,6 +43,7 @@ NOT_RUN = {
     "predict": "needs the page's run and inputs; those of the guide and of any-shot run in test_documents",
     "learn": "needs the page's run; those of any-shot run in test_documents",
     "forget": "needs the page's run; that of any-shot runs in test_documents",
+    "adapt": "needs the page's run and samples; runs in tests/cli",
     "sums": "needs the page's run and a party's folder; runs in tests/cli",
     "compare": "needs runs of five seeds; runs in tests/cli",
     "export": "needs the page's run; runs in tests/cli",

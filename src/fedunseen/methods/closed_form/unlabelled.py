@@ -21,7 +21,7 @@ Guard: under the model, S_u / n_u lies around the prototype of the labelled mode
 .. math:: \rho_u = \frac{\|S_u / n_u - \mu_u\|^2_{\Sigma^{-1}}}{d\,(\mathrm{variance}_u + 1 / n_u)} (3)
 
 is about 1, with the deviation sqrt(2 / d). The first iteration refuses classes with rho above 2 + 5 sqrt(2 / d), and
-all classes if the mean over samples is above it: such samples are of something else.
+all classes if the mean over samples is above half of that: such samples are of something else.
 
 Exactness: the server sends integer weights, |w| < 2^23, on a grid whose step is a power of two. Scores of 8-bit
 features are then exact in float64. Differences of scores are rounded to 1 / 256, their exponentials come from a table
@@ -376,5 +376,5 @@ def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> T
     width = mean.shape[1]
     rho = distance / width / (params["variance"][classes] + 1 / soft.clamp(min=1e-12))
     limit = 2 + 5 * math.sqrt(2 / width)
-    everything = bool((soft * rho).sum() > limit * soft.sum())
+    everything = bool((soft * rho).sum() > limit / 2 * soft.sum())
     return (rho > limit) | everything
