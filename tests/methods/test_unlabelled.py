@@ -203,7 +203,7 @@ def test_adapting_an_estimator_leaves_it_as_it_is(table, tmp_path):
     x, y, classes, rows = table
     model = ZeroShotClassifier().fit(x, y, classes=classes)
     before = model.scores(rows)
-    adapted = model.adapt(rows, among="unseen")
+    adapted = model.adapt(rows)
     assert np.array_equal(model.scores(rows), before)
     assert not np.array_equal(adapted.scores(rows), before)
     adapted.save(tmp_path / "model.safetensors")
