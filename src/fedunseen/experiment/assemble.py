@@ -34,6 +34,7 @@ from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.compression import Compressed
 from fedunseen.strategies.summed import Summed
+from fedunseen.threats.attacks import Attack
 from fedunseen.threats.defences import Defence, Robust, Scores
 from fedunseen.threats.malicious import MaliciousWorker
 from fedunseen.threats.privacy import Private
@@ -242,43 +243,64 @@ def assemble(
     if experiment.compression.name != "none":
         strategy = Compressed(strategy, experiment.compression, seed)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
-    masks = masks_of(experiment, benchmark, partition)
-    forgiving = experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
     engine: InProcess | Distributed
     if isinstance(experiment.engine, DistributedSettings):
-        job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
-        if partition.remote:
-            job = _deployment(experiment, benchmark, scaler, selection)
-        told = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
-        sizes_of = len(partition.clients), len(benchmark.space.names)
-        engine = Distributed(strategy, experiment.engine, *sizes_of, job, forgiving, told, masks)
+        engine = _distributed(experiment, benchmark, partition, strategy, scaler, selection, attack)
     else:
-        labels = torch.from_numpy(benchmark.labels).to(device)
-        memory, bf16 = experiment.engine.memory * 2**20, experiment.engine.precision == "bf16"
-        mode, augment = experiment.engine.mode, experiment.encoder.augment
-        given = (method, strategy, inputs, labels, partition.clients, seed, mode, memory, bf16, augment)
-        worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
-        if (screening := make_screening(experiment, method)) is not None:
-            worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
-        if isinstance(experiment.engine, BufferedSettings):
-            engine = Buffered(strategy, worker, experiment.engine, seed)
-        else:
-            engine = InProcess(strategy, worker, forgiving, masks)
+        engine = _local(experiment, benchmark, partition, method, strategy, inputs, attack)
     return Federation(
-        benchmark,
-        partition,
-        method,
-        strategy,
-        inputs=inputs,
-        first=first,
-        sizes=sizes,
-        scaler=scaler,
-        engine=engine,
-        seed=seed,
-        fraction=experiment.strategy.fraction,
-        poisson=experiment.privacy.name == "client-level",
+        benchmark, partition, method, strategy, inputs=inputs, first=first, sizes=sizes, scaler=scaler, engine=engine,
+        seed=seed, fraction=experiment.strategy.fraction, poisson=experiment.privacy.name == "client-level",
         attack=attack,
-    )
+    )  # fmt: skip
+
+
+def _forgiving(experiment: Experiment, attack: Attack | None) -> bool:
+    """Say whether a reply that is not finite is left out: a client may be malicious, or its numbers noisy."""
+    return experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
+
+
+def _distributed(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    partition: Partition,
+    strategy: Strategy,
+    scaler: Scaler,
+    selection: bool,
+    attack: Attack | None,
+) -> Distributed:
+    """Return the engine whose clients are in other processes."""
+    assert isinstance(experiment.engine, DistributedSettings)
+    job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
+    if partition.remote:
+        job = _deployment(experiment, benchmark, scaler, selection)
+    notes = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
+    sizes = len(partition.clients), len(benchmark.space.names)
+    masks = masks_of(experiment, benchmark, partition)
+    return Distributed(strategy, experiment.engine, *sizes, job, _forgiving(experiment, attack), notes, masks)
+
+
+def _local(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    partition: Partition,
+    method: Method,
+    strategy: Strategy,
+    inputs: Inputs,
+    attack: Attack | None,
+) -> InProcess:
+    """Return the engine whose clients are in this process."""
+    labels, seed = torch.from_numpy(benchmark.labels).to(inputs.device), experiment.run.seed
+    memory, bf16 = experiment.engine.memory * 2**20, experiment.engine.precision == "bf16"
+    mode, augment = experiment.engine.mode, experiment.encoder.augment
+    given = (method, strategy, inputs, labels, partition.clients, seed, mode, memory, bf16, augment)
+    worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
+    if (screening := make_screening(experiment, method)) is not None:
+        worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
+    if isinstance(experiment.engine, BufferedSettings):
+        return Buffered(strategy, worker, experiment.engine, seed)
+    masks = masks_of(experiment, benchmark, partition)
+    return InProcess(strategy, worker, _forgiving(experiment, attack), masks)
 
 
 def check(experiment: Experiment, benchmark: Benchmark) -> None:

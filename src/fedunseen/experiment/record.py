@@ -24,7 +24,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
-from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.coordinator import Member
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import traits
@@ -126,10 +126,8 @@ def _bytes(path: Path) -> bytes:
         raise ExperimentError(f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file") from None
 
 
-def clients_of(federation: Federation, meeting: Meeting | None) -> list[Member]:
-    """Return the clients and how much each holds: those of a deployment, or of a simulation without ``meeting``."""
-    if meeting is not None:
-        return meeting.parties
+def clients_of(federation: Federation) -> list[Member]:
+    """Return the clients of a simulation, and how much each holds."""
     labels = federation.labels.cpu().numpy()
     return [
         Member(f"client {client}", True, len(np.unique(labels[ids])), len(ids))

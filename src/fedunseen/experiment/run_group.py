@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedunseen.data import Benchmark
-from fedunseen.engines.remote.coordinator import Member
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.record import manifest
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.setup import Present, Setup
 from fedunseen.experiment.stages.select import prepare
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback
@@ -46,7 +45,7 @@ class RunGroup:
     progress: Progress
     benchmark: Benchmark | None
     callbacks: Sequence[Callback]
-    present: Callable[[Sequence[Member]], None] | None
+    present: Present | None
 
     def run(self, run: Callable[..., Run], resume: bool) -> Run:
         """Run each seed by ``run``, and write mean and deviation."""

@@ -8,19 +8,18 @@ papers do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
-from fedunseen.engines.remote.coordinator import Member
 from fedunseen.experiment.finished import Run, load_run
-from fedunseen.experiment.record import clients_of, free_directory, manifest
+from fedunseen.experiment.record import free_directory, manifest
 from fedunseen.experiment.rules import check_arrays, check_engine
 from fedunseen.experiment.run_group import RunGroup
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.setup import Meet, Setup, Stage
+from fedunseen.experiment.setup import Meet, Present, Setup, Stage
 from fedunseen.experiment.stages.adapt import adapt_unlabelled
 from fedunseen.experiment.stages.report import finish_late, report
 from fedunseen.experiment.stages.select import prepare, select
@@ -41,7 +40,7 @@ def run(
     resume: bool = False,
     progress: Progress | None = None,
     meeting: Meet | None = None,
-    present: Callable[[Sequence[Member]], None] | None = None,
+    present: Present | None = None,
     benchmark: Benchmark | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
@@ -90,9 +89,7 @@ def run(
         directory.check(settings, setup.fingerprint, resume)  # again: another process may have been quicker
         directory.create(manifest(setup.experiment, setup.fingerprint, setup.benchmark))
         if not directory.complete():
-            with setup.met(meeting) as setup:
-                if present is not None:
-                    present(clients_of(setup.federation, setup.meeting if meeting is not None else None))
+            with setup.met(meeting, present) as setup:
                 for stage in STAGES:
                     setup = stage(setup)
     return load_run(path)

@@ -23,7 +23,7 @@ from fedunseen.experiment.deployed import tested
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, known_first
 from fedunseen.experiment.party import simulated
-from fedunseen.experiment.record import fingerprint_of, manifest
+from fedunseen.experiment.record import clients_of, fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation
@@ -32,10 +32,13 @@ from fedunseen.federation.directory import RunDirectory
 from fedunseen.federation.evaluator import Choice
 from fedunseen.tasks import Evaluator
 
-__all__ = ["Meet", "Setup", "Stage"]
+__all__ = ["Meet", "Present", "Setup", "Stage"]
 
 Meet = Callable[[], AbstractContextManager[Meeting]]
 """Opens the link to the parties of a deployment."""
+
+Present = Callable[[Sequence[Member]], None]
+"""Is called with the clients before the first round."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -160,13 +163,17 @@ class Setup:
                 self.growth.meet(self.meeting)
 
     @contextmanager
-    def met(self, meet: Meet | None) -> Iterator[Setup]:
-        """Yield the setup with the link to its parties: of a deployment, or in worker processes; or as it is."""
+    def met(self, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
+        """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""
         settings, clients = self.experiment.engine, len(self.federation.partition.clients)
+        show = present or (lambda members: None)
         if meet is not None:
             with meet() as meeting:
+                show(meeting.parties)
                 yield replace(self, meeting=meeting)
-        elif isinstance(settings, DistributedSettings):
+            return
+        show(clients_of(self.federation))
+        if isinstance(settings, DistributedSettings):
             threads = str(max(1, torch.get_num_threads() // settings.processes))
             place = Simulate(self.directory.path / "engine", clients, settings.processes, simulated, threads)
             with carrier(settings.name).simulate(place) as link:

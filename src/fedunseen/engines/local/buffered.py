@@ -137,23 +137,12 @@ class Buffered(InProcess):
         came.sort(key=lambda one: one[0].client)  # in client order; a client's own in the order of time
         replies = [reply for reply, _, _ in came]
         ages = [round - version for _, _, version in came]
-        left = sorted(work)
-        kept = {
-            "now": torch.tensor(now, dtype=torch.float64),
-            "begun": torch.tensor(begun),
-            "client": torch.tensor(left, dtype=torch.int64),
-            "end": torch.tensor([work[client][0] for client in left], dtype=torch.float64),
-            "version": torch.tensor([work[client][1] for client in left], dtype=torch.int64),
-        }
-        for version in {version for _, version in work.values()}:
-            kept |= under(f"model/{version}/", models[version])
-
         arrived = Arrivals(
             replies, lambda place: came[place][1].params, states, down, up, ages=ages,
             staleness=self.settings.staleness, clock={"time": now, "ages": ages},
         )  # fmt: skip
         result = server_step(self.strategy, state, params, arrived, round)
-        return replace(result, state=result.state | under("clock/", kept))
+        return replace(result, state=result.state | under("clock/", _clock(now, begun, work, models)))
 
     def _told(
         self, state: Params, models: Mapping[int, Params], told: dict[int, Instruction], version: int
@@ -162,3 +151,20 @@ class Buffered(InProcess):
         if version not in told:
             told[version] = self.strategy.instruct(state, models[version], version)
         return told[version]
+
+
+def _clock(
+    now: float, begun: Sequence[int], work: Mapping[int, tuple[float, int]], models: Mapping[int, Params]
+) -> Params:
+    """Return the simulated clock as tensors: see :class:`Buffered`."""
+    left = sorted(work)
+    clock = {
+        "now": torch.tensor(now, dtype=torch.float64),
+        "begun": torch.tensor(begun),
+        "client": torch.tensor(left, dtype=torch.int64),
+        "end": torch.tensor([work[client][0] for client in left], dtype=torch.float64),
+        "version": torch.tensor([work[client][1] for client in left], dtype=torch.int64),
+    }
+    for version in {version for _, version in work.values()}:
+        clock |= under(f"model/{version}/", models[version])
+    return clock
