@@ -83,7 +83,7 @@ def test_a_method_without_class_means_is_refused(digits, refused, tmp_path, trai
     said = refused("adapt", digits, trained / "pool.npz", "--out", tmp_path / "new")
     assert "fedzsl" in said
     assert "encoder.name = 'run'" in said
-    assert "holds something" in refused("adapt", trained / "run", trained / "pool.npz", "--out", trained)
+    assert "is not an empty folder" in refused("adapt", trained / "run", trained / "pool.npz", "--out", trained)
 
 
 def test_a_service_adapts_only_where_it_is_asked_to(trained):

@@ -109,7 +109,7 @@ def test_what_cannot_be_attacked_is_refused(refused, tmp_path, arguments, senten
 def test_a_directory_in_use_is_refused(refused, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     assert refused("attack", "leakage", *TINY, "--out", tmp_path) == (
-        f"{tmp_path} holds something already: name another directory with --out"
+        f"{tmp_path} is not an empty folder: name another with --out"
     )
 
 

@@ -52,7 +52,7 @@ def test_a_study_is_resumed_and_gains_defences(command, tmp_path, refused):
     assert command("attack", "backdoor", *small, "--defences", "norm-clip").code == 0
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
     assert refused("attack", "backdoor", *small) == (
-        f"{out} holds something already: add --resume, or name another directory with --out"
+        f"{out} is not an empty folder: add --resume, or name another with --out"
     )
     assert command("attack", "backdoor", *small, "--defences", "median", "--resume").code == 0
     assert len(before) == 4

@@ -62,9 +62,12 @@ def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
     assert refused("certs", "--parties", "a,b", "--engine", "flower", *inside) == (
         "--authority is inside --out: choose a folder that is handed to nobody"
     )
-    for folder in (["--out", made / "kits"], ["--out", made / "new", "--authority", keeper]):
+    for option, folder in (
+        ("--out", ["--out", made / "kits"]),
+        ("--authority", ["--out", made / "new", "--authority", keeper]),
+    ):
         assert refused("certs", "--parties", "a,b", "--engine", "flower", *folder).endswith(
-            "is not an empty folder: choose another one"
+            f"is not an empty folder: name another with {option}"
         )
     assert not (made / "new").exists()
     assert json.loads((keeper / "authority.json").read_text())["engine"] == "flower"

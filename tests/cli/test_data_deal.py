@@ -161,7 +161,7 @@ def test_a_folder_with_something_in_it_is_left_alone(refused, tmp_path, spoil):
         out.mkdir()
         (out / "mine").touch()
     assert refused("data", "deal", "digit-pairs", "--out", out) == (
-        f"{out} is not an empty folder: empty it, or name another with --out"
+        f"{out} is not an empty folder: name another with --out"
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli.encode import encode, render
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import ExperimentError, RunDirectoryError
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.experiment.assemble import load_data
 from published_layouts import write_image
@@ -71,7 +71,7 @@ def test_what_has_no_vectors_is_one_sentence(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for settings, out, kind, message in [
-        ({}, "full", DataError, f"{tmp_path / 'full'} is not an empty folder: empty it, or name another with --out"),
+        ({}, "full", RunDirectoryError, f"{tmp_path / 'full'} is not an empty folder: name another with --out"),
         (
             {"encoder.name": "conv"}, "new", ExperimentError,
             "encoder.name = 'conv' is trained with the method, so that its features change: name a frozen encoder",

@@ -362,7 +362,7 @@ def test_kits(tmp_path):
         "parties": ["a", "b"],
     }
     for out, names, message in [
-        ("kit", ["a"], "is not an empty folder: choose one that does not exist yet"),
+        ("kit", ["a"], "is not an empty folder: name another with --out"),
         ("new", ["a/b"], "party name 'a/b': take letters"),
         ("new", ["coordinator"], "party name 'coordinator': take letters"),
         ("new", ["a", "A"], "two parties have one name: a, A; give each its own"),

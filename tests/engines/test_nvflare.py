@@ -359,7 +359,7 @@ def test_certificates(tmp_path):
         assert (out / key).stat().st_mode & 0o777 == 0o600
     assert '"parties"' in (out / "coordinator" / "parties.json").read_text()
     assert '"name": "north"' in (out / "north" / "party.json").read_text()
-    with pytest.raises(FedUnseenError, match="is not empty; name a new folder"):
+    with pytest.raises(FedUnseenError, match="is not an empty folder: name another with --out"):
         engine.certificates(out, HERE, ["a"], 3)
     for names in (["coordinator"], ["no spaces"], ["a.b"], [""], ["a", "A"]):
         with pytest.raises(FedUnseenError):

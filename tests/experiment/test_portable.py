@@ -48,7 +48,7 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
     same(ask(folder, samples, "--top", "99"), done.predict(samples, {"new": [0.1, 0.9, 0.2, 0.8, 0.3, 0.7]}))
     with pytest.raises(RunDirectoryError) as error:
         export_model(load_run(done.path), folder, "")
-    assert str(error.value) == f"{folder} holds something already: name another folder with --out"
+    assert str(error.value) == f"{folder} is not an empty folder: name another with --out"
 
 
 @pytest.mark.slow

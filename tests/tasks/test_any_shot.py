@@ -97,7 +97,7 @@ def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, benchmark, 
     assert names == {*(done.space.names[u] for u in done.space.unseen), "told", "shown"}
     assert "shown" in {one.name for one in again.predict(own[5:6], top=2)[0]}
     assert "shown" in without_pictures(write_report(again).read_text("utf-8"))
-    with pytest.raises(RunDirectoryError, match=r"holds something already: name another directory with --out$"):
+    with pytest.raises(RunDirectoryError, match=r"is not an empty folder: name another with --out$"):
         done.learn({"told": unlike(done)}, out=tmp_path / "new")
 
 

@@ -13,7 +13,7 @@ import typer
 from fedunseen.cli.console import ExperimentName, Json, Overrides, overrides_of, say
 from fedunseen.cli.console import chosen as read_experiment
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
-from fedunseen.core.files import parse_json
+from fedunseen.core.files import free_folder, parse_json
 from fedunseen.core.toml import parse_toml
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def leakage(
 
     attacks = _attacks(method, steps)
     out = out if out is not None else free_directory(chosen, "leakage-")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunDirectoryError(f"{out} holds something already: name another directory with --out")
+    free_folder(out)
     strategy = find("strategy", chosen.strategy.name)
     if any(getattr(strategy, part) is not getattr(Strategy, part) for part in ("correct", "objective")):
         say(f"note: what {chosen.strategy.name} adds to gradients is not played: they are those of fedavg")
@@ -111,8 +110,8 @@ def backdoor(
     wanted = [name.strip() for name in defences.split(",") if name.strip()]
     guards(wanted)  # what is wrong is said before the directory is looked at
     out = out if out is not None else free_directory(chosen, "backdoor-")
-    if not resume and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunDirectoryError(f"{out} holds something already: add --resume, or name another directory with --out")
+    if not resume:
+        free_folder(out, "add --resume, or name another with --out")
     against = guards([*wanted, *_tried(out)] if wanted else [])
     with live_progress() as progress:
         facts = study(chosen, against, out / "runs", say, progress)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedunseen.cli.names import COORDINATOR, party_names
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import free_folder
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
@@ -39,12 +40,12 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
         ``coordinator``, likewise; ``data``, what a party's section ``[data]`` says besides its root.
 
     Raises:
-        DataError: ``out`` is not empty, or the data are missing, damaged or but a part.
+        RunDirectoryError: ``out`` is not empty.
+        DataError: the data are missing, damaged or but a part.
         ExperimentError: the names do not fit the clients, or the samples do not suffice for the partition.
     """
     out = out.expanduser()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is not an empty folder: empty it, or name another with --out")
+    free_folder(out)
     names = _checked(parties, experiment.partition.clients)
     seed = experiment.run.seed
     benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)

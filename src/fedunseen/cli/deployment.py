@@ -20,7 +20,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, MissingDependencyError, RunDirectoryError
-from fedunseen.core.files import existing_folder, holding, parse_json
+from fedunseen.core.files import existing_folder, free_folder, holding, parse_json
 
 __all__ = ["certs", "host", "join"]
 
@@ -49,11 +49,10 @@ def certs(
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
     from fedunseen.engines.carriers import carrier
-    from fedunseen.engines.remote.authority import is_new
 
     if (parties, renew, revoke).count(None) != 2:
         raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
-    is_new(out)
+    free_folder(out)
     if parties is None:
         if authority is None:
             raise ExperimentError(
@@ -62,7 +61,10 @@ def certs(
         _change(authority, out, renew, revoke)
         return
     names = party_names(parties.split(","))
-    if authority is not None and out.resolve() in (is_new(authority).resolve(), *authority.resolve().parents):
+    if authority is not None and out.resolve() in (
+        free_folder(authority, "name another with --authority").resolve(),
+        *authority.resolve().parents,
+    ):
         raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to nobody")
     carrier(_engine(engine)).certificates(out, _address(address)[0], names, days, authority)
     _enrol(out, names, authority)
@@ -239,7 +241,6 @@ def join(
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
-    from fedunseen.experiment.learn import free_folder
     from fedunseen.experiment.party import PartyData
     from fedunseen.experiment.record import unused
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.io
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.files import replacing, write_text
+from fedunseen.core.files import free_folder, replacing, write_text
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.encoding import make_backbone
@@ -37,12 +37,12 @@ def encode(experiment: Experiment, out: Path) -> dict[str, Any]:
         section ``[data]`` says to use it.
 
     Raises:
-        DataError: ``out`` is not empty, or the data are missing, damaged or have no descriptions.
+        RunDirectoryError: ``out`` is not empty.
+        DataError: the data are missing, damaged or have no descriptions.
         ExperimentError: the experiment has no vectors: its encoder is trained, or samples are maps or sequences.
     """
     out = out.expanduser().resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DataError(f"{out} is not an empty folder: empty it, or name another with --out")
+    free_folder(out)
     benchmark = load_data(experiment, experiment.run.seed)
     backbone = make_backbone(experiment, benchmark.features.shape[1:], benchmark.image_shape)
     if backbone.trained:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, RunDirectoryError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,9 +23,12 @@ __all__ = [
     "check_ordinary",
     "depth",
     "existing_folder",
+    "free_folder",
     "holding",
+    "is_occupied",
     "parse_json",
     "replacing",
+    "whole_folder",
     "write_json",
     "write_tensors",
     "write_text",
@@ -51,6 +55,24 @@ def existing_folder(folder: Path, remedy: str) -> Path:
     if not os.path.isdir(folder):  # which is False, not an error, within a folder that may not be searched
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
+
+
+def is_occupied(path: Path, ours: Callable[[str], bool] = lambda name: False) -> bool:
+    """Say whether a file is at ``path``, or a folder that holds more than files whose names are ``ours``."""
+    if path.is_dir():
+        return not all(ours(child.name) for child in path.iterdir())
+    return os.path.lexists(path)
+
+
+def free_folder(folder: str | Path, remedy: str = "name another with --out") -> Path:
+    """Return the path of a folder that may be written: a new or an empty one.
+
+    Raises:
+        RunDirectoryError: it holds something, or is a file; the message ends with the ``remedy``.
+    """
+    if is_occupied(Path(folder)):
+        raise RunDirectoryError(f"{folder} is not an empty folder: {remedy}")
+    return Path(folder)
 
 
 def check_ordinary(path: Path) -> None:
@@ -123,6 +145,30 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(folder: Path, like: Path | None = None, without: tuple[str, ...] = ()) -> Iterator[Path]:
+    """Yield a temporary folder beside ``folder``, a new or an empty one; it takes its place if nothing failed.
+
+    Args:
+        folder: the final place.
+        like: copied into the temporary folder first, except entries of the names ``without``.
+        without: names.
+    """
+    temporary = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        if like is None:
+            temporary.mkdir(parents=True)
+        else:
+            shutil.copytree(like, temporary, ignore=shutil.ignore_patterns(*without))
+        yield temporary
+        if folder.exists():
+            folder.rmdir()
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.files import free_folder
 from fedunseen.experiment.assemble import load_data
-from fedunseen.experiment.learn import free_folder, write_changed
+from fedunseen.experiment.learn import write_changed
 from fedunseen.experiment.measured_again import judged
 from fedunseen.experiment.unlabelled import adaptation_note, adapted_numbers
 from fedunseen.methods.closed_form.unlabelled import LEAST, adapt

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.files import free_folder
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, complete_result, read_manifest
@@ -20,7 +21,7 @@ from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
 from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
-from fedunseen.experiment.learn import free_folder, write_learned
+from fedunseen.experiment.learn import write_learned
 from fedunseen.experiment.naming import names_in, semantics_of_names
 from fedunseen.experiment.reading import located
 from fedunseen.experiment.schema import Experiment

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
-from fedunseen.core.files import parse_json, write_json, write_tensors
+from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.finished import Run
-from fedunseen.experiment.learn import free_folder
 from fedunseen.experiment.measured_again import judged
 from fedunseen.experiment.removal import removed, without
 from fedunseen.experiment.running import run as train_run
@@ -96,28 +95,24 @@ def forget(
     (model,) = federation.models(state)
     loop = Loop(federation, state.round, state, result=result)
     line = {**round_metrics(federation, state, result), **task.measure(loop, [model], choice)}
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
     what = f"{int(gone.sum())} samples of {party}" if samples else party
     forgotten = [*run.manifest.get("forgotten", ()), what]
-    write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten})
-    directory = RunDirectory(partial)
-    lines = [{**old, **(line if i == len(run.metrics) - 1 else {})} for i, old in enumerate(run.metrics)]
-    for one in lines:
-        directory.add_metrics(one)
-    write_tensors(directory.model_path, model)
-    space.save(partial / "classes.csv")
-    directory.save_checkpoint(state)
-    numbers = {**run.result, **task.numbers(lines, len(lines), directory.model_path), **federation.method.facts(params)}
-    drawn = task.summary(model, numbers)
-    counts = np.array(drawn["client_counts"])
-    counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
-    write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
-    directory.finish({**numbers, "run": str(folder), "forgotten": forgotten})
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
+    with whole_folder(folder, run.path, _MADE_ANEW) as partial:
+        write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten})
+        directory = RunDirectory(partial)
+        lines = [{**old, **(line if i == len(run.metrics) - 1 else {})} for i, old in enumerate(run.metrics)]
+        for one in lines:
+            directory.add_metrics(one)
+        write_tensors(directory.model_path, model)
+        space.save(partial / "classes.csv")
+        directory.save_checkpoint(state)
+        numbers = task.numbers(lines, len(lines), directory.model_path) | federation.method.facts(params)
+        numbers = {**run.result, **numbers}
+        drawn = task.summary(model, numbers)
+        counts = np.array(drawn["client_counts"])
+        counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
+        write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
+        directory.finish({**numbers, "run": str(folder), "forgotten": forgotten})
     return run.reopened(folder)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,31 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import RunDirectoryError
-from fedunseen.core.files import write_json, write_tensors
+from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.federation.directory import RunDirectory
 from fedunseen.tasks.base import Learnt
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
 
-__all__ = ["free_folder", "write_changed", "write_learned"]
+__all__ = ["write_changed", "write_learned"]
 
 _MADE_ANEW = (  # or left out; the rest is copied
     *("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "personal.safetensors"),
 )
-
-
-def free_folder(out: str | Path) -> Path:
-    """Return the path of a folder that may be written.
-
-    Raises:
-        RunDirectoryError: it holds something already.
-    """
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunDirectoryError(f"{folder} holds something already: name another directory with --out")
-    return folder
 
 
 def write_learned(run: Run, learnt: Learnt, folder: Path) -> None:
@@ -60,20 +46,15 @@ def write_changed(
         result: the numbers.
         drawn: what the page draws; None: as before.
     """
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run.path, partial, ignore=shutil.ignore_patterns(*_MADE_ANEW))
     told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
-    write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})
-    learnt.space.save(partial / "classes.csv")
-    write_tensors(partial / "model.safetensors", learnt.params)
-    if not run.brought_home:
-        drawn = drawn or _widened(run.evaluation, len(run.space.names), len(learnt.space.names))
-        write_tensors(partial / "evaluation.safetensors", drawn)
-    RunDirectory(partial).finish({**result, "run": str(folder)})
-    if folder.exists():
-        folder.rmdir()
-    partial.rename(folder)
+    with whole_folder(folder, run.path, _MADE_ANEW) as partial:
+        write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})
+        learnt.space.save(partial / "classes.csv")
+        write_tensors(partial / "model.safetensors", learnt.params)
+        if not run.brought_home:
+            drawn = drawn or _widened(run.evaluation, len(run.space.names), len(learnt.space.names))
+            write_tensors(partial / "evaluation.safetensors", drawn)
+        RunDirectory(partial).finish({**result, "run": str(folder)})
 
 
 def _widened(tensors: Mapping[str, NDArray[Any]], before: int, now: int) -> dict[str, NDArray[Any]]:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedunseen.core.errors import ExperimentError, MissingDependencyError, RunDirectoryError
-from fedunseen.core.files import replacing, write_json, write_text
+from fedunseen.core.errors import ExperimentError, MissingDependencyError
+from fedunseen.core.files import free_folder, replacing, write_json, write_text
 from fedunseen.data import Scaler, fit_semantics
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             f"method.name = {run.method_name!r} does not score a class by its attributes alone, so that its model "
             "needs this package: export tables with --csv, or serve it with `fedunseen serve`"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunDirectoryError(f"{folder} holds something already: name another folder with --out")
+    free_folder(folder)
     try:
         import onnx  # noqa: F401 - torch says less plainly that it is missing
         import onnxruntime

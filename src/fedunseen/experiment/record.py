@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import shutil
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.files import write_json, write_tensors
+from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced
 from fedunseen.data import Benchmark, ClassSpace, Scaler
@@ -97,19 +96,14 @@ def bring_home(
         params: the merged model.
         out: where it goes; nothing, or an empty folder.
     """
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    told = manifest(experiment, benchmark.fingerprint(), benchmark)
-    write_json(partial / "manifest.json", {**told, "brought_home": True})
-    write_inputs(scaler, benchmark.space, partial)
-    carry(encoder_of(experiment, benchmark), partial)
-    carry_text(experiment.data, experiment.encoder, partial)
-    write_tensors(partial / "model.safetensors", params)
-    write_json(partial / "result.json", {**result, "run": str(out)})
-    if out.exists():
-        out.rmdir()
-    partial.rename(out)
+    with whole_folder(out) as partial:
+        told = manifest(experiment, benchmark.fingerprint(), benchmark)
+        write_json(partial / "manifest.json", {**told, "brought_home": True})
+        write_inputs(scaler, benchmark.space, partial)
+        carry(encoder_of(experiment, benchmark), partial)
+        carry_text(experiment.data, experiment.encoder, partial)
+        write_tensors(partial / "model.safetensors", params)
+        write_json(partial / "result.json", {**result, "run": str(out)})
 
 
 def fingerprint_of(experiment: Experiment, benchmark: Benchmark) -> str:

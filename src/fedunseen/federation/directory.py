@@ -42,7 +42,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
-from fedunseen.core.files import holding, parse_json, write_json, write_tensors, write_text
+from fedunseen.core.files import holding, is_occupied, parse_json, write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
@@ -84,8 +84,7 @@ class RunDirectory:
             RunDirectoryError: it holds a run and ``resume`` is false, or another experiment, or other data.
         """
         if not os.path.lexists(self.manifest_path):
-            holds_something = self.path.is_dir() and any(not _is_ours(p.name) for p in self.path.iterdir())
-            if holds_something or (os.path.lexists(self.path) and not self.path.is_dir()):
+            if is_occupied(self.path, _is_ours):
                 raise RunDirectoryError(f"{self.path} exists and is not a run directory: choose another --out")
             return
         if not resume:

@@ -17,29 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedunseen.core.errors import DataError, RefusedError, RunDirectoryError
+from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import parse_json
 
 if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
     from cryptography import x509
 
-__all__ = ["REVOKED", "Authority", "is_new", "keep", "revoked"]
+__all__ = ["REVOKED", "Authority", "keep", "revoked"]
 
 REVOKED = "revoked.pem"
 """The name of the list of revoked certificates, in a kit and in the authority's folder."""
 
 _ABOUT, _CERTIFICATE, _KEY = "authority.json", "authority.crt", "authority.key"
-
-
-def is_new(folder: Path) -> Path:
-    """Return a folder that holds nothing yet.
-
-    Raises:
-        RunDirectoryError: it holds something.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunDirectoryError(f"{folder} is not an empty folder: choose another one")
-    return folder
 
 
 def keep(

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
-from fedunseen.core.files import parse_json, write_json
+from fedunseen.core.files import is_occupied, parse_json, write_json
 from fedunseen.core.memory import peak_memory
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
@@ -178,8 +178,7 @@ def _check(sweep: Sweep, path: Path, resume: bool) -> None:
     """Refuse a directory that holds something else, before anything is written."""
     manifest = path / "sweep.json"
     if not manifest.exists():
-        holds_something = path.is_dir() and any(not child.name.startswith(".") for child in path.iterdir())
-        if holds_something or (os.path.lexists(path) and not path.is_dir()):
+        if is_occupied(path, lambda name: name.startswith(".")):
             raise RunDirectoryError(f"{path} exists and is not a sweep's directory: choose another --out")
         return
     if not resume:

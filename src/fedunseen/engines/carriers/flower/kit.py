@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
-from fedunseen.core.files import parse_json
+from fedunseen.core.files import free_folder, parse_json
 from fedunseen.engines.remote.authority import REVOKED, Authority, keep, revoked
 
 __all__ = ["expiry", "make", "party_key", "registered", "renew", "server_files"]
@@ -62,8 +62,7 @@ def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Pat
         raise FedUnseenError(f"two parties have one name: {', '.join(parties)}; give each its own")
     if days < 1:
         raise FedUnseenError(f"certificates for {days} days: give at least 1")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise FedUnseenError(f"{out} is not an empty folder: choose one that does not exist yet")
+    free_folder(out)
     coordinator = _folder(out / "coordinator")
     top = ec.generate_private_key(ec.SECP384R1())
     root, certificate, key = _certificates(top, host, days)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import FedUnseenError, MissingDependencyError, RefusedError
-from fedunseen.core.files import write_json
+from fedunseen.core.files import free_folder, write_json
 from fedunseen.engines.remote.authority import Authority, keep, revoked
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ def certificates(out: Path, host: str, parties: Sequence[str], days: int, author
         raise FedUnseenError(f"a party cannot be named like the coordinator's machine, {host!r}; choose another name")
     if days < 1:
         raise FedUnseenError(f"certificates cannot hold for {days} days; take 1 or more")
-    if out.exists() and any(out.iterdir()):
-        raise FedUnseenError(f"{out} is not empty; name a new folder")
+    free_folder(out)
 
     key, public = generate_keys()
     root = generate_cert(_issuer(), _issuer(), key, public, valid_days=days, ca=True)
