@@ -5,7 +5,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedunseen.core.files import cache_folder, replacing, write_json, write_tensors, write_text
+from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.files import (
+    cache_folder,
+    free_folder,
+    is_occupied,
+    replacing,
+    whole_folder,
+    write_json,
+    write_tensors,
+    write_text,
+)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -59,3 +69,33 @@ def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache_folder() == tmp_path / "home" / ".cache" / "fedunseen"
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    def write(fails):
+        with whole_folder(tmp_path / "new", tmp_path / "old", ("left",)) as folder:
+            write_text(folder / "more", "2")
+            assert not fails, "half-way"
+
+    write_text(tmp_path / "old" / "kept", "1")
+    write_text(tmp_path / "old" / "left", "3")
+    with pytest.raises(AssertionError, match="half-way"):
+        write(True)
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    free_folder(tmp_path / "new").mkdir()
+    write(False)
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["kept", "more"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_an_occupied_folder_is_refused(tmp_path, kind):
+    place = tmp_path / "place"
+    if kind == "folder":
+        write_text(place / ".hidden", "")
+    elif kind == "file":
+        place.touch()
+    else:
+        place.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RunDirectoryError, match=r"place is not an empty folder: empty it$"):
+        free_folder(place, "empty it")
+    assert is_occupied(place, lambda name: name == ".hidden") == (kind != "folder")
