@@ -12,21 +12,6 @@ from fedunseen.report.parts import Facts, Section
 
 __all__ = ["AGAIN"]
 
-TEMPLATE = """\
-<section>
-<h2>Make it again</h2>
-<pre><code>{{ technical.command }}</code></pre>
-{% if not technical.whole %}<p class="caption">Save the experiment below as that file first.</p>{% endif %}
-<details><summary>The whole experiment</summary><pre><code>{{ technical.toml }}</code></pre></details>
-<dl class="facts">
-<dt>time</dt><dd>{{ "{:,.1f}".format(technical.seconds) }} s in all{% if technical.per_round is not none %}, {{ "%.3g" | format(technical.per_round) }} s a round of the reported run{% endif %}</dd>
-<dt>data</dt><dd class="long">{{ technical.fingerprint }}</dd>
-<dt>started</dt><dd>{{ technical.created }}</dd>
-<dt>versions</dt><dd>{% for name, version in technical.versions.items() %}<span class="pair">{{ name }} {{ version }}</span>{{ ", " if not loop.last }}{% endfor %}</dd>
-</dl>
-</section>
-"""
-
 
 def _technical(facts: Facts) -> dict[str, Any]:
     """Return what is needed to make the run again, and what it cost."""
@@ -46,4 +31,4 @@ def _technical(facts: Facts) -> dict[str, Any]:
     return {"technical": found}
 
 
-AGAIN = Section(TEMPLATE, _technical)
+AGAIN = Section("again", _technical)

@@ -11,60 +11,11 @@ from fedunseen.report.parts import Facts, Section, labelled
 
 __all__ = ["EMBEDDING", "GENERATED", "LEARNT", "SIMILARITY"]
 
-SIMILARITY_TEMPLATE = """\
-<section>
-<h2>Which classes are alike</h2>
-<div class="grid">
-{% for map in similarity.maps %}<figure>{{ map | safe }}</figure>{% endfor %}
-{% if similarity.agreement is not none %}
-</div>
-<p class="fact"><b>{{ "%.2f" | format(similarity.agreement) }}</b> agreement: the correlation of the two pictures' entries off the diagonal{% if similarity.among_unseen is not none %}; <b>{{ "%.2f" | format(similarity.among_unseen) }}</b> among unseen classes alone{% endif %}.</p>
-{% else %}
-</div>
-{% endif %}
-<p class="caption">Blue: alike. Orange: opposite. No colour: unrelated. {% if similarity.maps | length == 2 %}Left, the correlation of the classes' semantics; right, that of the mean scores which the model gives to each class's test samples. {% else %}The correlation of the classes' semantics. {% endif %}All classes, in one order that puts similar ones together; the marks at the edge are unseen classes. {% if similarity.maps | length == 2 %}The more the right picture repeats the left one, the more the model has learnt what the descriptions say.{% endif %}{% if similarity.untested %} Grey: classes without test samples.{% endif %}</p>
-</section>
-"""
 
-LEARNT_TEMPLATE = """\
-<section>
-<h2>From predicted attributes to classes</h2>
-<ul class="row">
-{% for map in learnt.maps %}<li>{{ map | safe }}</li>{% endfor %}
-</ul>
-<p class="caption">Rows: the mean predicted attributes of each class's test samples; columns: the attributes of each class. Blue: they fit; orange: they do not (each row less its mean, over its largest value). Classes stand in the order of the last map, the correlation of the classes' semantics, which Γ, the target of cross-device regularisation, follows to within its penalty. Agreement is the correlation of a map with it off the diagonal: whether classes that are alike are also taken to be alike.</p>
-</section>
-"""
-
-EMBEDDING_TEMPLATE = """\
-<section>
-<h2>Unseen classes in the plane</h2>
-<div class="grid">
-{% for chart in embedding.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
-</div>
-<p class="fact">Silhouette <b>{{ "%.2f" | format(embedding.before) }}</b>{% if embedding.charts | length == 1 %}: the model takes features as they come in{% else %} as they come in, <b>{{ "%.2f" | format(embedding.after) }}</b> as the model represents them{% endif %}.</p>
-<p class="caption">t-SNE of {{ embedding.samples }} test samples of unseen classes; a {{ "number" if embedding.numbered else "name" }} stands at the mean of its class. Distances between far groups mean nothing in such a picture. The silhouette is measured in the full spaces, not in the plane: 1 would be compact classes far apart, 0 classes that overlap, below 0 samples nearer to another class than to their own.</p>
-{% if embedding.numbered %}<details{{ " open" if embedding.numbered | length <= 50 }}><summary>What the numbers stand for</summary><ul class="columns">
-{% for number, name in embedding.numbered %}<li><span>{{ name }}</span> <span class="num">{{ number }}</span></li>{% endfor %}
-</ul></details>{% endif %}
-</section>
-"""
-
-GENERATED_TEMPLATE = """\
-<section>
-<h2>Generated and real features of unseen classes</h2>
-<figure>{{ generated.chart | safe }}</figure>
-<p class="legend"><span><i class="key ring"></i>generated</span><span><i class="key cross"></i>real test samples</span><span>one colour a class</span></p>
-<details class="below"{{ " open" if generated.classes | length <= 50 }}><summary>The classes, and how many of their test samples are recognised (ZSL)</summary><ul class="columns{{ " wide" if generated.classes | map(attribute="name") | map("length") | max > 14 }}">
-{% for one in generated.classes %}<li><span><i class="key swatch" style="--hue:{{ one.hue }}"></i>{{ one.number ~ " " if one.number }}{{ one.name }}</span> <span class="num">{{ "–" if one.accuracy is none else "%.1f" | format(one.accuracy) ~ " %" }}</span></li>{% endfor %}
-</ul></details>
-<p class="caption">t-SNE of {{ generated.made }} generated and {{ generated.real }} real features together; a {{ "number" if generated.numbered else "name" }} stands at the mean of its class's real ones. The unseen-class classifier is trained on circles alone and tested on crosses: where a class's circles lie on its crosses, and no other class's do, it is recognised. Distances between far groups mean nothing in such a picture.</p>
-</section>
-"""
-
-
-def _similarity(facts: Facts) -> dict[str, Any]:
+def _similarity(facts: Facts) -> dict[str, Any] | None:
     """Draw how alike classes are by their semantics, and by the model where there is one."""
+    if "similarity" not in facts.tensors:
+        return None
     semantics, model = facts.tensors["similarity"], facts.tensors.get("model_similarity")
     order = statistics.leaf_order(semantics)
     block = np.ix_(order, order)
@@ -159,7 +110,7 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
     return {"generated": found}
 
 
-SIMILARITY = Section(SIMILARITY_TEMPLATE, _similarity)
-LEARNT = Section(LEARNT_TEMPLATE, _learnt)
-EMBEDDING = Section(EMBEDDING_TEMPLATE, _embedding)
-GENERATED = Section(GENERATED_TEMPLATE, _generated)
+SIMILARITY = Section("similarity", _similarity)
+LEARNT = Section("learnt", _learnt)
+EMBEDDING = Section("embedding", _embedding)
+GENERATED = Section("generated", _generated)

@@ -17,29 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ATTACKED"]
 
-TEMPLATE = """\
-<section id="attack">
-<h2>Malicious clients</h2>
-{% if attacked.attack %}
-<p>{% if attacked.attack.clients | length > 1 %}Clients {{ attacked.attack.clients | join(", ") }} are malicious{% else %}Client {{ attacked.attack.clients[0] }} is malicious{% endif %}: attack <code>{{ attacked.name }}</code> {% if attacked.attack.rounds %}in round{{ "s" if attacked.attack.rounds | length > 1 }} {{ attacked.attack.rounds[0] }}{% if attacked.attack.rounds | length > 1 %} to {{ attacked.attack.rounds[-1] }} ({{ attacked.attack.rounds | length }} rounds){% endif %}{% else %}in no round{% endif %}.{% if attacked.backdoor.backdoor_attacked is defined %} The merged model takes <b>{{ percent(attacked.backdoor.backdoor_attacked) }}&nbsp;%</b> of the trigger samples for the attackers' class after the first attacked round, and {{ percent(attacked.backdoor.backdoor) }}&nbsp;% in the reported one{% if attacked.backdoor.backdoor_before is defined %}; before the attack it was {{ percent(attacked.backdoor.backdoor_before) }}&nbsp;%{% endif %}.{% endif %}</p>
-{% for trigger in attacked.attack.triggers %}
-<p class="caption">{{ trigger.name }}: {{ trigger.source }}; client {{ trigger.client }} trains on {{ trigger.trained }} of them as “{{ trigger.target }}”, and {{ trigger.tested }} others measure success.</p>
-{% endfor %}
-{% endif %}
-{% if attacked.screened %}
-<p>Of what they were given, clients dropped {{ "{:,}".format(attacked.screened.clean_dropped) }} of {{ "{:,}".format(attacked.screened.clean) }} clean samples{% if attacked.screened.poisoned %} and {{ "{:,}".format(attacked.screened.poisoned_dropped) }} of {{ "{:,}".format(attacked.screened.poisoned) }} poisoned ones{% endif %} for the low magnitude of their features, every epoch counted.{% if attacked.empty %} <b>In round{{ "s" if attacked.empty | length > 1 }} {{ attacked.empty[:20] | join(", ") }} some client had no sample left and sent no change.</b>{% endif %}</p>
-{% endif %}
-<div class="grid below">
-{% for chart in [attacked.chart, attacked.dropped] if chart %}
-<div>{{ chart | safe }}</div>
-{% endfor %}
-{% for chart in attacked.magnitudes %}
-<div>{{ chart | safe }}</div>
-{% endfor %}
-</div>
-</section>
-"""
-
 
 def _attacked(facts: Facts) -> dict[str, Any] | None:
     """Return what the page says of an attack and of screening; None for a run without either."""
@@ -91,4 +68,4 @@ def _dropped(lines: Sequence[Mapping[str, Any]]) -> str:
     return figures.line_chart(curves, "Samples that clients dropped", x, unit="%", legend=True)
 
 
-ATTACKED = Section(TEMPLATE, _attacked)
+ATTACKED = Section("attacked", _attacked)

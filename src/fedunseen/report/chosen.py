@@ -19,26 +19,6 @@ __all__ = ["CHOSEN"]
 
 COLOURS = {one.name: one.colour for one in ZERO_SHOT_MEASURES}
 
-TEMPLATE = """\
-<section>
-<h2>Chosen on validation classes</h2>
-<div class="grid">
-{% for chart in chosen.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
-<div class="scroll"><table>
-<thead><tr>{% if chosen.tried %}{% for key in chosen["keys"] %}<th scope="col" class="text">{{ key }}</th>{% endfor %}{% else %}<th></th>{% endif %}<th>ZSL</th><th>U</th><th>S</th><th>H</th><th></th></tr></thead>
-<tbody>
-{% for one in chosen.tried %}
-<tr{% if one.won %} class="won"{% endif %}>{% for value in one["values"] %}<td class="text">{{ value }}</td>{% endfor %}
-<td>{{ "%.1f" | format(one.zsl) }}</td><td>{{ "%.1f" | format(one.gzsl_unseen) }}</td><td>{{ "%.1f" | format(one.gzsl_seen) }}</td><td>{{ "%.1f" | format(one.gzsl_harmonic) }}</td><td class="text">{{ "✓ chosen" if one.won }}</td></tr>
-{% else %}
-<tr><th scope="row">best round</th><td>{{ "%.1f" | format(chosen.validation.zsl) }}</td><td>{{ "%.1f" | format(chosen.validation.gzsl_unseen) }}</td><td>{{ "%.1f" | format(chosen.validation.gzsl_seen) }}</td><td>{{ "%.1f" | format(chosen.validation.gzsl_harmonic) }}</td><td></td></tr>
-{% endfor %}
-</tbody></table></div>
-</div>
-<p class="caption">Accuracy on validation classes that played the unseen ones, in a run that never saw a test sample. Its best round by {{ "ZSL" if experiment.evaluation.criterion == "zsl" else "H" }} was round {{ chosen.round }}, with calibration factor {{ "%.4g" | format(chosen.factor) }}; both were then used as they are.{% if chosen["charts"] | length > 1 %} Over a setting's values, the other settings are as chosen.{% endif %}{{ chosen.ended }}{% if chosen.last %} The best round is the last one: more rounds may give more.{% endif %}</p>
-</section>
-"""
-
 
 def _chosen(facts: Facts) -> dict[str, Any] | None:
     """Return what was chosen on validation classes, if anything was."""
@@ -118,4 +98,4 @@ def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     )
 
 
-CHOSEN = Section(TEMPLATE, _chosen)
+CHOSEN = Section("chosen", _chosen)

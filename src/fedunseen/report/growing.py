@@ -10,29 +10,6 @@ from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
 
 __all__ = ["GROWING"]
 
-TEMPLATE = """\
-<section>
-<h2>Classes that came and went</h2>
-<div class="grid">
-{% for chart in growing.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
-</div>
-<div class="scroll"><table>
-<thead><tr><th scope="col">classes</th>{% for round in growing.rounds %}<th>round {{ round }}</th>{% endfor %}<th>forgotten</th></tr></thead>
-<tbody>
-{% for row in growing.rows %}
-<tr><th scope="row">{{ row.name }}</th>{% for value in row["values"] %}<td>{{ "%.1f" | format(value) if value is not none else "–" }}</td>{% endfor %}<td>{{ "%.1f" | format(row.forgotten) if row.forgotten is not none else "–" }}</td></tr>
-{% endfor %}
-</tbody>
-</table></div>
-<ul>
-{% for event in growing.events %}
-<li>Round {{ event.round }}: {{ event.words }}; {{ event.known }} classes known, {{ event.unseen }} of them unseen.</li>
-{% endfor %}
-</ul>
-<p class="caption">Per-class accuracy in percent, all classes that are known in the round being candidates. Old classes were held before the last change of the class space, new ones have been since; unseen ones have no sample anywhere yet. "From round R": held since then. Forgotten: percentage points from the highest accuracy before the last round to the last one; below zero, the last was the highest.</p>
-</section>
-"""
-
 GROUPS = {"old": "blue", "new": "green", "unseen": "purple", "left": "grey"}
 CHANGES = {
     "added": "{} new",
@@ -96,4 +73,4 @@ def _words(space: dict[str, Any], round: int) -> str:
     return "; ".join(parts) or ("the start" if not round else "no change")
 
 
-GROWING = Section(TEMPLATE, _growing)
+GROWING = Section("growing", _growing)

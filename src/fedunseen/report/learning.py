@@ -10,66 +10,14 @@ import numpy as np
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.report import figures, statistics
 from fedunseen.report.figures import Curve
-from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
+from fedunseen.report.parts import LINES, Facts, axis, upper_end
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
 
-__all__ = ["LEARNING", "SEEDS", "losses"]
+__all__ = ["curves", "losses", "seeds"]
 
 COLOURS = {one.name: one.colour for one in ZERO_SHOT_MEASURES}
-
-SEEDS_TEMPLATE = """\
-<section>
-<h2>{{ seeds.count }} seeds</h2>
-<div class="scroll"><table>
-<thead><tr><th scope="col">seed</th><th>ZSL</th><th>U</th><th>S</th><th>H</th><th>U uncal.</th><th>S uncal.</th><th>H uncal.</th><th>calibration</th><th>round</th></tr></thead>
-<tbody>
-{% for row in seeds.rows %}
-<tr><th scope="row">{{ row.seed }}</th>
-{% for name in ["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "uncalibrated_gzsl_unseen", "uncalibrated_gzsl_seen", "uncalibrated_gzsl_harmonic"] %}
-<td>{{ "%.1f" | format(row[name]) }}</td>
-{% endfor %}
-<td>{{ "%.3g" | format(row.calibration_factor) }}</td><td>{{ row.selected_round }}</td></tr>
-{% endfor %}
-</tbody>
-<tfoot><tr><th scope="row">mean ± sd</th>
-{% for name in ["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "uncalibrated_gzsl_unseen", "uncalibrated_gzsl_seen", "uncalibrated_gzsl_harmonic"] %}
-<td>{{ "%.1f" | format(seeds.means[name]) }} ± {{ "%.1f" | format(seeds.means[name ~ "_sd"]) }}</td>
-{% endfor %}
-<td></td><td></td></tr></tfoot>
-</table></div>
-<div class="grid below">
-{% for chart in seeds.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
-</div>
-<p class="caption">Line: mean over the seeds after each round. Shaded: lowest to highest seed. A narrow band means that the choice of seed matters little.</p>
-<p class="divider"><b>From here on: seed {{ seeds.rows[0].seed }} alone.</b></p>
-</section>
-"""
-
-TEMPLATE = """\
-<section>
-<h2>Learning, round by round</h2>
-<p class="legend">
-<span><i class="key line"></i>{{ "the trained model" if facts.pools else "the merged model" if facts.one_model else "mean of the clients' models" }}</span>
-{% if curves.spread %}
-<span><i class="key band"></i>{{ "clients before merging" if facts.one_model else "clients' own models" }}, lowest to highest</span>
-{% if facts.one_model %}<span><i class="key dash"></i>their mean</span>{% endif %}
-{% endif %}
-<span><i class="key dot"></i>the round that is reported</span>
-</p>
-<div class="grid">
-{% for chart in curves.charts %}<figure>{{ chart | safe }}</figure>{% endfor %}
-{% if losses %}<figure>{{ losses | safe }}</figure>{% endif %}
-</div>
-<p class="caption">
-{% if curves.spread and facts.one_model %}The distance between the line and the shaded area is what merging gives: each client's own model is measured on all test samples before merging, under the same calibration.
-{% elif curves.spread %}Each client's model is measured on all test samples{{ "" if facts.merges else "; nothing is ever merged" }}.
-{% elif not facts.pools %}The clients' own models were not measured in this run.
-{% endif %}
-Point at a chart to read its values.</p>
-</section>
-"""
 
 
 def losses(
@@ -98,7 +46,7 @@ def losses(
     return figures.line_chart(curves, title, axis(lines), legend=True)
 
 
-def _curves(facts: Facts) -> dict[str, Any] | None:
+def curves(facts: Facts) -> dict[str, Any] | None:
     """Draw each accuracy of one run by round, with the spread of the clients' own models.
 
     One round of a merged model alone is no curve: its numbers stand at the top of the page.
@@ -132,15 +80,24 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
         )
         for name, curves in drawn.items()
     ]
-    return {"curves": {"charts": charts, "spread": spread}, "losses": losses(run)}
+    lost = losses(run)
+    words = ""
+    if spread and facts.one_model:
+        words = "The distance between the line and the shaded area is what merging gives: each client's own model is "
+        words += "measured on all test samples before merging, under the same calibration."
+    elif spread:
+        nothing = "" if facts.merges else "; nothing is ever merged"
+        words = f"Each client's model is measured on all test samples{nothing}."
+    elif not facts.pools:
+        words = "The clients' own models were not measured in this run."
+    return {"charts": [*charts, *([lost] if lost else [])], "legend": True, "spread": spread, "words": words}
 
 
-def _seeds(facts: Facts) -> dict[str, Any] | None:
+def seeds(facts: Facts) -> dict[str, Any] | None:
     """Summarise a run of several seeds: a table, and mean curves with the spread over seeds."""
     run = facts.whole
     if not run.seeds:
         return None
-    rows = [{"seed": one.result["seed"], **one.result} for one in run.seeds]
     all_lines = statistics.measured_by_all([one.metrics for one in run.seeds], "zsl")
     x = axis(all_lines[0])
     drawn = {}
@@ -160,8 +117,21 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
         )
         for name, curve in drawn.items()
     ]
-    return {"seeds": {"rows": rows, "charts": charts, "count": len(rows), "means": run.result}}
-
-
-SEEDS = Section(SEEDS_TEMPLATE, _seeds)
-LEARNING = Section(TEMPLATE, _curves)
+    plain = [one.name for one in ZERO_SHOT_MEASURES]
+    names = [*plain, *(f"uncalibrated_{name}" for name in plain[1:])]
+    heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
+    rows = [
+        {
+            "seed": one.result["seed"],
+            "cells": [
+                *(f"{one.result[name]:.1f}" for name in names),
+                f"{one.result['calibration_factor']:.3g}",
+                one.result["selected_round"],
+            ],
+        }
+        for one in run.seeds
+    ]
+    means = [*(f"{run.result[name]:.1f} ± {run.result[name + '_sd']:.1f}" for name in names), "", ""]
+    words = "Line: mean over the seeds after each round. Shaded: lowest to highest seed. A narrow band means that the "
+    words += "choice of seed matters little."
+    return {"heads": heads, "rows": rows, "foot": "mean ± sd", "means": means, "charts": charts, "words": words}

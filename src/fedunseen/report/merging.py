@@ -13,34 +13,6 @@ from fedunseen.report.parts import Facts, Section, client_names
 
 __all__ = ["MERGING", "merging_section"]
 
-TEMPLATE = """\
-<section>
-<h2>What was merged</h2>
-{% if merging.defence %}
-<p>Defence of the server: <code>{{ merging.defence.name }}</code>. {% if merging.defence.out %}Of {{ merging.defence.replies }} replies {{ merging.defence.out }} were left out{% else %}None of {{ merging.defence.replies }} replies was left out{% endif %}{% if merging.defence.shortened %}, {{ merging.defence.shortened }} were shortened{% endif %}.{% if merging.defence.nothing %} <b>In {{ merging.defence.nothing | length }} round{{ "s" if merging.defence.nothing | length > 1 }} nothing was merged and the old model stayed: {{ merging.defence.nothing | join(", ") }}.</b>{% endif %}</p>
-<table>
-<thead><tr><th scope="col">client</th><th>replies</th><th>left out</th><th>shortened</th><th>mean length</th><th class="text">why left out (rounds)</th></tr></thead>
-<tbody>
-{% for row in merging.defence.rows %}
-<tr><th scope="row">{{ row.client }}</th><td>{{ row.replies }}</td><td>{{ row.out }}</td><td>{{ row.shortened }}</td><td>{{ "%.3g" | format(row.length) if row.length is not none else "" }}</td><td class="text">{{ row.why }}</td></tr>
-{% endfor %}
-</tbody>
-</table>
-{{ merging.defence.chart | safe }}
-{% endif %}
-{% if merging.privacy and merging.privacy.get("unit") == "sample" %}
-<p>The sums of all parties were released once, with noise: all that is made of them is <b>epsilon = {{ "%.3g" | format(merging.privacy.epsilon) }}</b>, delta = {{ "%.0e" | format(merging.privacy.delta) }} private for a sample; noise multiplier {{ "%.3g" | format(merging.privacy.noise) }}. The accuracies in this report are measured on test samples, which it does not protect.</p>
-{% elif merging.privacy %}
-<p>Private merging: the models of all {{ merging.privacy.rounds }} rounds together are <b>epsilon = {{ "%.3g" | format(merging.privacy.epsilon) }}</b>, delta = {{ "%.0e" | format(merging.privacy.delta) }} private for a client; noise multiplier {{ "%.3g" | format(merging.privacy.noise) }}{% if merging.privacy.clipped is not none %}, {{ "%.3g" | format(merging.privacy.clipped) }} % of the updates were clipped{% else %}; clients clipped their updates and added the noise under masks{% endif %}.</p>
-{{ merging.privacy.chart | safe }}
-<p class="caption">The guarantee is for the models. This page itself, written for who runs the experiment, is not private: it shows losses, participants and who holds what.</p>
-{% endif %}
-{% if merging.lost %}
-<p class="note below">Replies that were not finite were left out: {{ merging.lost }}.</p>
-{% endif %}
-</section>
-"""
-
 
 def merging_section(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict[str, Any] | None:
     """Return what the page says of merging; None for a run without defence, private merging or lost replies.
@@ -131,4 +103,4 @@ def _merging(facts: Facts) -> dict[str, Any] | None:
     return {"merging": found} if found else None
 
 
-MERGING = Section(TEMPLATE, _merging)
+MERGING = Section("merging", _merging)

@@ -10,22 +10,6 @@ from fedunseen.report.parts import Facts, Section, client_names
 
 __all__ = ["OWN_MODELS"]
 
-TEMPLATE = """\
-<section>
-<h2>A model for each client</h2>
-<div class="scroll"><table>
-<thead><tr><th scope="col">client</th>{% for column in own.columns %}<th>{{ column }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for row in own.rows %}
-<tr><th scope="row">{{ row.name }}</th>{% for value in row["values"] %}<td>{{ "%.1f" | format(value) if value is not none else "–" }}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody>
-<tfoot><tr><th scope="row">mean</th>{% for value in own.means %}<td>{{ "%.1f" | format(value) if value is not none else "–" }}</td>{% endfor %}</tr></tfoot>
-</table></div>
-<p class="caption">{% if own.epochs %}After the last round every client trained the merged model for {{ own.epochs }} epoch{{ "s" if own.epochs != 1 }} more on its own samples and kept what it got; nothing of that was sent. {% elif facts.merges %}Every client has the merged parameters and its own for the rest, which it never sent. {% else %}Every client trained alone. {% endif %}"Own classes": the mean accuracy over the classes that the client holds, among all classes. Training on a few classes helps with those, and often costs accuracy on the others.</p>
-</section>
-"""
-
 COLUMNS = {"held": "own classes", "zsl": "ZSL", "gzsl_harmonic": "H"}
 
 
@@ -46,4 +30,4 @@ def _own(facts: Facts) -> dict[str, Any] | None:
     return {"own": {"columns": heads, "rows": rows, "means": means, "epochs": told.get("epochs")}}
 
 
-OWN_MODELS = Section(TEMPLATE, _own)
+OWN_MODELS = Section("own_models", _own)

@@ -1,19 +1,57 @@
-"""Make a page of a run directory: the sections that the run's task lists."""
+"""Make a page of a run directory: the same sections for each task, from what the task's view computes."""
 
 from __future__ import annotations
 
-import importlib
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
-from fedunseen.report.parts import Facts, render_sections
+from fedunseen.report.again import AGAIN
+from fedunseen.report.alike import EMBEDDING, GENERATED, LEARNT, SIMILARITY
+from fedunseen.report.attacked import ATTACKED
+from fedunseen.report.chosen import CHOSEN
+from fedunseen.report.growing import GROWING
+from fedunseen.report.holdings import PARTIES
+from fedunseen.report.merging import MERGING
+from fedunseen.report.own_models import OWN_MODELS
+from fedunseen.report.parts import Facts, Section, View, render_sections
+from fedunseen.report.sharing import TRAVEL
+from fedunseen.report.short import WARNINGS
+from fedunseen.report.shots import LATER, PROTOTYPES, SHOTS
+from fedunseen.report.tasks import few_shot, other, zero_shot
+from fedunseen.report.tasks.few_shot import PLANE
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
 
 __all__ = ["write_report"]
+
+VIEWS = {"zero-shot": zero_shot.VIEW, "any-shot": zero_shot.VIEW, "few-shot": few_shot.VIEW}
+
+
+def main_sections(view: View) -> tuple[Section, ...]:
+    """Return what a page shows, from top to bottom."""
+    return (
+        Section("header", view.header),
+        WARNINGS,
+        LATER,
+        Section("short", view.summary),
+        Section("numbers", view.numbers),
+        Section("seeds", view.seeds),
+        Section("classes", view.classes),
+        view.samples,
+        PARTIES,
+        Section("holdings", view.holdings),
+        CHOSEN,
+        AGAIN,
+    )
+
+
+def details(view: View) -> tuple[Section, ...]:
+    """Return what a page folds away below."""
+    curves = Section("learning", view.curves)
+    alike = (SIMILARITY, LEARNT, EMBEDDING, GENERATED, PLANE)
+    return (curves, GROWING, OWN_MODELS, SHOTS, PROTOTYPES, *alike, ATTACKED, MERGING, TRAVEL)
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
@@ -30,8 +68,11 @@ def write_report(run: Run, path: Path | None = None) -> Path:
         RunDirectoryError: what the run left behind is damaged.
     """
     facts = Facts.of(run)
-    own = f"fedunseen.report.tasks.{facts.task.replace('-', '_')}"
-    task = importlib.import_module(own if find_spec(own) else "fedunseen.report.tasks.other")
+    view = VIEWS.get(facts.task)
+    if view is None:
+        text = render_sections(facts, (other.HEADER, WARNINGS, PARTIES, AGAIN), (TRAVEL,))
+    else:
+        text = render_sections(facts, main_sections(view), details(view))
     target = path if path is not None else run.path / "report.html"
-    write_text(target, render_sections(facts, task.SECTIONS))
+    write_text(target, text)
     return target

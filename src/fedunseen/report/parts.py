@@ -1,8 +1,7 @@
 """What the sections of all pages share: facts about a run, and how sections become a page.
 
-A page is a list of sections. A section is one object in one file: a template, and the function that computes what the
-template shows. A new one is written in a file of its own, or beside its like, and listed in ``tasks/zero_shot.py`` or
-``tasks/few_shot.py``. ``parts.html`` has the macros that all templates may use.
+A page is a list of sections (``page.py``). A section is a template in ``sections/``, and the function that computes what
+the template shows. ``parts.html`` has the macros that all templates may use.
 """
 
 from __future__ import annotations
@@ -33,7 +32,9 @@ __all__ = [
     "Facts",
     "Section",
     "Tensors",
+    "View",
     "axis",
+    "chips",
     "client_names",
     "labelled",
     "parties",
@@ -72,7 +73,7 @@ def stopped(result: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Return what fills in templates: those of this folder, and those of sections, which know the macros."""
+    """Return what fills in templates."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -86,7 +87,7 @@ def _environment() -> Environment:
     )
     environment.globals["style"] = Markup((source / "style.css").read_text("utf-8"))
     macros = environment.get_template("parts.html").module
-    environment.globals |= {name: getattr(macros, name) for name in ("bar", "percent", "said")}
+    environment.globals |= {name: getattr(macros, name) for name in ("bar", "grid", "part", "percent", "said")}
     return environment
 
 
@@ -95,34 +96,64 @@ def render(template: str, context: Mapping[str, Any]) -> str:
     return _environment().get_template(template).render(context) + "\n"
 
 
+Content = Callable[["Facts"], Mapping[str, Any] | None]
+"""Computes what a template shows; None leaves the section out."""
+
+
 @dataclass(frozen=True)
 class Section:
     """One part of a page.
 
     Attributes:
-        template: Jinja text. It sees ``facts``, ``experiment`` (the manifest's), and what ``content`` returns; strings
-            are escaped, and charts need ``| safe``.
-        content: computes what the template shows; None leaves the section out.
+        template: name of a file in ``sections/``. It sees ``facts``, ``experiment`` (the manifest's), and what
+            ``content`` returns; strings are escaped, and charts need ``| safe``.
+        content: computes what the template shows.
     """
 
     template: str
-    content: Callable[[Facts], Mapping[str, Any] | None]
+    content: Content
 
     def render(self, facts: Facts) -> str:
         """Return the section as HTML; nothing where there is nothing to show."""
         found = self.content(facts)
         if found is None:
             return ""
-        template = _environment().from_string(self.template)
+        template = _environment().get_template(f"sections/{self.template}.html")
         return template.render(found, facts=facts, experiment=facts.experiment)
 
 
-def render_sections(facts: Facts, sections: Sequence[Section]) -> str:
-    """Return a page of sections."""
+@dataclass(frozen=True)
+class View:
+    """What the pages of two tasks tell apart; the templates are the same.
+
+    Attributes:
+        header: the first paragraph and the chips.
+        summary: what the model is, how good, weak at what, and what to do next.
+        numbers: the headline numbers, and how they were chosen.
+        seeds: a table of several seeds.
+        classes: accuracy class by class.
+        samples: the template of the sample predictions, and what it shows.
+        holdings: who holds what.
+        curves: accuracies and losses by round.
+    """
+
+    header: Content
+    summary: Content
+    numbers: Content
+    seeds: Content
+    classes: Content
+    samples: Section
+    holdings: Content
+    curves: Content
+
+
+def render_sections(facts: Facts, sections: Sequence[Section], details: Sequence[Section] = ()) -> str:
+    """Return a page of sections; ``details`` come last, folded."""
     from markupsafe import Markup
 
-    body = [Markup(section.render(facts)) for section in sections]
-    return render("report.html", {"facts": facts, "experiment": facts.experiment, "sections": body})
+    body, folded = ([Markup(text) for one in some if (text := one.render(facts))] for some in (sections, details))
+    context = {"facts": facts, "experiment": facts.experiment, "sections": body, "details": folded}
+    return render("report.html", context)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +228,9 @@ class Facts:
 
     @property
     def chance(self) -> float:
-        """ZSL accuracy of guessing, in percent."""
-        return 100.0 / max(len(self.unseen), 1)
+        """Accuracy of guessing among the unseen classes, or those of an episode, in percent."""
+        few = self.task == "few-shot"
+        return 100.0 / (float(self.experiment["method"]["ways"]) if few else max(len(self.unseen), 1))
 
     @property
     def calibrated(self) -> bool:
@@ -258,6 +290,20 @@ def parties(run: Run) -> list[dict[str, Any]]:
         missed = sum(str(client) in line.get("dropped", {}) for line in run.metrics)
         row |= {"merged": len(merged), "missed": missed, "seconds": float(np.median(took)) if took else None}
     return rows
+
+
+def chips(facts: Facts) -> list[tuple[str, str]]:
+    """Return the names and values of the line below the first paragraph."""
+    tree, seeds = facts.experiment, facts.whole.result.get("seeds")
+    clients = tree["partition"]["clients"]
+    dealt = f"{tree['partition']['kind']}, {clients} client{'s' if clients != 1 else ''}"
+    return [
+        ("method", tree["method"]["name"]),
+        ("strategy", tree["strategy"]["name"]),
+        ("partition", "none, all data pooled" if facts.pools else "the parties' own" if facts.parties else dealt),
+        ("benchmark", facts.run.manifest["benchmark"]),
+        ("seeds", f"{seeds[0]} to {seeds[-1]}") if facts.whole.seeds and seeds else ("seed", tree["run"]["seed"]),
+    ]
 
 
 def client_names(facts: Facts) -> list[str]:

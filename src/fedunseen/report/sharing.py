@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fedunseen.data import ClassSpace
 
 __all__ = [
-    "COVERAGE_TEMPLATE",
     "TRAVEL",
     "Module",
     "coverage_section",
@@ -33,40 +32,6 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 EVERYTHING = ("*",)
-
-TEMPLATE = """\
-<section>
-<h2>What travels</h2>
-{% if travel.modules %}
-<table class="modules">
-<thead><tr><th scope="col">module</th><th>parameters</th><th></th><th class="text"></th></tr></thead>
-<tbody>
-{% for row in travel.modules %}
-<tr{% if not row.one.shared %} class="stays"{% endif %}><th scope="row">{{ row.one.name }}</th><td>{{ "{:,}".format(row.one.parameters) }}</td><td class="wide"><span class="track" aria-hidden="true"><i style="width:{{ "%.1f" | format(row.share) }}%"></i></span></td><td class="text">{{ row.one.words }}</td></tr>
-{% endfor %}
-</tbody>
-<tfoot><tr><th scope="row">travels</th><td>{{ "{:,}".format(travel.shared) }}</td><td class="text" colspan="2">of {{ "{:,}".format(travel.all) }} parameters, {{ "%.3g" | format(travel.percent) }} %</td></tr></tfoot>
-</table>
-{% endif %}
-{% if travel.pools %}
-<p class="note below">All training data lie in one place, so there is nobody to send parameters to.</p>
-{% elif not travel.merges %}
-<p class="note below">Every client keeps its own model{% if travel.down is not none %}: {{ travel.down }} down and {{ travel.up }} up per client and round{% endif %}.</p>
-{% elif travel.down is not none %}
-<p class="fact"><b>{{ travel.down }}</b> down and <b>{{ travel.up }}</b> up per client and round, <b>{{ travel.total }}</b> in {{ travel.rounds }} round{{ "s" if travel.rounds != 1 }}, all clients together.</p>
-{% endif %}
-<p class="caption">{% if travel.patterns %}Parameters named <code>{{ travel.patterns | join(", ") }}</code> travel; the others stay with their client, from round to round. {% endif %}{% if travel.digest %}Features were quantized to {{ travel.bits }} bits, of which {{ "%.3g" | format(100 * travel.clipped) }} % were clipped; the sums' SHA-256 is <code>{{ travel.digest }}</code>, for any partition and engine. {% endif %}{% if travel.private and travel.merges and not travel.pools %}Never travels, whatever is shared: {{ travel.private | join(", ") }}, which a client trains on its own classes for itself. {% endif %}{% if travel.merges and not travel.pools %}Down: what the server sends to a client, the strategy's further tensors included; up: what the client sends back.{% if travel.text %} The text encoder is frozen: every client has it, and it never travels.{% endif %}{% if facts.task == "zero-shot" %} Rounds that only chose settings on validation classes are not counted.{% endif %}{% endif %}</p>
-</section>
-"""
-
-COVERAGE_TEMPLATE = """\
-<figure class="scroll">{{ coverage.map | safe }}</figure>
-<p class="caption">Columns are attributes{{ ", group by group" if coverage.grouped }}; a cell is the sum of the attribute over the classes that {{ "lie there" if facts.pools else "the client holds" }}{% if coverage.signed %}, blue above 0 and orange below; a full colour stands for {{ "%.3g" | format(coverage.most) }} on either side{% else %}: no colour is 0, full colour {{ "%.3g" | format(coverage.most) }}{% endif %}.</p>
-{% if coverage.attributes is not none and coverage.classes is not none %}
-<p class="fact"><b>{{ "%.2f" | format(coverage.classes) }}</b> overlap of two clients in classes, <b>{{ "%.2f" | format(coverage.attributes) }}</b> in attributes.</p>
-<p class="caption">In classes: what both hold over what either holds (Jaccard), the mean over pairs of clients. In attributes: the cosine of two rows of the lower map, likewise; 1 is the same mixture{% if not coverage.signed %}. Attributes that are never negative overlap in any case, the more so the more classes a client sums over{% endif %}.</p>
-{% endif %}
-"""
 
 
 @dataclass(frozen=True)
@@ -236,4 +201,4 @@ def _travel(facts: Facts) -> dict[str, Any] | None:
     return {"travel": found} if found else None
 
 
-TRAVEL = Section(TEMPLATE, _travel)
+TRAVEL = Section("travel", _travel)

@@ -7,36 +7,12 @@ from typing import Any
 
 from fedunseen.report.parts import Facts, Section, rounds_tried
 
-__all__ = ["SHORT_TEMPLATE", "WARNINGS", "advice"]
+__all__ = ["WARNINGS", "advice"]
 
 ADVICE = 3  # things to do next
 
-WARNINGS_TEMPLATE = """\
-<section class="choice warning" id="warnings" role="alert">
-<h2>⚠ Something seems to be wrong</h2>
-<ul>
-{% for one in warnings %}<li><b>{{ one.what }}</b> {{ one.why }} <b>What to do:</b> {{ one.remedy }}</li>
-{% endfor %}
-</ul>
-</section>
-"""
-SHORT_TEMPLATE = """\
-<section class="short" id="short">
-<h2>In short</h2>
-<dl>
-<dt>What it is</dt><dd>{{ what }}</dd>
-<dt>How good</dt><dd>{{ good }}</dd>
-{% for one in weak %}{% if loop.first %}<dt>Weak at</dt>{% endif %}<dd>{{ one }}</dd>{% endfor %}
-
-{% for one in facts.run.result.get("notes", []) %}{% if loop.first %}<dt>Note</dt>{% endif %}<dd>{{ one }}</dd>{% endfor %}
-
-<dt>What next</dt><dd><ul>{% for one in next %}<li>{{ one }}</li>{% endfor %}</ul></dd>
-</dl>
-</section>
-"""
-
 WARNINGS = Section(
-    WARNINGS_TEMPLATE,
+    "warnings",
     lambda facts: {"warnings": facts.whole.result["warnings"]} if facts.whole.result.get("warnings") else None,
 )
 

@@ -1,1 +1,1 @@
-"""The pages: a file for each task, named after it, with the list of its sections in ``SECTIONS``."""
+"""What the pages of the tasks tell apart: a ``VIEW`` for each."""

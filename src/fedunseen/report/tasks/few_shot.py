@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fedunseen import metrics
 from fedunseen.evaluation.summary import Weak, weak_classes, weak_words
 from fedunseen.report import figures, statistics
-from fedunseen.report.again import AGAIN
+from fedunseen.report.classes import most_confused
 from fedunseen.report.figures import Curve
-from fedunseen.report.holdings import MAP, PARTIES, holdings
+from fedunseen.report.holdings import holdings
 from fedunseen.report.learning import losses
 from fedunseen.report.parts import (
     BLIND,
@@ -23,18 +23,19 @@ from fedunseen.report.parts import (
     LISTED,
     Facts,
     Section,
+    View,
     axis,
+    chips,
     labelled,
     stopped,
     upper_end,
 )
-from fedunseen.report.sharing import TRAVEL
-from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, advice
+from fedunseen.report.short import advice
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
 
-__all__ = ["SECTIONS", "half_width", "verdict"]
+__all__ = ["PLANE", "VIEW", "half_width", "verdict"]
 
 NUMBERS = (
     ("few_shot", "Few-shot", "orange"),
@@ -42,7 +43,6 @@ NUMBERS = (
     ("few_shot_random", "Untrained", ""),
     ("few_shot_base", "Training classes", "blue"),
 )
-HEADS = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")
 DEALT = {
     "iid": "every class dealt evenly to all of them",
     "dirichlet": "every class dealt by a Dirichlet draw",
@@ -55,174 +55,6 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 IDLE = "for validation"
 CONFUSED = 60  # classes up to which the table of confusions is drawn
 SHARED = 5  # episodes that two classes must have in common to be called confused
-
-
-HEADER = """\
-<header>
-<p class="kicker">FedUnseen report · {{ experiment.name }}</p>
-<h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
-<p class="lead">
-{{ lead.who }} trained for {{ lead.rounds }} round{{ "s" if lead.rounds != 1 }}.
-{{ lead.nobody }}.
-{% if not facts.one_model %}
-Every client kept its own model; all numbers are means over the clients.
-{% endif %}
-After {{ lead.examples }} of each of {{ lead.classes }}, {{ "the " ~ lead.model ~ " model" if facts.one_model else "a client's model" }} names the right one for
-<strong>{{ "%.1f" | format(value) }}&nbsp;%</strong> of queries; guessing would reach {{ "%.3g" | format(lead.chance) }}&nbsp;%.
-</p>
-<ul class="chips">
-<li><b>method</b> {{ experiment.method.name }}</li>
-<li><b>episodes</b> {{ experiment.method.ways }}-way {{ experiment.method.shots }}-shot, {{ experiment.method.queries }} quer{{ "y" if experiment.method.queries == 1 else "ies" }} a class</li>
-<li><b>strategy</b> {{ experiment.strategy.name }}</li>
-<li><b>partition</b> {% if facts.pools %}none, all data pooled{% elif facts.parties %}the parties' own{% else %}{{ experiment.partition.kind }}, {{ experiment.partition.clients }} client{{ "s" if experiment.partition.clients != 1 }}{% endif %}</li>
-<li><b>benchmark</b> {{ facts.run.manifest.benchmark }}</li>
-<li>{% if facts.whole.seeds %}<b>seeds</b> {{ facts.whole.result.seeds[0] }} to {{ facts.whole.result.seeds[-1] }}{% else %}<b>seed</b> {{ experiment.run.seed }}{% endif %}</li>
-</ul>
-</header>
-"""
-
-NUMBERS_TEMPLATE = """\
-<section class="headline" aria-label="Headline numbers">
-<div class="numbers">
-{% for one in headline %}
-<div class="number {{ one.colour }}" id="number-{{ one.name }}">
-<h2>{{ one.short }}</h2>
-<p class="big">{{ percent(one.value) }}<small>%{% if one.half is not none %} ± {{ "%.1f" | format(one.half) }}{% endif %}</small></p>
-<p class="words">{{ one.words }}</p>
-{% if one.chance is not none %}
-<p class="beside">guessing {{ percent(one.chance) }}</p>
-{% endif %}
-{% if one.sd is not none %}
-<p class="beside">standard deviation {{ "%.1f" | format(one.sd) }}</p>
-{% endif %}
-</div>
-{% endfor %}
-</div>
-<p class="choice {{ "good" if verdict.order > 0 else "warning" }}" id="verdict"><b>{{ "" if verdict.order > 0 else "⚠ " }}{{ verdict.label }}</b> {{ verdict.words }} {{ interval }}</p>
-<p class="choice {{ "honest" if choice.honest else "warning" }}"><b>{{ "" if choice.honest else "⚠ " }}{{ choice.label }}.</b> {{ choice.words }}
-Accuracy is the share of queries named right among the {{ experiment.method.ways }} classes of their episode, the mean over test episodes that every model and both baselines share.</p>
-</section>
-"""
-
-SEEDS_TEMPLATE = """\
-<section>
-<h2>{{ seeds.count }} seeds</h2>
-<div class="scroll"><table>
-<thead><tr><th scope="col">seed</th>{% for head in seeds.heads %}<th>{{ head | lower }}</th>{% endfor %}<th>round</th></tr></thead>
-<tbody>
-{% for row in seeds.rows %}
-<tr><th scope="row">{{ row.seed }}</th>
-{% for value, half in row.cells %}
-<td>{{ "%.1f" | format(value) }}{% if half is not none %} ± {{ "%.1f" | format(half) }}{% endif %}</td>
-{% endfor %}
-<td>{{ row.round }}</td></tr>
-{% endfor %}
-</tbody>
-<tfoot><tr><th scope="row">mean, sd</th>
-{% for value, sd in seeds.means %}
-<td>{{ "%.1f" | format(value) }}, {{ "%.1f" | format(sd) }}</td>
-{% endfor %}
-<td></td></tr></tfoot>
-</table></div>
-{% if seeds.chart %}
-<div class="grid below"><figure>{{ seeds.chart | safe }}</figure></div>
-{% endif %}
-<p class="caption">In a row, ± is half of the 95&nbsp;% interval over that seed's episodes; each seed draws its own episodes, and deals the samples anew. Last row: mean and standard deviation over the seeds. Line: mean over the seeds after each round; shaded: lowest to highest seed.</p>
-<p class="divider"><b>From here on: seed {{ seeds.rows[0].seed }} alone.</b></p>
-</section>
-"""
-
-EPISODE_TEMPLATE = """\
-{% macro picture(one, words) %}<img src="{{ one.source }}" width="{{ one.width }}" height="{{ one.height }}" alt="{{ words }}">{% endmacro %}
-<section>
-<h2>The first test episode</h2>
-<p class="caption">Not picked: the first of {{ facts.run.result.test_episodes }}. Left, blue, all that the model was given of each class; right, what it was asked. Right for {{ episode.right }} of these {{ episode.count }}.</p>
-{% set longest = episode.rows | map(attribute="name") | map("length") | max %}
-<ol class="episode" style="--names:{{ [9, [2.2, 0.7 * longest] | max] | min }}em">
-{% for row in episode.rows %}
-<li><div class="name">{{ row.name }}</div>
-<ul class="examples">{% for one in row.examples %}<li>{{ picture(one, "example of class " ~ row.name) }}</li>{% endfor %}</ul>
-<ul class="queries">
-{% for one in row.queries %}
-<li class="{{ "right" if one.right else "wrong" }}">{{ picture(one, "query of class " ~ row.name) }}<span><b class="sign" role="img" aria-label="{{ "right" if one.right else "wrong" }}">{{ "✓" if one.right else "✗" }}</b>{% if not one.right %} {{ one.answer }}{% endif %}</span></li>
-{% endfor %}
-</ul></li>
-{% endfor %}
-</ol>
-<p class="caption">✓ named right; ✗ taken for the class that stands beside it.</p>
-</section>
-"""
-
-LEARNING_TEMPLATE = """\
-<section>
-<h2>Learning, round by round</h2>
-<div class="grid">
-{% for chart in curves["charts"] %}<figure>{{ chart | safe }}</figure>{% endfor %}
-</div>
-<p class="caption">After every round, {{ curves.episodes }} episodes {% if curves.of == "validation" %}of validation classes: other classes than those of the test, so that neither the headline number nor the dotted line for raw samples need lie on this curve's level.{% else %}of the test classes, the first of those that are reported.{% endif %}{% if not facts.one_model %} Every client's model answers its share of them.{% endif %} Shaded: their 95&nbsp;% interval. {% if curves["charts"] | length > 1 %}Training episodes are drawn from the clients' own classes, and are measured while training goes on. {% endif %}Point at a chart to read its values.</p>
-</section>
-"""
-
-CLASSES_TEMPLATE = """\
-{% macro ranking(bars) %}
-{% set longest = bars | map(attribute="name") | map("length") | max %}
-<ol class="ranking single" style="--names:{{ [12, [2.6, 0.62 * longest] | max] | min }}em">
-{% for one in bars %}
-<li><span class="name" title="{{ "{:,}".format(one.samples) }} queries">{{ one.name }}</span>{{ bar(one.accuracy, "one") }}</li>
-{% endfor %}
-</ol>
-{% endmacro %}
-{% if classes %}
-<section>
-<h2>Accuracy by class</h2>
-{{ ranking(classes.bars) }}
-{% if classes.more_bars %}<details><summary>{{ classes.more_bars | length }} more classes</summary>{{ ranking(classes.more_bars) }}</details>{% endif %}
-<p class="caption">Best class first: percent of its queries that are named right, over all test episodes. Nobody trained on any of these classes.</p>
-{% if classes.confusion %}
-<h3>What classes are taken for</h3>
-<figure class="scroll">{{ classes.confusion | safe }}</figure>
-<p class="caption">Rows are true classes, columns answers, in percent{% if not classes.all_in_each %} of the row's queries in those episodes that have both classes; so rows need not add up to 100. Grey: never in one episode{% endif %}.{% if classes.ordered %} Classes that are taken for each other stand side by side.{% endif %}</p>
-{% endif %}
-{% if classes.confused %}
-<p class="caption">Most often:
-{% for one in classes.confused %}<span class="pair">{{ said(one.true, one.answer) }} ({{ "%.0f" | format(one.share) }}&nbsp;%)</span>{{ ", " if not loop.last else "." }}{% endfor %}{% if not classes.all_in_each %} In percent of the episodes that have both.{% endif %}</p>
-{% endif %}
-</section>
-{% else %}
-<section>
-<h2>Accuracy by class</h2>
-<p class="note">Every client kept its own model, so there is no single model whose answers could be shown class by class. The numbers above are means over the clients.</p>
-</section>
-{% endif %}
-"""
-
-PLANE_TEMPLATE = """\
-<section>
-<h2>The plane of two features</h2>
-<p class="legend">{% for one in plane.classes %}<span><i class="key class" style="background:{{ one.colour }}"></i>{{ one.number ~ " " if one.number }}{{ one.name }}</span>{% endfor %}</p>
-<div class="planes">
-{% for map in plane.maps %}<figure>{{ map.drawn | safe }}<figcaption><b>Round {{ map.round }}</b> {{ percent(map.accuracy) }}&nbsp;% right</figcaption></figure>{% endfor %}
-</div>
-<p class="caption">Dots are {{ "{:,}".format(plane.count) }} samples of the classes of the first test episode, where the {{ lead.model }} model's features put them; the ground has the colour of the class that its classifier would answer there, after {{ lead.examples }} of each class. A dot on ground of its own colour is named right. A {{ "number" if plane.classes[0].number else "name" }} stands at the mean of its class. The axes of two pictures have nothing to do with each other.</p>
-</section>
-"""
-
-HOLDINGS_TEMPLATE = (
-    """\
-<section>
-<h2>Who holds what</h2>
-"""
-    + MAP
-    + """\
-<p class="caption">The numbers are samples; those of every class stand under “By name”. {% if dealt.clients > 1 %}A client holds {% if dealt.samples[0] == dealt.samples[1] %}{{ "{:,}".format(dealt.samples[0]) }}{% else %}{{ "{:,}".format(dealt.samples[0]) }} to {{ "{:,}".format(dealt.samples[1]) }}{% endif %} of them; the class that it has most of makes up {{ "%.0f" | format(dealt.largest) }}&nbsp;% of them on average, where {{ "%.3g" | format(dealt.even) }}&nbsp;% would be even.{% endif %}</p>
-</section>
-"""
-)
-
-
-def _chance(facts: Facts) -> float:
-    """Return the accuracy of guessing, in percent."""
-    return 100.0 / float(facts.experiment["method"]["ways"])
 
 
 def _lead(facts: Facts) -> dict[str, Any]:
@@ -246,7 +78,6 @@ def _lead(facts: Facts) -> dict[str, Any]:
         "examples": "one example" if shots == 1 else f"{shots} examples",
         "classes": f"{ways} classes that nobody had" if ways == unseen else f"{ways} of the {unseen} test classes",
         "model": "trained" if facts.pools else "merged",
-        "chance": _chance(facts),
     }
 
 
@@ -283,9 +114,11 @@ def _headline(facts: Facts) -> list[dict[str, Any]]:
             "short": short,
             "words": words[name],
             "value": run.result[name],
-            "half": half_width(run.result, name),
-            "sd": run.result.get(f"{name}_sd"),
-            "chance": _chance(facts) if name == "few_shot" else None,
+            "spread": half_width(run.result, name),
+            "beside": [
+                ("guessing", facts.chance if name == "few_shot" else None),
+                ("standard deviation", run.result.get(f"{name}_sd")),
+            ],
             "colour": colour,
         }
         for name, short, colour in NUMBERS
@@ -344,14 +177,17 @@ def _choice(facts: Facts) -> dict[str, Any]:
     """Say in plain words how the round was chosen."""
     result = facts.run.result
     which = "Each seed's round" if facts.whole.seeds else f"Round {result['selected_round']} of {result['rounds']}"
+    words, label = LAST, "Last round."
     if result["selection"] == "validation":
         words = f"{which} was chosen on episodes of validation classes, which nobody trains on. {BLIND}"
         words += "" if facts.whole.seeds else stopped(result)
-        return {"words": words, "label": "Chosen on validation classes", "honest": True}
-    if result["selection"] == "best-on-test":
+        label = "Chosen on validation classes."
+    elif result["selection"] == "best-on-test":
         words = f"{which} was chosen for scoring best on some of the very test episodes reported here. {FLATTERS}"
-        return {"words": words, "label": "Not an honest choice: best on test", "honest": False}
-    return {"words": LAST, "label": "Last round", "honest": True}
+        label = "Not an honest choice: best on test."
+    words += f" Accuracy is the share of queries named right among the {facts.experiment['method']['ways']} classes of "
+    words += "their episode, the mean over test episodes that every model and both baselines share."
+    return {"label": label, "words": words, "css": "honest", "fine": result["selection"] != "best-on-test"}
 
 
 def _watched(run: Run) -> str:
@@ -361,7 +197,7 @@ def _watched(run: Run) -> str:
 
 def _accuracy_chart(run: Run, facts: Facts, curve: Curve, x: NDArray[np.float64], mark: float | None) -> str:
     """Draw few-shot accuracy by round, with what guessing and raw samples reach."""
-    chance, pixels = _chance(facts), float(run.result["few_shot_pixels"])
+    chance, pixels = facts.chance, float(run.result["few_shot_pixels"])
     of = "" if _watched(facts.run) == "test" else ", test classes"
     top = upper_end([curve, Curve(np.array([pixels, chance]), "")])
     return figures.line_chart(
@@ -408,7 +244,17 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
     count = evaluation["validation_episodes"]
     if evaluation["selection"] != "validation":  # the first of the test episodes
         count = min(count, evaluation["episodes"])
-    return {"curves": {"charts": charts, "of": _watched(run), "episodes": count}}
+    words = f"After every round, {count} episodes "
+    if _watched(run) == "validation":
+        words += "of validation classes: other classes than those of the test, so that neither the headline number nor "
+        words += "the dotted line for raw samples need lie on this curve's level."
+    else:
+        words += "of the test classes, the first of those that are reported."
+    words += "" if facts.one_model else " Every client's model answers its share of them."
+    words += f" Shaded: their 95{NO_BREAK}% interval."
+    if len(charts) > 1:
+        words += " Training episodes are drawn from the clients' own classes, and are measured while training goes on."
+    return {"charts": charts, "legend": False, "spread": False, "words": words}
 
 
 def _stage(term: str) -> tuple[str, str]:
@@ -434,12 +280,11 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
     run = facts.whole
     if not run.seeds:
         return None
-    names = [name for name in HEADS if name in run.result]
+    shown = [(name, title) for name, title, _ in NUMBERS if name in run.result]
     rows = [
         {
             "seed": one.result["seed"],
-            "round": one.result["selected_round"],
-            "cells": [(one.result[name], half_width(one.result, name)) for name in names],
+            "cells": [*(_plus_minus(one.result, name) for name, _ in shown), one.result["selected_round"]],
         }
         for one in run.seeds
     ]
@@ -447,15 +292,22 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
     each = np.array([statistics.curve(lines, "few_shot") for lines in all_lines])
     low, mean, high = statistics.band(each.T.tolist())
     curve = Curve(mean, "seeds", "orange", low, high)
-    short = {name: title for name, title, _ in NUMBERS}
-    found = {
+    words = f"In a row, ± is half of the 95{NO_BREAK}% interval over that seed's episodes; each seed draws its own "
+    words += "episodes, and deals the samples anew. Last row: mean and standard deviation over the seeds. Line: mean "
+    words += "over the seeds after each round; shaded: lowest to highest seed."
+    return {
         "rows": rows,
-        "heads": [short[name] for name in names],
-        "means": [(run.result[name], run.result[f"{name}_sd"]) for name in names],
-        "chart": _accuracy_chart(run, facts, curve, axis(all_lines[0]), None) if all_lines[0] else None,
-        "count": len(rows),
+        "heads": [*(title.lower() for _, title in shown), "round"],
+        "foot": "mean, sd",
+        "means": [*(f"{run.result[name]:.1f}, {run.result[name + '_sd']:.1f}" for name, _ in shown), ""],
+        "charts": [_accuracy_chart(run, facts, curve, axis(all_lines[0]), None)] if all_lines[0] else [],
+        "words": words,
     }
-    return {"seeds": found}
+
+
+def _plus_minus(result: Mapping[str, Any], name: str) -> str:
+    half = half_width(result, name)
+    return f"{result[name]:.1f}" + (f" ± {half:.1f}" if half is not None else "")
 
 
 def _episode(facts: Facts) -> dict[str, Any] | None:
@@ -499,24 +351,38 @@ def _classes(facts: Facts) -> dict[str, Any]:
     table, together = metrics.episode_confusion(labels, answers, ids)
     accuracy, names = np.diag(table), facts.of_classes(ids)
     bars = [
-        {"name": names[i], "accuracy": float(accuracy[i]), "samples": int(together[i, i] * labels.shape[2])}
+        {"name": names[i], "one": float(accuracy[i]), "samples": int(together[i, i] * labels.shape[2])}
         for i in np.argsort(-accuracy, kind="stable").tolist()
     ]
     alike = np.nan_to_num((table + table.T) / 200)
     np.fill_diagonal(alike, 1.0)
     order = statistics.leaf_order(alike) if ways < len(ids) or len(ids) > 10 else np.arange(len(ids))
-    wrong = np.where((together >= min(SHARED, episodes)) & ~np.eye(len(ids), dtype=bool), np.nan_to_num(table), 0.0)
-    worst = [divmod(int(i), len(ids)) for i in np.argsort(-wrong, axis=None, kind="stable")[:6]]
+    whole = ways == len(ids)
+    words = "Rows are true classes, columns answers, in percent"
+    words += (
+        "."
+        if whole
+        else (
+            " of the row's queries in those episodes that have both classes; so rows need not add up to 100. Grey: never in "
+            "one episode."
+        )
+    )
+    if (order != np.arange(len(ids))).any():
+        words += " Classes that are taken for each other stand side by side."
     written = [names[i] for i in order]
     found = {
         "bars": bars[:LISTED],
         "more_bars": bars[LISTED:],
-        "all_in_each": ways == len(ids),
-        "ordered": bool((order != np.arange(len(ids))).any()),
+        "kinds": ("one",),
+        "of": "queries",
+        "unseen": False,
+        "seen": [],
+        "together": not whole,
+        "words": "Best class first: percent of its queries that are named right, over all test episodes. Nobody trained "
+        "on any of these classes.",
         "confusion": figures.confusion_map(table[np.ix_(order, order)], written) if len(ids) <= CONFUSED else None,
-        "confused": [
-            {"true": names[i], "answer": names[j], "share": float(wrong[i, j])} for i, j in worst if wrong[i, j] >= 0.5
-        ],
+        "confusion_words": words,
+        "confused": most_confused(np.where(together >= min(SHARED, episodes), table, 0.0), names),
     }
     return {"classes": found}
 
@@ -560,20 +426,35 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
     return {"plane": found, "lead": _lead(facts)}
 
 
-def _dealt(counts: NDArray[np.int64]) -> dict[str, Any]:
+def _dealt(counts: NDArray[np.int64]) -> str:
     """Say how evenly classes are dealt: of a client's samples, how many are of the class that it has most of."""
+    words = "The numbers are samples; those of every class stand under “By name”."
+    if len(counts) == 1:
+        return words
     held, samples = counts[counts.sum(axis=1) > 0], counts.sum(axis=1)
-    share = 100 * held.max(axis=1) / held.sum(axis=1)
-    return {
-        "clients": len(counts),
-        "samples": (int(samples.min()), int(samples.max())),
-        "largest": float(share.mean()),
-        "even": 100 / max(int((counts.sum(axis=0) > 0).sum()), 1),
-    }
+    low, high = int(samples.min()), int(samples.max())
+    share = float((100 * held.max(axis=1) / held.sum(axis=1)).mean())
+    even = 100 / max(int((counts.sum(axis=0) > 0).sum()), 1)
+    return (
+        f"{words} A client holds {low:,}{f' to {high:,}' if high > low else ''} of them; the class that it has most of "
+        f"makes up {share:.0f}{NO_BREAK}% of them on average, where {even:.3g}{NO_BREAK}% would be even."
+    )
 
 
 def _header(facts: Facts) -> dict[str, Any]:
-    return {"lead": _lead(facts), "value": facts.whole.result["few_shot"]}
+    """Return the first paragraph and the chips."""
+    lead, method = _lead(facts), facts.experiment["method"]
+    rounds, queries = lead["rounds"], method["queries"]
+    words = f"{lead['who']} trained for {rounds} round{'s' if rounds != 1 else ''}. {lead['nobody']}. "
+    whose = f"the {lead['model']} model"
+    if not facts.one_model:
+        words += "Every client kept its own model; all numbers are means over the clients. "
+        whose = "a client's model"
+    words += f"After {lead['examples']} of each of {lead['classes']}, {whose} names the right one"
+    episodes = f"{method['ways']}-way {method['shots']}-shot, {queries} quer{'y' if queries == 1 else 'ies'} a class"
+    first, *rest = chips(facts)
+    shown = {"value": facts.whole.result["few_shot"], "of": "queries", "chance": f"{facts.chance:.3g}"}
+    return {"lead": words, **shown, "chips": [first, ("episodes", episodes), *rest]}
 
 
 def _short(facts: Facts) -> dict[str, Any]:
@@ -583,7 +464,7 @@ def _short(facts: Facts) -> dict[str, Any]:
     what = f"A model that learns {ways} new classes from {examples} of each, without any training."
     if not facts.one_model:
         what = f"A model for each client; each learns {ways} new classes from {examples} of each. Numbers are means."
-    good = f"Of 100 new samples it names {result['few_shot']:.0f} right; guessing names {_chance(facts):.3g}, and the "
+    good = f"Of 100 new samples it names {result['few_shot']:.0f} right; guessing names {facts.chance:.3g}, and the "
     good += f"nearest example in raw samples, with nothing learnt, {result['few_shot_pixels']:.0f}."
     weak: list[Weak] = []
     words = []
@@ -599,12 +480,10 @@ def _short(facts: Facts) -> dict[str, Any]:
 def _numbers(facts: Facts) -> dict[str, Any]:
     """Return the numbers at the top, what they prove, and how the round was chosen."""
     run = facts.whole
-    return {
-        "headline": _headline(facts),
-        "verdict": verdict(run.result, "seeds" if run.seeds else "episodes"),
-        "interval": _interval_words(run),
-        "choice": _choice(facts),
-    }
+    found = verdict(run.result, "seeds" if run.seeds else "episodes")
+    words = f"{found['words']} {_interval_words(run)}"
+    proven = {"id": "verdict", "css": "good", "fine": found["order"] > 0, "label": found["label"], "words": words}
+    return {"headline": _headline(facts), "choices": [proven, _choice(facts)]}
 
 
 def _holdings(facts: Facts) -> dict[str, Any] | None:
@@ -612,22 +491,18 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
     if facts.parties:
         return None
     held = holdings(facts, f"{IDLE}: nobody holds them", True, f"nobody: {IDLE}")
-    return {"holdings": held, "dealt": _dealt(facts.tensors["client_counts"])}
+    words = _dealt(facts.tensors["client_counts"])
+    return {"title": "Who holds what", "holdings": held, "coverage": None, "words": words}
 
 
-SECTIONS = (
-    Section(HEADER, _header),
-    WARNINGS,
-    Section(SHORT_TEMPLATE, _short),
-    Section(NUMBERS_TEMPLATE, _numbers),
-    Section(SEEDS_TEMPLATE, _seeds),
-    Section(EPISODE_TEMPLATE, _episode),
-    Section(LEARNING_TEMPLATE, _curves),
-    Section(CLASSES_TEMPLATE, _classes),
-    Section(PLANE_TEMPLATE, _plane),
-    PARTIES,
-    Section(HOLDINGS_TEMPLATE, _holdings),
-    TRAVEL,
-    AGAIN,
+VIEW = View(
+    header=_header,
+    summary=_short,
+    numbers=_numbers,
+    seeds=_seeds,
+    classes=_classes,
+    samples=Section("episode", _episode),
+    holdings=_holdings,
+    curves=_curves,
 )
-"""From top to bottom. A new section is one more line."""
+PLANE = Section("plane", _plane)

@@ -7,28 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedunseen.report import figures, statistics
-from fedunseen.report.again import AGAIN
 from fedunseen.report.figures import Curve
-from fedunseen.report.holdings import PARTIES
 from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
-from fedunseen.report.sharing import TRAVEL
-from fedunseen.report.short import WARNINGS
 
-__all__ = ["SECTIONS"]
-
-TEMPLATE = """\
-<header>
-<p class="kicker">FedUnseen report · {{ experiment.name }}</p>
-<h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
-<p class="lead">A run of the task <strong>{{ facts.task }}</strong>,
-{{ facts.whole.result.rounds }} round{{ "s" if facts.whole.result.rounds != 1 }}:
-{% for name, value in numbers %}
-{{ name }} <strong>{{ "%.1f" | format(value) }}&nbsp;%</strong>{{ ", " if not loop.last else "." }}
-{% endfor %}
-</p>
-</header>
-{% if chart %}<section><h2>By round</h2>{{ chart | safe }}</section>{% endif %}
-"""
+__all__ = ["HEADER"]
 
 
 def _numbers(facts: Facts) -> dict[str, Any]:
@@ -45,4 +27,4 @@ def _numbers(facts: Facts) -> dict[str, Any]:
     return {"numbers": numbers, "chart": chart}
 
 
-SECTIONS = (Section(TEMPLATE, _numbers), WARNINGS, PARTIES, TRAVEL, AGAIN)
+HEADER = Section("other", _numbers)

@@ -9,100 +9,41 @@ import numpy as np
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
 from fedunseen.report import figures
-from fedunseen.report.again import AGAIN
-from fedunseen.report.alike import EMBEDDING, GENERATED, LEARNT, SIMILARITY
-from fedunseen.report.attacked import ATTACKED
-from fedunseen.report.chosen import CHOSEN
-from fedunseen.report.classes import CLASSES
-from fedunseen.report.growing import GROWING
-from fedunseen.report.holdings import MAP, PARTIES, holdings
-from fedunseen.report.learning import LEARNING, SEEDS
-from fedunseen.report.merging import MERGING
-from fedunseen.report.own_models import OWN_MODELS
-from fedunseen.report.parts import BLIND, FLATTERS, LAST, Facts, Section, client_names, rounds_tried, stopped
-from fedunseen.report.sharing import COVERAGE_TEMPLATE, TRAVEL, coverage_section
-from fedunseen.report.short import SHORT_TEMPLATE, WARNINGS, advice
-from fedunseen.report.shots import LATER
-
-__all__ = ["SECTIONS"]
-
-HEADER = """\
-<header>
-<p class="kicker">FedUnseen report · {{ experiment.name }}</p>
-<h1>{{ experiment.method.name }} on {{ facts.run.manifest.benchmark }}</h1>
-<p class="lead">
-{{ facts.holders }} trained for {{ facts.whole.result.rounds }} round{{ "s" if facts.whole.result.rounds != 1 }}.
-Nobody has an example of {{ facts.unseen | length }} of the {{ facts.names | length }} classes.
-{% if not facts.one_model %}
-Every client kept its own model; all numbers are means over the clients.
-On average, a client names the right one of the {{ facts.unseen | length }} for
-{% elif facts.zero_shot %}
-From their descriptions alone, the {{ "trained" if facts.pools else "merged" }} model names the right one of the {{ facts.unseen | length }} for
-{% else %}
-This method cannot use descriptions; its model names the right one of the {{ facts.unseen | length }} for
-{% endif %}
-<strong>{{ "%.1f" | format(zsl) }}&nbsp;%</strong> of test samples; guessing would reach {{ "%.1f" | format(facts.chance) }}&nbsp;%.
-</p>
-<ul class="chips">
-<li><b>method</b> {{ experiment.method.name }}</li>
-<li><b>strategy</b> {{ experiment.strategy.name }}</li>
-<li><b>partition</b> {% if facts.pools %}none, all data pooled{% elif facts.parties %}the parties' own{% else %}{{ experiment.partition.kind }}, {{ experiment.partition.clients }} clients{% endif %}</li>
-<li><b>benchmark</b> {{ facts.run.manifest.benchmark }}</li>
-<li>{% if facts.whole.seeds %}<b>seeds</b> {{ facts.whole.result.seeds[0] }} to {{ facts.whole.result.seeds[-1] }}{% else %}<b>seed</b> {{ experiment.run.seed }}{% endif %}</li>
-<li><b>rounds</b> {{ facts.whole.result.rounds }}</li>
-</ul>
-</header>
-"""
-
-NUMBERS = """\
-<section class="headline" aria-label="Headline numbers">
-<div class="numbers">
-{% for one in headline %}
-<div class="number {{ one.colour }}" id="number-{{ one.name }}">
-<h2>{{ one.short }}</h2>
-<p class="big">{{ percent(one.value) }}<small>%{% if one.sd is not none %} ± {{ "%.1f" | format(one.sd) }}{% endif %}</small></p>
-<p class="words">{{ one.words }}</p>
-{% if one.chance is not none %}
-<p class="beside">guessing {{ percent(one.chance) }}</p>
-{% elif one.plain is not none and choice.calibrated %}
-<p class="beside">uncalibrated {{ percent(one.plain) }}</p>
-{% endif %}
-</div>
-{% endfor %}
-</div>
-<p class="choice {{ "honest" if choice.honest else "warning" }}"><b>{{ "" if choice.honest else "⚠ " }}{{ choice.label }}.</b> {{ choice.words }}
-Accuracies are per-class top-1, in percent: every class counts the same.{% if facts.whole.seeds %} Mean ± standard deviation of {{ facts.whole.seeds | length }} seeds.{% endif %}</p>
-</section>
-"""
-
-IMAGES = """\
-<section>
-<h2>Classes that nobody has ever shown it</h2>
-<p class="caption">Test samples of unseen classes, taken evenly and not picked: {{ images.right }} of {{ images.cards | length }} right.
-Below each, the model's first answer among the unseen classes, then its next two.</p>
-<ul class="cards">
-{% for card in images.cards %}
-<li class="{{ "right" if card.right else "wrong" }}">
-<img src="{{ card.source }}" width="{{ card.width }}" height="{{ card.height }}" alt="test sample of class {{ card.true }}">
-<p class="answer"><span class="sign" role="img" aria-label="{{ "right" if card.right else "wrong" }}">{{ "✓" if card.right else "✗" }}</span> {% if card.right %}{{ card.true }}{% else %}<small>said</small> {{ card.answers[0].name }}, <small>is</small> {{ card.true }}{% endif %}</p>
-<p class="next">{% for one in card.answers[1:] %}<span{% if one.right %} class="hit"{% endif %}>{{ one.name }}</span>{{ ", " if not loop.last }}{% endfor %}</p>
-</li>
-{% endfor %}
-</ul>
-</section>
-"""
-
-HOLDINGS = (
-    """\
-<section>
-<h2>Who holds which classes, who covers which attributes</h2>
-<h3>Classes</h3>
-"""
-    + MAP
-    + "<h3>Attributes</h3>\n"
-    + COVERAGE_TEMPLATE
-    + "</section>\n"
+from fedunseen.report.classes import classes
+from fedunseen.report.holdings import holdings
+from fedunseen.report.learning import curves, seeds
+from fedunseen.report.parts import (
+    BLIND,
+    FLATTERS,
+    LAST,
+    Facts,
+    Section,
+    View,
+    chips,
+    client_names,
+    rounds_tried,
+    stopped,
 )
+from fedunseen.report.sharing import coverage_section
+from fedunseen.report.short import advice
+
+__all__ = ["VIEW"]
+
+
+def _header(facts: Facts) -> dict[str, Any]:
+    """Return the first paragraph and the chips."""
+    rounds, unseen = facts.whole.result["rounds"], len(facts.unseen)
+    lead = f"{facts.holders} trained for {rounds} round{'s' if rounds != 1 else ''}. "
+    lead += f"Nobody has an example of {unseen} of the {len(facts.names)} classes. "
+    if not facts.one_model:
+        lead += "Every client kept its own model; all numbers are means over the clients. On average, a client"
+    elif facts.zero_shot:
+        lead += f"From their descriptions alone, the {facts.model}"
+    else:
+        lead += "This method cannot use descriptions; its model"
+    lead += f" names the right one of the {unseen}"
+    shown = {"value": facts.whole.result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
+    return {"lead": lead, **shown, "chips": [*chips(facts), ("rounds", rounds)]}
 
 
 def _short(facts: Facts) -> dict[str, Any]:
@@ -143,13 +84,16 @@ def _numbers(facts: Facts) -> dict[str, Any]:
         {
             **one._asdict(),
             "value": result[one.name],
-            "sd": result.get(f"{one.name}_sd"),
-            "plain": result.get(f"uncalibrated_{one.name}"),
-            "chance": facts.chance if one.name == "zsl" else None,
+            "spread": result.get(f"{one.name}_sd"),
+            "beside": [
+                ("guessing", facts.chance)
+                if one.name == "zsl"
+                else ("uncalibrated", result.get(f"uncalibrated_{one.name}") if facts.calibrated else None)
+            ],
         }
         for one in ZERO_SHOT_MEASURES
     ]
-    return {"headline": shown, "choice": _choice(facts)}
+    return {"headline": shown, "choices": [_choice(facts)]}
 
 
 def _choice(facts: Facts) -> dict[str, Any]:
@@ -184,7 +128,10 @@ def _choice(facts: Facts) -> dict[str, Any]:
         words += " The generalised accuracies are not calibrated."
     if "gzsl_head" in result:  # of methods that generate features
         words += f" U and S are those of a classifier trained on {result['gzsl_head']}."
-    return {"words": words, "label": label, "honest": honest, "calibrated": facts.calibrated}
+    words += " Accuracies are per-class top-1, in percent: every class counts the same."
+    if several:
+        words += f" Mean ± standard deviation of {len(run.seeds)} seeds."
+    return {"words": words, "label": f"{label}.", "fine": honest, "css": "honest"}
 
 
 def _images(facts: Facts) -> dict[str, Any] | None:
@@ -212,31 +159,17 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
     if facts.parties:
         return None
     coverage = coverage_section(facts.tensors["client_counts"], facts.run.space, client_names(facts))
-    return {"holdings": holdings(facts), "coverage": coverage}
+    title = "Who holds which classes, who covers which attributes"
+    return {"title": title, "holdings": holdings(facts), "coverage": coverage, "words": ""}
 
 
-SECTIONS = (
-    Section(HEADER, lambda facts: {"zsl": facts.whole.result["zsl"]}),
-    WARNINGS,
-    LATER,
-    Section(SHORT_TEMPLATE, _short),
-    Section(NUMBERS, _numbers),
-    SEEDS,
-    Section(IMAGES, _images),
-    LEARNING,
-    GROWING,
-    OWN_MODELS,
-    PARTIES,
-    Section(HOLDINGS, _holdings),
-    CLASSES,
-    SIMILARITY,
-    LEARNT,
-    EMBEDDING,
-    GENERATED,
-    CHOSEN,
-    ATTACKED,
-    MERGING,
-    TRAVEL,
-    AGAIN,
+VIEW = View(
+    header=_header,
+    summary=_short,
+    numbers=_numbers,
+    seeds=seeds,
+    classes=classes,
+    samples=Section("images", _images),
+    holdings=_holdings,
+    curves=curves,
 )
-"""From top to bottom. A new section is one more line."""
