@@ -120,7 +120,7 @@ def cost(args: argparse.Namespace) -> None:
 
 def _cost(parties: int, numbers: int, gone: int) -> str:
     """Measure a sum whose first attempts end because some parties go when they are asked for masked elements."""
-    masks, strategy, own = Masks(64.0, parties, dropouts=True), FedAvg(), replies(parties, numbers)
+    masks, strategy, own = Masks(64.0, parties, dropouts=True, classes=5), FedAvg(), replies(parties, numbers)
     layout = masks.layout(strategy, dict(own[0].update), ["loss"])
     clients, plan, _ = masks._simulated
     began = time.process_time()
@@ -155,7 +155,7 @@ def error(args: argparse.Namespace) -> None:
     print("| parties | step of the masks | masked, most | float32 without masks, most |")
     print("|--:|--:|--:|--:|")
     for parties in args.parties:
-        masks, strategy, own = Masks(64.0, parties), FedAvg(), replies(parties, args.numbers[0])
+        masks, strategy, own = Masks(64.0, parties, classes=5), FedAvg(), replies(parties, args.numbers[0])
         weights = np.array([one.classes for one in own], dtype=float)
         exact = sum(w * one.update["w"].double() for w, one in zip(weights, own, strict=True)) / weights.sum()
         assert isinstance(exact, torch.Tensor)

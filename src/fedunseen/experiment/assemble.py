@@ -445,7 +445,7 @@ def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition)
             "partition.clients"
         )
     noisy = own.name != "none"
-    return Masks(own.range, clients, noisy, own.dropouts == "allow")
+    return Masks(own.range, clients, noisy, own.dropouts == "allow", classes=len(benchmark.space.names))
 
 
 def party_sections(experiment: Experiment) -> dict[str, Any]:

@@ -33,7 +33,7 @@ __all__ = ["ALL", "MaskedSum", "Masks", "RangeError", "SecAggError", "digest_of"
 ALL = -1
 """The client of the reply that is the sum of all."""
 
-_HEAVIEST = {"uniform": 1.0, "classes": 2.0**16, "samples": 2.0**24}  # the largest weight of an update
+_SAMPLES = 2.0**24  # the largest number of samples that an update is weighted by
 
 
 def digest_of(tensors: Params) -> str:
@@ -81,6 +81,7 @@ class Masks:
         noisy: each client adds a part of the noise of private merging.
         dropouts: rosters that differ by few clients are allowed.
         threshold: t, of how many clients a sum is at least; None: as many as the default number of colluders takes.
+        classes: how many classes there are; a client holds no more.
     """
 
     range: float
@@ -88,6 +89,11 @@ class Masks:
     noisy: bool = False
     dropouts: bool = False
     threshold: int | None = None
+    classes: int = 2**16
+
+    def _heaviest(self, strategy: Strategy) -> float:
+        """Return the largest weight of an update."""
+        return {"uniform": 1.0, "classes": float(self.classes), "samples": _SAMPLES}[strategy.settings.weights]
 
     @property
     def least(self) -> int:
@@ -102,7 +108,7 @@ class Masks:
             expected: tensors of the names, shapes and types of the update.
             losses: names of all losses of the round, of any client.
         """
-        most = self.range * _HEAVIEST[strategy.settings.weights]
+        most = self.range * self._heaviest(strategy)
         fields = []
         for name, value in sorted(expected.items()):
             where = f"update/{name}", tuple(value.shape)
@@ -124,7 +130,7 @@ class Masks:
         if self.noisy:
             reply = strategy.blurred(reply, self.least, round)
         weight = weight_of(strategy, reply)
-        if weight > _HEAVIEST[strategy.settings.weights]:
+        if weight > self._heaviest(strategy):
             raise RangeError("it holds more samples or classes than masks can weight by")
         values: dict[str, Any] = {}
         for name, value in sorted(reply.update.items()):
