@@ -8,6 +8,8 @@
     python benchmarks/closed_form.py floor --root FOLDER_WITH_XLSA17     # the same on validation classes, by its floor
     python benchmarks/closed_form.py attacked --root FOLDER_WITH_XLSA17  # one of ten parties makes samples up
     python benchmarks/closed_form.py turns --root FOLDER_WITH_XLSA17     # calibration with few validation classes
+    python benchmarks/closed_form.py bits --root FOLDER_WITH_XLSA17      # features of 4 to 16 bits
+    python benchmarks/closed_form.py speed                               # beside scikit-learn's shrinkage LDA
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
     python benchmarks/closed_form.py sizes --smallest                    # the same in seconds, to see that it works
 
@@ -35,7 +37,8 @@ from torch import Tensor
 from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params, size_in_bytes
-from fedunseen.data import Benchmark, ClassSpace
+from fedunseen.data import Benchmark, ClassSpace, Quantization, Scaler, fit_semantics
+from fedunseen.data.digit_pairs import DigitPairs
 from fedunseen.data.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation import answer
@@ -44,7 +47,7 @@ from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
-from fedunseen.methods.closed_form.statistics import add, statistics
+from fedunseen.methods.closed_form.statistics import add, dequantized, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
 from fedunseen.secagg.enrolment import colluders, threshold
 from fedunseen.threats import private_sums
@@ -99,6 +102,73 @@ def judged(method: ClosedForm, model: Params, inputs: Tensor, benchmark: Benchma
     scores = (method.scores(model, inputs[part], method.semantics) for part in np.array_split(rows, 8))
     found = accuracies(answer(scores, benchmark.labels[rows], benchmark.space))
     return found.zsl, found.gzsl_harmonic
+
+
+def bits(root: Path) -> None:
+    """Print ZSL accuracy and the best harmonic mean for quantized features, beside float64."""
+    print("| data | method | bits | range | ZSL | best H | clipped, % |\n|---|---|--:|--:|--:|--:|--:|", flush=True)
+    digit_pairs = DigitPairs.load(DigitPairs.Settings(), 0)
+    for benchmark in (*(load(root, name) for name in SETS), digit_pairs):
+        grey = benchmark.image_shape is not None
+        logs = (1.0, 0.0) if "AWA1" in benchmark.name else (2.0, -1.0)
+        kinds = [(Gaussian, GaussianSettings(), ()), (Ridge, RidgeSettings(), ("centre",))]
+        kinds += [(ESZSL, ESZSLSettings(log_gamma=logs[0], log_lambda=logs[1]), ("centre",))]
+        for kind, settings, steps in kinds:
+            tried = [(0, 0.0), (8, 5.0), (8, 12.0), *([(4, 4.0), (6, 5.0), (16, 8.0)] if kind is Gaussian else [])]
+            for width, reach in tried if not grey else [(0, 0.0), *((w, 1.0) for w in (4, 6, 8, 16))]:
+                _bits(benchmark, kind, settings, () if grey else (*steps, "l2"), width, reach)
+
+
+def _bits(
+    benchmark: Benchmark, kind: type[ClosedForm], settings: Any, steps: tuple[Any, ...], width: int, reach: float
+) -> None:
+    """Print one line of the table of :func:`bits`."""
+    scaler = Scaler.fit(benchmark.features[benchmark.train], steps)
+    if width:
+        grey = Quantization.of_grey_values(width)
+        unit = Quantization.of_unit_length(width, reach, benchmark.features.shape[1])
+        scaler = scaler.quantized(grey if not steps else unit)
+    own = replace(benchmark, features=scaler(benchmark.features))
+    method, inputs = made(kind, settings, own)
+    if kind is not Gaussian:
+        method.semantics = torch.from_numpy(fit_semantics(own.space, ("centre", "l2"))(own.space.semantics))
+    method.quantization = scaler.quantization
+    train = torch.from_numpy(own.train)
+    sums = method.statistics(inputs[train], torch.from_numpy(own.labels)[train])
+    model = method.solve({**sums, **dequantized(sums, scaler.quantization)})
+    rows = np.concatenate([own.test_unseen, own.test_seen])
+    scores = (method.scores(model, inputs[part], method.semantics) for part in np.array_split(rows, 8))
+    answers = answer(scores, own.labels[rows], own.space)
+    found, best = accuracies(answers), accuracies(answers, best_factor([answers]))
+    clipped = 100 * scaler.codes(benchmark.features[own.train])[1] / inputs[train].numel() if width else 0.0
+    name = f"{benchmark.name} | {settings.name} | {width or 'float64'} | {reach or ''}"
+    print(f"| {name} | {found.zsl:.1f} | {best.gzsl_harmonic:.1f} | {clipped:.2f} |", flush=True)
+
+
+def speed() -> None:
+    """Print seconds of ``ZeroShotClassifier.fit`` and of scikit-learn's shrinkage LDA, in processor time."""
+    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+    from threadpoolctl import threadpool_limits
+
+    from fedunseen import ZeroShotClassifier
+
+    torch.set_num_threads(1)
+    print("| samples | features | classes | fit, s | LDA, s | ratio |\n|--:|--:|--:|--:|--:|--:|", flush=True)
+    for samples, width, classes in ((50_000, 1280, 200), (30_000, 2048, 1000)):
+        rng = np.random.default_rng(0)
+        semantics = rng.standard_normal((classes + 20, 85))
+        means = (semantics @ rng.standard_normal((85, width)) / np.sqrt(85)).astype(np.float32)
+        labels = rng.integers(0, classes, samples)
+        features = means[labels] + 1.5 * rng.standard_normal((samples, width), dtype=np.float32)
+        table = dict(enumerate(semantics.tolist()))
+        ZeroShotClassifier().fit(features[:500], labels[:500], classes=table)  # imports
+        with threadpool_limits(1):
+            begun = time.process_time()
+            ZeroShotClassifier().fit(features, labels, classes=table)
+            ours, begun = time.process_time() - begun, time.process_time()
+            LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.3).fit(features, labels)
+        theirs = time.process_time() - begun
+        print(f"| {samples} | {width} | {classes} | {ours:.1f} | {theirs:.1f} | {ours / theirs:.2f} |", flush=True)
 
 
 def reach(root: Path) -> None:
@@ -679,7 +749,20 @@ def main() -> None:
         "what",
         nargs="?",
         default="sizes",
-        choices=("reach", "examples", "start", "same", "private", "floor", "attacked", "turns", "sizes", "streamed"),
+        choices=(
+            "reach",
+            "examples",
+            "start",
+            "same",
+            "private",
+            "floor",
+            "attacked",
+            "turns",
+            "bits",
+            "speed",
+            "sizes",
+            "streamed",
+        ),
     )
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
     parser.add_argument("--draws", type=int, default=5)
@@ -692,6 +775,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.what == "sizes":
         sizes(given.smallest)
+    elif given.what == "speed":
+        speed()
     elif given.what == "streamed":
         torch.set_num_threads(1)
         streamed(given.root, *given.shape)
@@ -709,6 +794,8 @@ def main() -> None:
         same(given.root, given.sets, given.seeds)
     elif given.what in ON_SETS:
         ON_SETS[given.what]([(name, load(given.root, name)) for name in given.sets], given.seeds)
+    elif given.what == "bits":
+        bits(given.root)
     elif given.what == "turns":
         by_turns(given.root, given.draws, given.chosen)
     else:

@@ -32,7 +32,7 @@ class DataSettings(NamedSettings):
     """Bits of a feature in a method in closed form, which adds up whole numbers: exact in any order, half the upload.
     `none`: float64. Unset: 8 for feature vectors. Features are then brought to unit length, unless `features` is set.
     Features that do not end with `l2` get bounds of their own, fitted to training samples; grey values have [0, 1]."""
-    quantization_range: float = Field(5.0, gt=0)
+    quantization_range: float = Field(12.0, gt=0)
     """Where features are clipped: in root mean squares at unit length, in standard deviations with bounds for each."""
     semantics: tuple[Scaling, ...] = ()
     """The same scalings for the semantics, in order, fitted on seen classes only."""

@@ -22,6 +22,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
@@ -39,6 +40,8 @@ __all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes of which a fifth, one class, says nothing of how unseen ones are told apart
+_UNITS = 100.0  # times the median deviation of a feature: another unit
+_ROWS = 4096  # samples that are looked at for that
 _HALVES = ("train", "test")
 _LABELS = ("label", "class", "name")
 
@@ -80,9 +83,10 @@ class _Found:
     kind: str
     spare: bool
     choices: list[Choice] = field(default_factory=list)
+    mixed: bool = False
 
 
-def start(kind: str, seen: int, centred: bool, spare: bool) -> dict[str, dict[str, Any]]:
+def start(kind: str, seen: int, centred: bool, spare: bool, mixed: bool = False) -> dict[str, dict[str, Any]]:
     """Return what a first experiment begins with where classes are described: scalings of data and all other sections.
 
     ``fedunseen init`` and ``fedunseen data check`` both ask here.
@@ -92,11 +96,12 @@ def start(kind: str, seen: int, centred: bool, spare: bool) -> dict[str, dict[st
         seen: how many classes have training samples.
         centred: the descriptions may be centred: no class is exactly the mean of the others.
         spare: classes have training samples to spare, which something can be chosen on.
+        mixed: features are in several units, so that a sample's length says nothing.
     """
     scaled = ["centre", "l2"]
     return {
         "data": {
-            **({"features": scaled} if kind != "maps" else {}),
+            **({"features": ["standard"] if mixed else scaled, "quantization": 8} if kind != "maps" else {}),
             **({"semantics": scaled} if centred else {}),
         },
         **({"encoder": {"name": "efficientnet-lite"}} if kind == "images" else {}),
@@ -109,6 +114,7 @@ def start(kind: str, seen: int, centred: bool, spare: bool) -> dict[str, dict[st
 
 _WHY = {
     "features": "so that nothing depends on how long the features are",
+    "quantization": "bits of a feature: parties send sums of whole numbers, exact in any order",
     "semantics": "descriptions of classes, likewise",
     "efficientnet-lite": "comes with fedunseen, and is not trained",
     "clients": "parties, played on this machine; each holds classes of its own",
@@ -266,7 +272,19 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         choices.append(Choice(f"{pool} unlabelled samples", "the trained model is adapted to them"))
     title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
     spare = to_spare(benchmark.space, benchmark.labels[benchmark.train])
-    return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, spare, choices)
+    mixed = (
+        benchmark.kind == "vectors" and benchmark.image_shape is None and _mixed(benchmark.features[benchmark.train])
+    )
+    if mixed:
+        choices.append(Choice("features in several units", "each is standardized, and has a range of its own"))
+    return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, spare, choices, mixed)
+
+
+def _mixed(rows: NDArray[Any]) -> bool:
+    """Say whether features (n, d) are in several units: the largest deviations are a hundred times the median."""
+    deviations = rows[:_ROWS].astype(np.float64).std(axis=0)
+    varying = deviations[deviations > 0]
+    return bool(len(varying) > 1 and varying.max() > _UNITS * np.median(varying))
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
@@ -438,7 +456,7 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
     (_, name, _), *lines = found.data
     data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *lines]
-    begun = start(found.kind, seen, can_be_centred(space), found.spare)
+    begun = start(found.kind, seen, can_be_centred(space), found.spare, found.mixed)
     short = f"{seen} seen classes are too few" if seen < _FEW else "most seen classes have too few samples"
     told = {**_WHY, "selection": f"{short} to set some aside for validation"}
     sections = [

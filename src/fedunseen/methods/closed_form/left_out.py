@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form.statistics import dequantized, packed, scatter
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ _REPEATS = ((256, 40), (1024, 10), (_WIDEST, 4))  # of features up to a width
 
 
 def estimable(method: ClosedForm, sums: Params) -> bool:
-    """Return whether accuracies can be estimated from sums: enough classes, no noise, and not too wide."""
-    return method.release is None and method.width <= _WIDEST and int((sums["count"] > 0).sum()) >= _LEAST
+    """Return whether accuracies can be estimated from sums: vectors, enough classes, no noise, and not too wide."""
+    vectors = type(method.backbone) is Backbone  # what is drawn has no cells to average over
+    return vectors and method.release is None and method.width <= _WIDEST and int((sums["count"] > 0).sum()) >= _LEAST
 
 
 def left_out_accuracy(method: ClosedForm, sums: Params, shots: int = 0) -> NDArray[np.float64]:
@@ -46,7 +48,8 @@ def left_out_accuracy(method: ClosedForm, sums: Params, shots: int = 0) -> NDArr
     there = torch.nonzero(count > 0)[:, 0].numpy()
     means, spread = total / count.clamp(min=1.0)[:, None], scatter(sums)
     width, within = len(spread), spread / max(1.0, float(count.sum()) - len(there))
-    level = max(1e-6 * float(within.diagonal().mean()), 1e-300)
+    # above rounding, which alone is left where the samples of a class are alike
+    level = max(1e-6 * float(within.diagonal().mean()), 1e-9 * float(means.square().mean()), 1e-300)
     factor = torch.linalg.cholesky(within + level * torch.eye(width, dtype=within.dtype))
     wanted = max(2, min(len(method.space.unseen), len(there) // 2))
     asked = torch.arange(wanted).repeat_interleave(DRAWS)
