@@ -98,4 +98,5 @@ def test_a_run_says_which_pictures_lie_in_a_wrong_folder(tmp_path):
     ]
     assert sorted(done.result["misplaced"][0]["files"]) == [f"red/green{i:02}.png" for i in range(4)]
     written = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert written["warnings"][0]["what"].startswith("4 pictures in the folder of 'red' look like 'green': red/green")
+    about = "4 pictures in the folder of 'red' look like 'green': red/green"
+    assert sum(one["what"].startswith(about) for one in written["warnings"]) == 1

@@ -94,6 +94,11 @@ class Quantization:
         step, offset = (high - low) / (2 * levels), (low + high) / 2
         return Quantization(bits, step.astype(np.float32), offset.astype(np.float32))
 
+    def around_zero(self) -> Quantization:
+        """Return the quantization without an offset that covers the same range."""
+        reach = np.abs(self.offset) + self.levels * self.step
+        return Quantization._within(self.bits, -reach, reach)
+
     @staticmethod
     def read(statistics: Mapping[str, NDArray[np.float32]]) -> Quantization | None:
         """Return what :attr:`statistics` holds; None if features are not quantized."""

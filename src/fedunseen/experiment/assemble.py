@@ -161,20 +161,18 @@ def _quantization(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) 
     The range is that of unit length or of grey values, which no data say; other features have bounds for each, fitted
     to training samples.
     """
-    bits, reach = (
-        _bits(experiment.data.quantization, find("method", experiment.method.name)),
-        experiment.data.quantization_range,
-    )
+    method, reach = find("method", experiment.method.name), experiment.data.quantization_range
+    bits = _bits(experiment.data.quantization, method)
     if not bits:
         return None
     if scaler.steps[-1:] == ("l2",):
         return Quantization.of_unit_length(bits, reach, benchmark.features.shape[1])
     if not scaler.steps and benchmark.image_shape is not None:
-        return Quantization.of_grey_values(bits)
-    some = benchmark.train[
-        np.linspace(0, len(benchmark.train) - 1, min(len(benchmark.train), _BOUNDS)).astype(np.int64)
-    ]
-    return Quantization.of_rows(bits, reach, benchmark.features[some], scaler)
+        found = Quantization.of_grey_values(bits)
+    else:
+        places = np.linspace(0, len(benchmark.train) - 1, min(len(benchmark.train), _BOUNDS)).astype(np.int64)
+        found = Quantization.of_rows(bits, reach, benchmark.features[benchmark.train[places]], scaler)
+    return found if getattr(method, "shift_invariant", True) else found.around_zero()
 
 
 def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) -> Tensor:

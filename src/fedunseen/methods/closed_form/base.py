@@ -67,8 +67,10 @@ class ClosedForm(Method):
     Attributes:
         release: how samples are bounded and the noise of private sums is dealt with; None: the sums are exact.
         quantization: how features become whole numbers; None: the sums are float64.
+        shift_invariant: an offset added to all features changes nothing.
     """
 
+    shift_invariant: ClassVar[bool] = True
     scaling: ClassVar[tuple[Scaling, ...]] = ()
     frozen = True
     grows = True

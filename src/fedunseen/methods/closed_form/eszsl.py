@@ -36,6 +36,7 @@ class ESZSL(ClosedForm):
     """
 
     Settings = ESZSLSettings
+    shift_invariant = False  # V has no intercept
     scaling = ("centre", "l2")  # its regulariser is in the features' own units
 
     def solve(self, sums: Params) -> Params:
