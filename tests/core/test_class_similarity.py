@@ -50,7 +50,7 @@ def test_a_class_with_constant_semantics_is_refused():
         class_similarity(rows)
     assert str(error.value) == (
         "class number 3 has the same value for every attribute, so that it is similar to no class: "
-        "give it semantics that differ, or switch CARD off with method.kl = 0"
+        "give it semantics that differ, or switch off the loss that compares classes with method.kl = 0"
     )
 
 

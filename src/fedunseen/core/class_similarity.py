@@ -49,7 +49,7 @@ def correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
     if len(constant):
         raise DataError(
             f"class number {constant[0]} has the same value for every attribute, so that it is similar to no class: "
-            "give it semantics that differ, or switch CARD off with method.kl = 0"
+            "give it semantics that differ, or switch off the loss that compares classes with method.kl = 0"
         )
     matrix = np.atleast_2d(np.corrcoef(semantics))
     np.fill_diagonal(matrix, 1.0)

@@ -47,7 +47,7 @@ class FedZSLSettings(MethodSettings):
     sce: float = Field(1.0, ge=0)
     """Weight of the semantic cross-entropy, FedZSL Eq. 3."""
     kl: float = Field(3.0, ge=0)
-    """Weight of the relation distillation, mu in FedZSL Eq. 8; 0 switches CARD off."""
+    """Weight of the relation distillation, mu in FedZSL Eq. 8; 0 switches it off."""
     consistency: float = Field(1.0, ge=0)
     """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
     temperature: float = Field(10.0, gt=0)
@@ -131,7 +131,7 @@ class FedZSL(Method):
         return min(rate, self.trained_rate) if self.backbone.trained or rate == float("inf") else rate
 
     def context(self) -> Context:
-        """Semantics (C, attributes), the masks that all clients share and, where CARD is on, Gamma (C, C)."""
+        """Semantics (C, attributes), the masks that all clients share and, with relation distillation, Gamma (C, C)."""
         nothing = np.array([], dtype=np.int64)
         shared = {name: choice for name, choice in self.masks.items() if choice != "local"}
         context = {name: class_mask(choice, self.space, nothing) for name, choice in shared.items()}
