@@ -105,3 +105,8 @@ def test_three_processes_killed_at_random_open_each_sum_once(engine, seed, machi
     unmasked = run(Experiment.load("digit-pairs", {**settings, "engine.mode": "one-at-a-time"}), tmp_path / "unmasked")
     one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "run", unmasked.path))
     assert max(float((one[name].double() - other[name].double()).abs().max()) for name in one) < 2e-7
+
+
+def test_an_owner_consents_to_what_there_is(refused, tmp_path):
+    words = ["join", "127.0.0.1", "--data", tmp_path, "--insecure", "--name", "a", "--consent", "all"]
+    assert refused(*words) == "--consent all: choose among again, dropouts, moved"
