@@ -17,7 +17,6 @@ from fedunseen.report.figures import (
     image_source,
     line_chart,
     raster,
-    scatter,
     small_map,
     ticks,
     value_chart,
@@ -116,42 +115,20 @@ def circles(drawing):
     )
 
 
-def test_points_stand_at_their_values_and_say_them():
-    x, y = np.array([0.1, 0.4, NAN, 0.2]), np.array([50.0, 12.5, 3.0, 75.0])
-    drawing = scatter(x, y, ["a", "<b>", "c", "d"], "t", "x", ((0.0, 0.5), (0.0, 100.0)), unit="%")
-    drawn, frame = circles(drawing), Frame((0.0, 0.5), (0.0, 100.0), height=260)
-    kept = [0, 1, 3]
-    wide, tall = frame.width - frame.left - frame.right, frame.height - frame.top - frame.bottom
-    np.testing.assert_allclose((drawn[:, 0] - frame.left) / wide * 0.5, x[kept], atol=1e-4)
-    np.testing.assert_allclose((frame.height - frame.bottom - drawn[:, 1]) / tall * 100, y[kept], atol=0.01)
-    assert re.findall("<title>(.*?)</title>", drawing) == ["a: 50% at 0.1", "&lt;b&gt;: 12.5% at 0.4", "d: 75% at 0.2"]
-
-
-def test_lines_of_a_scatter_stand_where_they_should():
-    drawing = scatter(np.array([1.0]), np.array([2.0]), ["a"], "t", "x", ((0.0, 4.0), (0.0, 8.0)), equal="same")
-    frame = Frame((0.0, 4.0), (0.0, 8.0), height=260)
-    path = re.search(r'class="level" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing)
-    assert [float(v) for v in path.groups()] == [frame.px(0), frame.py(0), frame.px(4), frame.py(4)]
-    drawing = scatter(np.array([1.0]), np.array([2.0]), ["a"], "t", "x", ((0.0, 4.0), (0.0, 8.0)), border=("one", 1.0))
-    assert f'd="M{frame.px(1.0):g} ' in drawing
-    assert ">one</text>" in drawing
-    assert "0 points" in scatter(np.array([]), np.array([]), [], "t", "x")
-
-
 def test_values_of_a_setting_are_evenly_spaced_and_the_chosen_one_is_marked():
     curves = [Curve(np.array([10.0, 40.0, 30.0]), "H", "green"), Curve(np.array([20.0, NAN, 60.0]), "ZSL", "orange")]
     drawing = value_chart(curves, "t", ["0.01", "0.1", "1"], "method.lr", 1)
     said = re.findall("<title>(.*?)</title>", drawing)
     assert sorted(said) == sorted(
-        [f"H {v}% at method.lr = {s}" for v, s in ((10, "0.01"), (40, "0.1"), (30, "1"))]
-        + [f"ZSL {v}% at method.lr = {s}" for v, s in ((20, "0.01"), (60, "1"))]
+        [f"H method.lr {s}: {v}.0%" for v, s in ((10, "0.01"), (40, "0.1"), (30, "1"))]
+        + [f"ZSL method.lr {s}: {v}.0%" for v, s in ((20, "0.01"), (60, "1"))]
     )
     drawn = circles(drawing)
     across = sorted(set(drawn[:, 0].tolist()))
     assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.02)
     stem = float(re.search(r'class="stem strong" d="M([\d.]+) ', drawing)[1])
     assert stem == pytest.approx(across[1], abs=0.01)
-    assert "stem strong" not in value_chart(curves, "t", ["a", "b", "c"], "x", None)
+    assert "stem strong" not in value_chart(curves, "t", ["a", "b", "c"], "x")
 
 
 def test_an_embedding_keeps_distances_and_names_classes_at_their_means():

@@ -363,10 +363,10 @@ def test_settings_tried_at_several_numbers_are_drawn_over_them(made, tmp_path):
     run = made(("evaluation.selection", "validation"), ("evaluation.choose.method.lr", (0.0001, 0.05)))
     _, text = page_of(run, tmp_path)
     drawing = re.search(r'<svg[^>]*aria-label="Validation classes by method.lr.*?</svg>', text, re.DOTALL)[0]
-    said = set(re.findall(r"<title>(\w+) ([\d.]+)% at method.lr = ([\d.]+)</title>", drawing))
+    said = set(re.findall(r"<title>(\w+) method.lr ([\d.]+): ([\d.]+)%</title>", drawing))
     short = {"H": "gzsl_harmonic", "ZSL": "zsl", "U": "gzsl_unseen", "S": "gzsl_seen"}
     assert len(said) == 8
-    for name, value, at in said:
+    for name, at, value in said:
         one = next(o for o in run.result["chosen_on_validation"]["tried"] if o["settings"]["method.lr"] == float(at))
         assert float(value) == pytest.approx(one[short[name]], abs=0.051)
 

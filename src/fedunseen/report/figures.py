@@ -14,7 +14,7 @@ import base64
 import hashlib
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -36,7 +36,7 @@ __all__ = [
     "line_chart",
     "plane_map",
     "raster",
-    "scatter",
+    "rounded_up",
     "similarity_map",
     "small_map",
     "spread",
@@ -49,6 +49,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 CLASSES = 7  # that have colours of their own on the page of few-shot runs
+LEFT, WIDE = 74, 700  # place and width of maps with a row for each client
 _HOVERED = 120  # rounds up to which every point says its value when pointed at
 
 
@@ -228,15 +229,7 @@ def line_chart(
             out.append(f'<circle cx="{px}" cy="{py}" r="3" fill="var(--{curve.colour})"/>')
     if mark is not None:
         out += _mark(frame, x, curves[0], mark, unit)
-    for row, offset, curve in rows:
-        y = 29 + 17 * row
-        place = f"M{frame.left + offset} {y}h16"
-        if any(curve is one for one in dotted):
-            out.append(f'<path class="level" style="stroke:var(--{curve.colour})" d="{place}"/>')
-        else:
-            dash = " dashed" if curve.dashed else ""
-            out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{place}"/>')
-        out.append(text(frame.left + offset + 21, y + 4, curve.label))
+    out += _named_lines(frame, rows, dotted)
     if len(x) <= _HOVERED:
         out += _hovers(frame, x, curves, x_label, unit)
     last = [f"{c.label} ends at {_short(c.y[-1], 1)}{unit}" for c in curves if np.isfinite(c.y[-1])]
@@ -268,6 +261,19 @@ def _legend(curves: Sequence[Curve]) -> list[tuple[int, int, Curve]]:
         placed.append((row, offset, curve))
         offset += wide
     return placed
+
+
+def _named_lines(frame: Frame, placed: Sequence[tuple[int, int, Curve]], dotted: Sequence[Curve] = ()) -> Iterator[str]:
+    """Draw the names of curves where :func:`_legend` places them."""
+    for row, offset, curve in placed:
+        y = 29 + 17 * row
+        place = f"M{frame.left + offset} {y}h16"
+        if any(curve is one for one in dotted):
+            yield f'<path class="level" style="stroke:var(--{curve.colour})" d="{place}"/>'
+        else:
+            dash = " dashed" if curve.dashed else ""
+            yield f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{place}"/>'
+        yield text(frame.left + offset + 21, y + 4, curve.label)
 
 
 def _hovers(frame: Frame, x: Floats, curves: Sequence[Curve], x_label: str, unit: str) -> list[str]:
@@ -313,71 +319,31 @@ def histogram(values: Floats, title: str, x_label: str) -> str:
     return svg(out, frame.width, frame.height, f"{title}: {len(values)} classes, mean {mean:.1f} percent")
 
 
-def scatter(
-    x: Floats,
-    y: Floats,
-    names: Sequence[str],
+def value_chart(
+    curves: Sequence[Curve],
     title: str,
+    values: Sequence[str],
     x_label: str,
-    limits: tuple[tuple[float, float], tuple[float, float]] | None = None,
-    colour: str = "blue",
-    unit: str = "",
-    equal: str | None = None,
-    border: tuple[str, float] | None = None,
+    chosen: int | None = None,
+    each: Sequence[Sequence[Sequence[float]]] | None = None,
+    legend: bool = True,
 ) -> str:
-    """Draw points that say their name and values when pointed at.
+    """Draw curves of percentages over the values of a setting, at equal distances.
 
     Args:
-        x: (n,) places; points whose x or y is not finite are left out.
-        y: (n,) likewise.
-        names: (n,) what each point is.
-        title: says what is on the y axis.
-        x_label: says what is on the x axis.
-        limits: of both axes; by default from 0 to what the data need.
-        colour: a CSS variable of the page.
-        unit: written behind the y axis' numbers.
-        equal: draw the line on which both values are equal, under this name.
-        border: a name and a value on the x axis to draw as a vertical line.
-    """
-    known = np.isfinite(x) & np.isfinite(y)
-    tops = [max(float(v[known].max(initial=0.0)) * 1.08, 1e-9) for v in (x, y)]
-    frame = Frame(*(limits or ((0.0, tops[0]), (0.0, tops[1]))), height=260)
-    out = frame.axes(title, x_label, ticks(*frame.x), unit)
-    if equal is not None:
-        low, high = max(frame.x[0], frame.y[0]), min(frame.x[1], frame.y[1])
-        ends = [(frame.px(v), frame.py(v)) for v in (low, high)]
-        out.append(f'<path class="level" d="M{ends[0][0]:g} {ends[0][1]:g}L{ends[1][0]:g} {ends[1][1]:g}"/>')
-        beyond = ends[1][0] > frame.width * 0.6
-        out.append(text(ends[1][0] + (-8 if beyond else 8), ends[1][1] + 12, equal, "tick end" if beyond else "tick"))
-    if border is not None and frame.x[0] <= border[1] <= frame.x[1]:
-        at = frame.px(border[1])
-        out.append(f'<path class="stem strong" d="M{at:g} {frame.top - 8}V{frame.height - frame.bottom}"/>')
-        side = "end" if at > frame.width / 2 else ""
-        out.append(text(at + (-6 if side else 6), frame.top, border[0], f"tick {side}"))
-    for i in np.flatnonzero(known).tolist():
-        said = f"{names[i]}: {_short(y[i])}{unit} at {_short(x[i])}"
-        out.append(
-            f'<circle class="point" cx="{frame.px(x[i]):g}" cy="{frame.py(y[i]):g}" r="4" fill="var(--{colour})">'
-            f"<title>{escape(said)}</title></circle>"
-        )
-    return svg(out, frame.width, frame.height, f"{title} over {x_label}: {int(known.sum())} points")
-
-
-def value_chart(curves: Sequence[Curve], title: str, values: Sequence[str], x_label: str, chosen: int | None) -> str:
-    """Draw curves of percentages over the values of a setting, which stand evenly spaced whatever they are.
-
-    Args:
-        curves: (m,) values each, one point a value of the setting.
+        curves: (m,) values each, one point a value of the setting; ``low`` and ``high`` are 95 % intervals.
         title: says what is on the y axis.
         values: (m,) as they are written.
         x_label: the setting's name.
         chosen: position of the value to mark with a vertical line, if any.
+        each: for each curve and value the single numbers, drawn as small dots.
+        legend: name the curves below the title.
     """
-    rows = _legend(curves)
-    top = 34 + 17 * (1 + max(row for row, _, _ in rows))
-    highest = max(float(np.nanmax(c.y, initial=0.0)) for c in curves)
-    limit = 100.0 if highest > 50 else max(5 * math.ceil(highest * 1.08 / 5), 5.0)
-    frame = Frame((-0.35, len(values) - 0.65), (0.0, limit), height=206 + top, top=top)
+    rows = _legend(curves) if legend else []
+    top = 34 + 17 * (1 + max((row for row, _, _ in rows), default=-1))
+    single = [one for of_curve in each or () for of_value in of_curve for one in of_value]
+    tops = [float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None]
+    frame = Frame((-0.4, len(values) - 0.6), (0.0, rounded_up(max([*tops, *single]))), height=206 + top, top=top)
     out = frame.axes(title, x_label, (), "%")
     for i, value in enumerate(values):
         out.append(text(frame.px(i), frame.height - frame.bottom + 16, _cut(value), "tick mid"))
@@ -386,24 +352,40 @@ def value_chart(curves: Sequence[Curve], title: str, values: Sequence[str], x_la
         side, step = ("end", -5) if frame.px(chosen) > frame.width / 2 else ("", 5)
         out.append(text(frame.px(chosen) + step, frame.height - frame.bottom - 6, "chosen", f"tick {side}"))
     x = np.arange(len(values), dtype=np.float64)
-    for curve in reversed(curves):
+    for place, curve in reversed(list(enumerate(curves))):
         dash = " dashed" if curve.dashed else ""
         out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{frame.path(x, curve.y)}"/>')
         for i in np.flatnonzero(np.isfinite(curve.y)).tolist():
-            said = f"{curve.label} {_short(curve.y[i], 1)}% at {x_label} = {values[i]}"
-            out.append(
-                f'<circle class="point" cx="{frame.px(i):g}" cy="{frame.py(curve.y[i]):g}" r="3.5" '
-                f'fill="var(--{curve.colour})"><title>{escape(said)}</title></circle>'
-            )
-    for row, offset, curve in rows:
-        y = 29 + 17 * row
-        dash = " dashed" if curve.dashed else ""
-        out.append(
-            f'<path class="line{dash}" stroke="var(--{curve.colour})" d="M{frame.left + offset} {y}h16"/>'
-            + text(frame.left + offset + 21, y + 4, curve.label)
-        )
+            out += _value_point(frame, curve, i, f"{curve.label} {x_label} {values[i]}", each[place][i] if each else ())
+    out += _named_lines(frame, rows)
     best = [f"{c.label} up to {_short(float(np.nanmax(c.y, initial=0.0)), 1)}%" for c in curves]
     return svg(out, frame.width, frame.height, f"{title} over {x_label}: {', '.join(best)}")
+
+
+def _value_point(frame: Frame, curve: Curve, i: int, name: str, each: Sequence[float]) -> Iterator[str]:
+    """Draw one point of a curve, its interval and the single numbers that it is the mean of."""
+    px, said, fill = frame.px(i), f"{name}: {curve.y[i]:.1f}%", f"var(--{curve.colour})"
+    if curve.low is not None and curve.high is not None and np.isfinite(curve.low[i] + curve.high[i]):
+        low, high = float(curve.low[i]), float(curve.high[i])
+        said += f" (95 % interval {low:.1f} to {high:.1f})"
+        bar = f"M{px:g} {frame.py(low):g}V{frame.py(min(high, frame.y[1])):g}"
+        yield f'<path class="line" style="stroke-width:1.2" stroke="{fill}" d="{bar}"/>'
+    for one in each:
+        yield f'<circle cx="{px + 5:g}" cy="{frame.py(one):g}" r="2" fill="{fill}" fill-opacity=".6"/>'
+    yield (
+        f'<circle class="point" cx="{px:g}" cy="{frame.py(curve.y[i]):g}" r="4" fill="{fill}">'
+        f"<title>{escape(said.strip())}</title></circle>"
+    )
+
+
+def rounded_up(highest: float) -> float:
+    """Return the upper end of an axis of percentages up to ``highest``: 100, or lower where all are low.
+
+    Example:
+        >>> rounded_up(93.2), rounded_up(31.0), rounded_up(0.0)
+        (100.0, 35.0, 5.0)
+    """
+    return 100.0 if highest > 50 else max(5 * float(np.ceil(highest * 1.08 / 5)), 5.0)
 
 
 def hue(place: int) -> int:
@@ -563,12 +545,7 @@ def plane_map(
     box = 'x="0" y="0" width="300" height="300"'
     out = [f'<rect class="cells" {box}/>']
     for k in np.unique(grid).tolist():
-        source = image_source((grid[::-1] == k).astype(np.float64))
-        name = "m" + hashlib.blake2b((box + source).encode(), digest_size=6).hexdigest()
-        out.append(
-            f'<mask id="{name}" maskUnits="userSpaceOnUse" {box}><image {box} preserveAspectRatio="none" '
-            f'href="{source}"/></mask><rect class="region" {box} fill="{class_colour(k)}" mask="url(#{name})"/>'
-        )
+        out.append(_masked(box, (grid[::-1] == k).astype(np.float64), class_colour(k), 'class="region" '))
     for k in np.unique(labels).tolist():
         marks = "".join(f"M{frame.px(a):.1f} {frame.py(b):.1f}h0" for a, b in points[labels == k].tolist())
         said = f"<title>{escape(names[k])}</title>"
@@ -606,15 +583,19 @@ def raster(values: Floats, x: float, y: float, width: float, height: float) -> s
         ("orange", np.clip(-np.nan_to_num(values), 0, 1)),
         ("unknown", np.isnan(values).astype(np.float64)),
     ):
-        if not part.any():
-            continue
-        source = image_source(part)
-        name = "m" + hashlib.blake2b((box + source).encode(), digest_size=6).hexdigest()
-        out.append(
-            f'<mask id="{name}" maskUnits="userSpaceOnUse" {box}><image {box} preserveAspectRatio="none" '
-            f'href="{source}"/></mask><rect {box} fill="var(--{colour})" mask="url(#{name})"/>'
-        )
+        if part.any():
+            out.append(_masked(box, part, f"var(--{colour})"))
     return "".join(out)
+
+
+def _masked(box: str, pixels: Floats, fill: str, css: str = "") -> str:
+    """Fill a box where pixels (h, w) in [0, 1] let the colour through."""
+    source = image_source(pixels)
+    name = "m" + hashlib.blake2b((box + source).encode(), digest_size=6).hexdigest()
+    return (
+        f'<mask id="{name}" maskUnits="userSpaceOnUse" {box}><image {box} preserveAspectRatio="none" '
+        f'href="{source}"/></mask><rect {css}{box} fill="{fill}" mask="url(#{name})"/>'
+    )
 
 
 def image_source(pixels: NDArray[np.floating]) -> str:
@@ -635,6 +616,33 @@ def _gaps(rows: int, columns: int, x: float, y: float, cell: tuple[float, float]
     if down >= 5:
         path += "".join(f"M{x:g} {y + i * down:.2f}h{columns * across:.2f}" for i in range(1, rows))
     return f'<path class="gap" d="{path}"/>' if path else ""
+
+
+def _every(down: float) -> int:
+    """Return every how many rows of a height there is room for a name."""
+    return max(1, math.ceil(12 / down))
+
+
+def _client_grid(
+    values: Floats, names: Sequence[str], css: Sequence[str], clients: Sequence[str], above: float
+) -> tuple[list[str], tuple[float, float], float]:
+    """Draw a matrix (clients, columns) in [-1, 1] with names at both sides where there is room.
+
+    Returns:
+        The marks, the width and height of a cell, and where the matrix begins.
+    """
+    rows, columns = values.shape
+    across, down = WIDE / columns, min(max(380 / rows, 2.5), 22)
+    label = min(11.0, across * 0.98)
+    named = label >= 6.5 and len(names) > 0
+    top = above + (_tallest(names) * label * 0.6 if named else 0)
+    out = [raster(values, LEFT, top, WIDE, rows * down), _gaps(rows, columns, LEFT, top, (across, down))]
+    for i in range(0, rows, _every(down)):
+        out.append(text(LEFT - 8, top + (i + 0.5) * down + 4, clients[i], "tick end"))
+    if named:
+        for j, name in enumerate(names):
+            out.append(_upright(name, LEFT + (j + 0.7) * across, top - 5, label, css[j]))
+    return out, (across, down), top
 
 
 def holdings_map(
@@ -658,24 +666,15 @@ def holdings_map(
         counted: write the number of samples into each cell, where there is room.
     """
     rows, columns = counts.shape
-    left, wide = 74, 700
-    across = wide / columns
-    down = min(max(380 / rows, 2.5), 22)
-    label = min(11.0, across * 0.98)
-    named = label >= 6.5
-    top = 30 + (_tallest(names) * label * 0.6 if named else 0)
-    tall = rows * down
-    out = [raster(np.sqrt(counts / max(counts.max(), 1)), left, top, wide, tall)]
-    out.append(_gaps(rows, columns, left, top, (across, down)))
+    css = ["tick" if j < held else "tick none" for j in range(columns)]
+    out, (across, down), top = _client_grid(np.sqrt(counts / max(counts.max(), 1)), names, css, clients, 30)
+    left, wide, tall, every = LEFT, WIDE, rows * down, _every(down)
     if counted:
         out += _counts(counts, left, top, (across, down))
-    every = max(1, math.ceil(12 / down))
     totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     longest = max(int(totals.max()), 1)
     for i in range(rows):
         y = top + (i + 0.5) * down
-        if i % every == 0:
-            out.append(text(left - 8, y + 4, clients[i], "tick end"))
         out.append(
             f'<rect class="bar" x="{left + wide + 12}" y="{y - down * 0.3:.2f}" height="{down * 0.6:.2f}" '
             f'width="{44 * totals[i] / longest:.2f}"><title>{escape(clients[i])}: {classes[i]} classes, '
@@ -684,13 +683,9 @@ def holdings_map(
         if i % every == 0:
             out.append(text(left + wide + 62, y + 4, f"{totals[i]:,}"))
     out.append(text(left + wide + 12, top - 8, "samples"))
-    if named:
-        for j, name in enumerate(names):
-            css = "tick" if j < held else "tick none"
-            out.append(_upright(name, left + (j + 0.7) * across, top - 5, label, css))
     nobody = columns - held - idle
     start = 0
-    for words, number, css, drop in (
+    for words, number, look, drop in (
         (f"{held} classes held by somebody", held, "held", 25),
         (f"{idle} {idle_words}", idle, "none end", 41),
         (f"{nobody} unseen: nobody holds them", nobody, "none end", 25),
@@ -699,10 +694,10 @@ def holdings_map(
         start += number
         if not number:
             continue
-        if css != "held":
+        if look != "held":
             out.append(f'<rect class="nobody" x="{x:.2f}" y="{top:.2f}" width="{w:.2f}" height="{tall:.2f}"/>')
-        out.append(f'<path class="bracket {css}" d="M{x + 1:.2f} {top + tall + 5:.2f}v5h{max(w - 2, 0):.2f}v-5"/>')
-        out.append(text(x + w if "end" in css else x, top + tall + drop, words, f"tick {css}"))
+        out.append(f'<path class="bracket {look}" d="M{x + 1:.2f} {top + tall + 5:.2f}v5h{max(w - 2, 0):.2f}v-5"/>')
+        out.append(text(x + w if "end" in look else x, top + tall + drop, words, f"tick {look}"))
     words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
     return svg(out, left + wide + 106, top + tall + (48 if idle else 32), words, "map")
 
@@ -731,21 +726,9 @@ def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str
         clients: (K,) names of the rows.
     """
     rows, columns = cover.shape
-    left, wide = 74, 700
-    across = wide / columns
-    down = min(max(380 / rows, 2.5), 22)
-    label = min(11.0, across * 0.98)
-    named = label >= 6.5 and len(names) > 0
-    top = 12 + (_tallest(names) * label * 0.6 if named else 0)
-    tall = rows * down
-    out = [raster(cover / max(float(np.abs(cover).max(initial=0.0)), 1e-12), left, top, wide, tall)]
-    out.append(_gaps(rows, columns, left, top, (across, down)))
-    every = max(1, math.ceil(12 / down))
-    for i in range(0, rows, every):
-        out.append(text(left - 8, top + (i + 0.5) * down + 4, clients[i], "tick end"))
-    if named:
-        for j, name in enumerate(names):
-            out.append(_upright(name, left + (j + 0.7) * across, top - 5, label, "tick"))
+    scaled = cover / max(float(np.abs(cover).max(initial=0.0)), 1e-12)
+    out, (across, down), top = _client_grid(scaled, names, ["tick"] * columns, clients, 12)
+    left, wide, tall = LEFT, WIDE, rows * down
     start = 0
     for name, number in groups:
         x, w = left + start * across, number * across

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import parse_json
-from fedunseen.report.figures import Curve
+from fedunseen.report.figures import Curve, rounded_up
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -267,8 +267,7 @@ def axis(lines: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
 
 def upper_end(curves: Sequence[Curve]) -> float:
     """Return a common upper end for percentages: 100, or lower where all that is drawn is low."""
-    highest = max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None)
-    return 100.0 if highest > 50 else max(5 * np.ceil(highest * 1.08 / 5), 5.0)
+    return rounded_up(max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None))
 
 
 def labelled(names: Sequence[str]) -> tuple[bool, list[str]]:

@@ -20,8 +20,8 @@ from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.experiment.traits import task_of
 from fedunseen.metrics import student
 from fedunseen.report import figures, statistics
-from fedunseen.report.figures import Curve, Frame
-from fedunseen.report.parts import render
+from fedunseen.report.figures import Curve
+from fedunseen.report.parts import render, upper_end
 from fedunseen.report.sharing import written_bytes
 
 if TYPE_CHECKING:
@@ -514,10 +514,11 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
         folders = [seed for run in runs for seed in (sorted(run.glob("seed-*")) or [run])]
         told = [RunDirectory(folder).metrics() for folder in folders]
         each = _stacked([statistics.curve(one, metric) for one in told])
-        mean = _mean(each)
+        mean = np.mean(each, axis=0)
         if figure.band == "clients":
             middle, spread = (
-                _mean(_stacked(values)) for values in zip(*(_clients(one, metric) for one in told), strict=True)
+                np.mean(_stacked(values), axis=0)
+                for values in zip(*(_clients(one, metric) for one in told), strict=True)
             )
             curves.append(Curve(mean, name, colour, np.maximum(middle - spread, 0), np.minimum(middle + spread, 100)))
             if np.isfinite(middle).any() and not np.allclose(middle, mean, equal_nan=True):
@@ -532,7 +533,7 @@ def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metr
     known = np.isfinite(np.stack([curve.y for curve in drawn])).any(axis=0)  # rounds that some run has measured
     if known.any():
         x, drawn = x[known], [_only(curve, np.asarray(known)) for curve in drawn]
-    return figures.line_chart(drawn, MEASURED[metric], x, _top(curves), unit="%")
+    return figures.line_chart(drawn, MEASURED[metric], x, upper_end(curves), unit="%")
 
 
 def _clients(lines: Sequence[Mapping[str, Any]], metric: str) -> tuple[Floats, Floats]:
@@ -546,12 +547,6 @@ def _stacked(curves: Sequence[Floats]) -> Floats:
     """Stack curves that may differ in length; NaN where one has ended."""
     length = max(map(len, curves))
     return np.stack([np.pad(one, (0, length - len(one)), constant_values=np.nan) for one in curves])
-
-
-def _mean(each: Floats) -> Floats:
-    """Return the mean of the curves, NaN where one of them is."""
-    mean: Floats = np.mean(each, axis=0)
-    return mean
 
 
 def _only(curve: Curve, known: NDArray[np.bool_]) -> Curve:
@@ -568,48 +563,19 @@ def _padded(curve: Curve, length: int) -> Curve:
     return Curve(y, curve.label, curve.colour, longer(curve.low), longer(curve.high), curve.dashed)
 
 
-def _top(curves: Sequence[Curve]) -> float:
-    """Return the upper end of an axis on which curves are drawn."""
-    return _upper(max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None))
-
-
-def _upper(highest: float) -> float:
-    """Return the upper end for percentages: 100, or lower where all that is drawn is low."""
-    return 100.0 if highest > 50 else max(5 * float(np.ceil(highest * 1.08 / 5)), 5.0)
-
-
 def _over_axis(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values: Sequence[str], metric: str) -> str:
     """Draw an accuracy over the values of an axis, which stand at equal distances."""
-    lists = [[row for row in rows if metric in row.mean] for rows in lines.values()]
-    used = [value for value in values if any(row.cell.values[axis] == value for rows in lists for row in rows)]
-    reach = [min(row.mean[metric] + (_half(row, metric) or 0.0), 100.0) for rows in lists for row in rows]
-    top = _upper(max([*reach, *(one for rows in lists for row in rows for one in row.each.get(metric, ()))]))
-    frame = Frame((-0.4, len(used) - 0.6), (0.0, top))
-    out = frame.axes(MEASURED[metric], axis, (), "%")
-    for i, value in enumerate(used):
-        out.append(figures.text(frame.px(i), frame.height - frame.bottom + 16, value, "tick mid"))
-    for place, (label, rows) in enumerate(zip(lines, lists, strict=True)):
-        ordered, colour = sorted(rows, key=lambda row: used.index(row.cell.values[axis])), _colour(place)
-        xs = np.array([used.index(row.cell.values[axis]) for row in ordered], dtype=np.float64)
-        ys = np.array([row.mean[metric] for row in ordered])
-        out.append(f'<path class="line" stroke="var(--{colour})" d="{frame.path(xs, ys)}"/>')
-        for x, row in zip(xs.tolist(), ordered, strict=True):
-            mean, half, px = row.mean[metric], _half(row, metric), frame.px(x)
-            said = f"{' · '.join(label)} {axis} {row.cell.values[axis]}: {mean:.1f}%"
-            if half is not None:
-                low, high = max(mean - half, 0.0), min(mean + half, top)
-                said += f" (95 % interval {low:.1f} to {min(mean + half, 100.0):.1f})"
-                bar = f'stroke="var(--{colour})" d="M{px:g} {frame.py(low):g}V{frame.py(high):g}"'
-                out.append(f'<path class="line" style="stroke-width:1.2" {bar}/>')
-            out += [
-                f'<circle cx="{px + 5:g}" cy="{frame.py(one):g}" r="2" fill="var(--{colour})" fill-opacity=".6"/>'
-                for one in row.each.get(metric, ())
-            ]
-            out.append(
-                f'<circle class="mark" cx="{px:g}" cy="{frame.py(mean):g}" r="4" fill="var(--{colour})">'
-                f"<title>{escape(said.strip())}</title></circle>"
-            )
-    return figures.svg(out, frame.width, frame.height, f"{MEASURED[metric]} over {axis}")
+    known = [{row.cell.values[axis]: row for row in rows if metric in row.mean} for rows in lines.values()]
+    used = [value for value in values if any(value in rows for rows in known)]
+    curves, each = [], []
+    for i, (label, rows) in enumerate(zip(lines, known, strict=True)):
+        y = np.array([rows[value].mean[metric] if value in rows else np.nan for value in used])
+        halves = [_half(rows[value], metric) if value in rows else None for value in used]
+        half = np.array([np.nan if one is None else one for one in halves])
+        low, high = np.maximum(y - half, 0), np.minimum(y + half, 100)
+        curves.append(Curve(y, " · ".join(label), _colour(i), low, high))
+        each.append([rows[value].each.get(metric, ()) if value in rows else () for value in used])
+    return figures.value_chart(curves, MEASURED[metric], used, axis, each=each, legend=False)
 
 
 def _bars(lines: Mapping[tuple[str, ...], Sequence[Row]], axis: str, values: Sequence[str], metric: str) -> str:
