@@ -50,6 +50,8 @@ def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 class Quantization:
     """Rounds scaled features x to whole numbers q = round((x - offset) / step), half to even, clipped to +-levels.
 
+    A :class:`Scaler` subtracts the offset.
+
     Attributes:
         bits: of a whole number with its sign, 2 to 16; ``levels`` is the largest one.
         step: (1,) for all features or (d,) for each, float32; 0 for a constant feature, which becomes 0.
@@ -125,7 +127,7 @@ class Quantization:
         return b"".join(part.tobytes() for part in parts)
 
     def codes(self, rows: NDArray[Any]) -> tuple[NDArray[np.signedinteger[Any]], int]:
-        """Return the whole numbers (n, d) of scaled features, int8 or int16, and how many features were clipped."""
+        """Return the whole numbers (n, d) of features as a :class:`Scaler` gives them, and how many were clipped."""
         codes = rows.astype(np.float32)
         beyond = self._round(codes)
         return codes.astype(self._type), beyond
@@ -136,8 +138,6 @@ class Quantization:
 
     def _round(self, rows: NDArray[np.float32]) -> int:
         """Replace features by whole numbers, and return how many were clipped."""
-        if self.offset.any():
-            rows -= self.offset
         rows /= np.where(self.step > 0, self.step, np.float32(np.inf))
         np.rint(rows, out=rows)
         beyond = np.count_nonzero(np.abs(rows) > self.levels)
@@ -226,6 +226,8 @@ class Scaler:
         out[:] = rows
         for i, step in enumerate(self.steps):
             self._apply(step, i, out)
+        if self.quantization is not None and self.quantization.offset.any():
+            out -= self.quantization.offset
 
     def _apply(self, step: Scaling, i: int, rows: NDArray[np.float32]) -> None:
         """Apply one step in place."""
