@@ -55,7 +55,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
 def measure(count: int, rounds: int, small: bool) -> tuple[int, int, float]:
     """Return the coordinator's memory before the parties came, at its peak, and the median seconds of a round."""
     from fedunseen import Experiment
-    from fedunseen.cli.deal import deal
+    from fedunseen.tools.deal import deal
 
     names = [f"party{k}" for k in range(count)]
     told = {**SETTINGS, "partition.clients": count, "strategy.rounds": rounds}

@@ -10,7 +10,6 @@ import scipy.stats
 import torch
 from safetensors.torch import load_file
 
-from fedunseen.cli.deal import deal
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
@@ -20,6 +19,7 @@ from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.forget import forget
 from fedunseen.experiment.party import PartyData
 from fedunseen.secagg.enrolment import enrol
+from fedunseen.tools.deal import deal
 
 NAMES = ("north", "south", "west", "east")
 SMALL = {

@@ -15,7 +15,6 @@ from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedunseen.cli.deal import deal
 from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote import coordinator
@@ -26,6 +25,7 @@ from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.deployed import deployed
 from fedunseen.experiment.party import PartyData, simulated
 from fedunseen.report import write_report
+from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
 
 NAMES = ("north", "south", "west")

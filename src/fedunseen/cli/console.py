@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,7 @@ __all__ = [
     "chosen",
     "overrides_of",
     "say",
+    "show",
     "warning_lines",
 ]
 
@@ -78,6 +80,11 @@ def say(*lines: str) -> None:
     """Print for people: to standard error, so that standard output carries results alone."""
     for line in lines:
         emit(line)
+
+
+def show(told: object, text: str, as_json: bool) -> None:
+    """Print a result: as one line of JSON, or for people."""
+    print(json.dumps(told) if as_json else text, flush=True)
 
 
 def overrides_of(texts: list[str] | None) -> dict[str, Any]:

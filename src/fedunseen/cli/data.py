@@ -1,52 +1,94 @@
-"""``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost.
-
-Everything that is said of a benchmark, its class says (:class:`fedunseen.data.base.BenchmarkLoader`).
-"""
+"""``fedunseen data``: which benchmarks there are, what a folder holds or lacks, folders for parties."""
 
 from __future__ import annotations
 
-import os
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Annotated, Any
 
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
-from fedunseen.core.files import existing_folder
-from fedunseen.core.registry import find, names
-from fedunseen.core.toml import toml_text
-from fedunseen.data import BENCHMARKS
-from fedunseen.data.base import BenchmarkLoader
-from fedunseen.experiment.doubts import doubts
-from fedunseen.experiment.reading import validated
-from fedunseen.experiment.suggest import class_folders, start
+import typer
 
-__all__ = ["check", "data_folder", "examine", "render_check", "render_list"]
+from fedunseen.cli.console import ExperimentName, Json, Overrides, chosen, overrides_of, show
+from fedunseen.core.registry import find
 
+__all__ = ["data_app"]
 
-def examine(root: Path) -> list[dict[str, Any]]:
-    """Describe every benchmark, and say where in ``root`` or its sub-folders it lies.
-
-    Returns:
-        JSON values: ``name``, ``title``, ``page``, ``layout``, ``files`` (False if it lies in no folder), ``found`` (a
-        list of folders).
-    """
-    places = [root, *sorted(path for path in root.iterdir() if path.is_dir())] if root.is_dir() else []
-    return [
-        {
-            "name": name,
-            "title": kind.title,
-            "page": kind.page,
-            "layout": kind.files(),
-            "files": "root" in kind.Settings.model_fields,
-            "found": sorted({str(place) for folder in places for place in kind.find(folder)}),
-        }
-        for name, kind in sorted(_kinds().items())
-    ]
+data_app = typer.Typer(
+    help="Which benchmarks there are, what a folder holds or lacks, folders for parties.", no_args_is_help=True
+)
 
 
-def render_list(told: Sequence[Mapping[str, Any]], root: Path) -> str:
-    """Write what :func:`examine` found for people."""
+@data_app.command("list")
+def data_list(
+    root: Annotated[
+        Path | None, typer.Option(help="Where to look (default: $FEDUNSEEN_DATA, or data in this folder).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the benchmarks: what they are, who publishes them, which files they need, whether they are here."""
+    from fedunseen.tools.data import data_folder, examine
+
+    place = root or data_folder()
+    told = examine(place)
+    show(told, _listed(told, place), as_json)
+
+
+@data_app.command("check")
+def data_check(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a data set.")],
+    images: Annotated[bool, typer.Option("--images", help="Decode every image too, and keep it for the runs.")] = False,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the data: data.splits=FOLDER")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing could use it."""
+    from fedunseen.tools.data import check
+
+    told = check(folder, overrides_of(overrides), images)
+    show(told, _checked(told), as_json)
+    if told["missing"] or told["problems"]:
+        raise typer.Exit(2)
+
+
+@data_app.command("deal")
+def data_deal(
+    experiment: ExperimentName,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders are made: a new or an empty folder.")],
+    overrides: Overrides = None,
+    parties: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="The clients' names (default: client-0, client-1 ...).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write an experiment's samples in folders: each client's training samples, the coordinator's test samples."""
+    plan = chosen(experiment, overrides)
+    from fedunseen.tools.deal import deal
+
+    named = [name.strip() for name in parties.split(",")] if parties is not None else None
+    told = deal(plan, out, named)
+    show(told, _dealt(told), as_json)
+
+
+@data_app.command("encode")
+def data_encode(
+    experiment: ExperimentName,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The data set's folder: a new or an empty one.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Write what an experiment's frozen encoder makes of its images, in the xlsa17 layout (.mat files)."""
+    plan = chosen(experiment, overrides)
+    from fedunseen.tools.encode import encode
+
+    told = encode(plan, out)
+    show(told, _encoded(told), as_json)
+
+
+def _listed(told: Sequence[Mapping[str, Any]], root: Path) -> str:
+    """Write what was found for people."""
     lines = []
     for one in told:
         lines.append(f"{one['name']}: {one['title']}")
@@ -57,59 +99,8 @@ def render_list(told: Sequence[Mapping[str, Any]], root: Path) -> str:
     return "\n".join(lines)
 
 
-def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool = False) -> dict[str, Any]:
-    """Say which benchmark a folder holds, what of it is missing, and what it contains.
-
-    Args:
-        folder: the folder.
-        overrides: settings of the benchmark, such as ``{"data.splits": ...}``.
-        images: decode every image, as a run does, and keep the result for it.
-
-    Returns:
-        JSON values. ``missing``: files of the layout that are not there; ``problems``: whole sentences; both are empty
-        if a run or a party can start. ``part``: the folder is not enough for a run, but for one party or the
-        coordinator of a federation. ``snippet``: an experiment file that runs; of a part, its section ``[data]``. As
-        far as they can be told, the numbers of ``samples``, ``classes``, ``attributes`` and so on, the ``bytes`` that
-        decoded images take, the ``unreadable`` images, and ``doubts``, sentences on what looks odd in folders of
-        pictures.
-
-    Raises:
-        DataError: if the folder is missing or holds nothing that is known.
-        ExperimentError: if an override is of another section.
-    """
-    for key in overrides or {}:
-        if not key.startswith("data."):
-            raise ExperimentError(f"{key}: only settings of the data can be given here, such as data.splits=FOLDER")
-    folder = existing_folder(folder.expanduser(), "name one that is there")
-    name, kind, root = _recognise(folder)
-    given = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
-    data = {"name": name, **kind.section(root), **given}
-    told: dict[str, Any] = {
-        "benchmark": name, "root": str(root), "missing": kind.missing(root, given), "problems": [],
-        "part": bool(given.get("part")),
-    }  # fmt: skip
-    if not told["missing"]:
-        found = _inspected(kind, data, images)
-        if found["problems"] and "has no attributes" in found["problems"][0] and "text_encoder" not in given:
-            data["text_encoder"] = "minilm"  # what init takes; a problem of its own if it is not installed
-            found = _inspected(kind, data, images)
-        if found["problems"] and "part" in kind.Settings.model_fields and "part" not in given:
-            as_part = _inspected(kind, data | {"part": True}, images)
-            if not as_part["problems"]:
-                found, data, told["part"] = as_part, data | {"part": True}, True
-        told |= found
-    told["doubts"] = []
-    if name == "images" and "kind" in told:
-        told["doubts"] = [f"{one.what}: {one.why}" for one in doubts(class_folders(root))]
-    whole = "kind" in told and not told["part"]
-    if whole and told["kind"] == "images" and not told["attributes"] and "size" in kind.Settings.model_fields:
-        data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images
-    told["snippet"] = toml_text(_experiment(data, told) if whole else {"data": data}).strip()
-    return told
-
-
-def render_check(told: Mapping[str, Any]) -> str:
-    """Write what :func:`check` found for people."""
+def _checked(told: Mapping[str, Any]) -> str:
+    """Write what was found for people."""
     lines = [f"{told['root']}: the layout of {told['benchmark']}"]
     lines += [f"  missing: {need}" for need in told["missing"]]
     if told["missing"]:
@@ -141,34 +132,6 @@ def render_check(told: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *told["snippet"].splitlines()])
 
 
-def _kinds() -> dict[str, type[BenchmarkLoader]]:
-    """Return the classes of all benchmarks by name: our own in the order in which a folder is compared with them."""
-    return {name: find("data", name) for name in dict.fromkeys([*BENCHMARKS, *names("data")])}
-
-
-def _recognise(folder: Path) -> tuple[str, type[BenchmarkLoader], Path]:
-    """Return the name and class of the benchmark whose layout a folder has, and its root."""
-    kinds = _kinds()
-    found = [(name, kind, kind.find(folder)) for name, kind in kinds.items()]
-    there = [(name, kind, places) for name, kind, places in found if places]
-    for name, kind, places in sorted(there, key=lambda one: bool(one[1].missing(one[2][0], {}))):  # whole ones first
-        if len(places) > 1:
-            raise DataError(f"{folder} holds the data sets {', '.join(p.name for p in places)}: check one of them")
-        return name, kind, places[0]
-    best = max(kinds, key=lambda name: kinds[name].resembles(folder))
-    if not kinds[best].resembles(folder):
-        raise DataError(f"{folder} has the layout of no benchmark: see 'fedunseen data list' for what each needs")
-    return best, kinds[best], folder
-
-
-def _inspected(kind: type[BenchmarkLoader], data: Mapping[str, Any], images: bool) -> dict[str, Any]:
-    """Count what ``[data]`` gives, or say what is wrong with it."""
-    try:
-        return {"problems": [], **kind.inspect(validated(kind.Settings, "data", data), images)}
-    except FedUnseenError as error:
-        return {"problems": [str(error)]}
-
-
 def _lacking(told: Mapping[str, Any]) -> list[str]:
     """Say what a part of a benchmark does not have."""
     untrained = told["untrained"]
@@ -178,29 +141,23 @@ def _lacking(told: Mapping[str, Any]) -> list[str]:
     return classes + [word for split, word in words.items() if not told[split]]
 
 
-def _experiment(data: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment that runs on what was found: a first try, not a tuned one."""
-    kind, training = told["kind"], told["seen"] - told["validation"]
-    if told["attributes"] and kind != "sequences":
-        begun = start(kind, told["seen"], told["centred"], told["spare"])
-        apart = {} if told["validation"] else {"evaluation": {"selection": "last"}}  # there is nothing to choose on
-        return {
-            **begun,
-            **apart,
-            "data": {**data, **{key: value for key, value in begun["data"].items() if key not in data}},
-        }
-    tree: dict[str, Any] = {"data": dict(data)}
-    if kind in ("images", "sequences"):
-        tree["encoder"] = {"name": "conv" if kind == "images" else "gru"}
-    tree["partition"] = {"kind": "user" if kind == "sequences" else "iid", "clients": 2}
-    queries = max(1, min(5, told["smallest"] // 3 - 1))  # a client has a part of a class
-    tree["method"] = {"name": "protonet", "ways": min(5, training, told["unseen"]), "shots": 1, "queries": queries}
-    tree["strategy"] = {"name": "fedavg", "rounds": 20}
-    if not told["validation"]:
-        tree["evaluation"] = {"selection": "last"}  # there is nothing to choose on
-    return tree
+def _dealt(told: Mapping[str, Any]) -> str:
+    """Write what was dealt for people."""
+    coordinator, parties = told["coordinator"], told["parties"]
+    width = max(len(one["name"]) for one in (*parties, coordinator))
+    lines = [f"{told['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {told['seed']}"]
+    for one, what in (*((one, "training") for one in parties), (coordinator, "test")):
+        lines.append(f"  {one['name']:<{width}}  {one['samples']:,} {what} samples of {one['classes']} classes")
+    join = f"fedunseen join --data {quote(parties[0]['folder'])}"
+    lines += [f"a party gives its folder to `{join}`; the coordinator's experiment has", "[data]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in told["data"].items()]
+    return "\n".join([*lines, f"root = {json.dumps(coordinator['folder'], ensure_ascii=False)}"])
 
 
-def data_folder() -> Path:
-    """Return where data sets are looked for: ``$FEDUNSEEN_DATA``, or ``data`` here."""
-    return Path(os.environ.get("FEDUNSEEN_DATA", "data"))
+def _encoded(told: dict[str, Any]) -> str:
+    """Write what was encoded for people."""
+    data = "  ".join(f'{key} = "{value}"' for key, value in told["data"].items())
+    return (
+        f"{told['samples']} samples of {told['numbers']} numbers, {told['classes']} classes with {told['attributes']} "
+        f"attributes: {told['out']}\n[data]  {data}"
+    )

@@ -18,9 +18,9 @@ from fedunseen.cli.console import ExperimentName, Plugins, say, warning_lines
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
-from fedunseen.cli.names import party_names
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, holding, parse_json
+from fedunseen.tools.names import party_names
 
 __all__ = ["certs", "host", "join"]
 

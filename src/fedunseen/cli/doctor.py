@@ -40,8 +40,8 @@ def examine() -> dict[str, Any]:
     import torch
 
     from fedunseen import __version__
-    from fedunseen.cli.data import data_folder
-    from fedunseen.cli.data import examine as examine_data
+    from fedunseen.tools.data import data_folder
+    from fedunseen.tools.data import examine as examine_data
 
     versions: dict[str, str | None] = {"python": platform.python_version(), "fedunseen": __version__}
     versions |= {name: _version(name) for name in _requirements()}

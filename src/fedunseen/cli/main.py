@@ -24,12 +24,13 @@ from fedunseen.cli.console import (
     RunPath,
     Track,
     chosen,
-    overrides_of,
     say,
     warning_lines,
 )
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
+from fedunseen.cli.data import data_app
 from fedunseen.cli.deployment import certs, host, join
+from fedunseen.cli.estimate import estimate
 from fedunseen.cli.export import export
 from fedunseen.cli.health import health
 from fedunseen.cli.init import init
@@ -75,9 +76,6 @@ app = typer.Typer(
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-)
-data_app = typer.Typer(
-    help="Which benchmarks there are, what a folder holds or lacks, folders for parties.", no_args_is_help=True
 )
 app.add_typer(data_app, name="data")
 app.add_typer(attack_app, name="attack")
@@ -235,6 +233,7 @@ app.command()(certs)
 app.command()(host)
 app.command()(join)
 app.command()(health)
+app.command()(estimate)
 
 
 @app.command()
@@ -243,87 +242,6 @@ def settings() -> None:
     from fedunseen.cli.settings import reference
 
     print(reference(), end="")
-
-
-@data_app.command("list")
-def data_list(
-    root: Annotated[
-        Path | None, typer.Option(help="Where to look (default: $FEDUNSEEN_DATA, or data in this folder).")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List the benchmarks: what they are, who publishes them, which files they need, whether they are here."""
-    from fedunseen.cli.data import data_folder, examine, render_list
-
-    place = root or data_folder()
-    told = examine(place)
-    print(json.dumps(told) if as_json else render_list(told, place), flush=True)
-
-
-@data_app.command("check")
-def data_check(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a data set.")],
-    images: Annotated[bool, typer.Option("--images", help="Decode every image too, and keep it for the runs.")] = False,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the data: data.splits=FOLDER")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing could use it."""
-    from fedunseen.cli.data import check, render_check
-
-    told = check(folder, overrides_of(overrides), images)
-    print(json.dumps(told) if as_json else render_check(told), flush=True)
-    if told["missing"] or told["problems"]:
-        raise typer.Exit(2)
-
-
-@data_app.command("deal")
-def data_deal(
-    experiment: ExperimentName,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders are made: a new or an empty folder.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: partition.clients=3")
-    ] = None,
-    parties: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="The clients' names (default: client-0, client-1 ...).")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Write an experiment's samples in folders: each client's training samples, the coordinator's test samples."""
-    plan = chosen(experiment, overrides)
-    from fedunseen.cli.deal import deal, render
-
-    named = [name.strip() for name in parties.split(",")] if parties is not None else None
-    told = deal(plan, out, named)
-    print(json.dumps(told) if as_json else render(told), flush=True)
-
-
-@data_app.command("encode")
-def data_encode(
-    experiment: ExperimentName,
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The data set's folder: a new or an empty one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: encoder.name=vision")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Write what an experiment's frozen encoder makes of its images, in the xlsa17 layout (.mat files)."""
-    plan = chosen(experiment, overrides)
-    from fedunseen.cli.encode import encode, render
-
-    told = encode(plan, out)
-    print(json.dumps(told) if as_json else render(told), flush=True)
-
-
-@app.command("estimate")
-def estimate_command(experiment: ExperimentName, overrides: Overrides = None, as_json: Json = False) -> None:
-    """Say what a run will take in time, memory and traffic, from a few of its batches."""
-    plan = chosen(experiment, overrides)
-    from fedunseen.cli.estimate import estimate, render
-
-    told = estimate(plan)
-    print(json.dumps(told) if as_json else render(told), flush=True)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["encode", "render"]
+__all__ = ["encode"]
 
 _MOST = 2**31  # bytes of a variable in the file format of MATLAB 5
 
@@ -104,12 +104,3 @@ def _write(benchmark: Benchmark, out: Path) -> None:
         with replacing(out / file) as temporary:
             scipy.io.savemat(temporary, content, appendmat=False)
     write_text(out / "predicates.txt", "".join(f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(named)))
-
-
-def render(told: dict[str, Any]) -> str:
-    """Write what :func:`encode` did for people."""
-    data = "  ".join(f'{key} = "{value}"' for key, value in told["data"].items())
-    return (
-        f"{told['samples']} samples of {told['numbers']} numbers, {told['classes']} classes with {told['attributes']} "
-        f"attributes: {told['out']}\n[data]  {data}"
-    )

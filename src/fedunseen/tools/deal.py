@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
 
-from fedunseen.cli.names import COORDINATOR, party_names
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import free_folder
 from fedunseen.core.registry import find
@@ -18,8 +15,9 @@ from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.tools.names import COORDINATOR, party_names
 
-__all__ = ["deal", "render"]
+__all__ = ["deal"]
 
 
 def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None) -> dict[str, Any]:
@@ -71,19 +69,6 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
         "coordinator": write(COORDINATOR, tests, "test"),
         "data": data,
     }
-
-
-def render(told: Mapping[str, Any]) -> str:
-    """Write what :func:`deal` made for people."""
-    coordinator, parties = told["coordinator"], told["parties"]
-    width = max(len(one["name"]) for one in (*parties, coordinator))
-    lines = [f"{told['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {told['seed']}"]
-    for one, what in (*((one, "training") for one in parties), (coordinator, "test")):
-        lines.append(f"  {one['name']:<{width}}  {one['samples']:,} {what} samples of {one['classes']} classes")
-    join = f"fedunseen join --data {quote(parties[0]['folder'])}"
-    lines += [f"a party gives its folder to `{join}`; the coordinator's experiment has", "[data]"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in told["data"].items()]
-    return "\n".join([*lines, f"root = {json.dumps(coordinator['folder'], ensure_ascii=False)}"])
 
 
 def _checked(parties: Sequence[str] | None, clients: int) -> list[str]:

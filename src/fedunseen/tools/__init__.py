@@ -1,0 +1,1 @@
+"""What commands do, callable from Python: the command itself has options and printing alone."""

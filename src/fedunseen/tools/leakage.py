@@ -1,0 +1,186 @@
+"""What the gradients of an experiment give away, before its first round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.parameters import to_device
+from fedunseen.core.random import stream
+from fedunseen.core.registry import find
+from fedunseen.data import Benchmark, Partition
+from fedunseen.experiment.assemble import assemble, load_data, masks_of, partition_of
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
+from fedunseen.strategies import Strategy
+from fedunseen.threats import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
+from fedunseen.threats.leakage import Network
+from fedunseen.threats.leakage_sums import measure_classifier_sums, measure_method_sums
+
+__all__ = ["UNMASKED", "Leakage", "examine", "notes", "searches"]
+
+METHODS = ("dlg", "cosine", "both")
+SUMS = (1, 2, 3, 10)
+UNMASKED = (
+    "under masks the coordinator sees no single gradient, but sums: single ones are what it would see without masks"
+)
+Log = Callable[[str], None]
+
+
+class Leakage(NamedTuple):
+    """What attacks found: the content of ``leakage.json``, and the tensors of ``leakage.safetensors``."""
+
+    facts: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def notes(experiment: Experiment) -> list[str]:
+    """Return what a reader has to know of an experiment's attacked gradients."""
+    strategy = find("strategy", experiment.strategy.name)
+    found = []
+    if any(getattr(strategy, part) is not getattr(Strategy, part) for part in ("correct", "objective")):
+        name = experiment.strategy.name
+        found.append(f"what {name} adds to gradients is not played: they are those of fedavg")
+    return [*found, UNMASKED] if experiment.privacy.aggregation == "masked" else found
+
+
+def examine(
+    experiment: Experiment,
+    images: int,
+    attacks: Mapping[str, Inversion],
+    log: Log,
+    sums: Sequence[int] | None = None,
+) -> Leakage:
+    """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
+
+    Args:
+        experiment: what to attack; its seed says which samples are chosen.
+        images: how many training samples, drawn from those that clients hold.
+        attacks: name -> attack.
+        log: called with a line for each attack on each sample.
+        sums: of how many parties the sums are that are attacked too; None: of 1, 2, 3 and 10, or of all there are.
+
+    Raises:
+        FedUnseenError: there is nothing to attack, or fewer samples than asked for.
+    """
+    _check(experiment)
+    seed = experiment.run.seed
+    benchmark = load_data(experiment, seed)
+    partition = partition_of(experiment, benchmark, seed)
+    parties = [own for own in partition.clients if len(own)]
+    held = np.unique(np.concatenate(parties))
+    if images > len(held):
+        raise ExperimentError(f"--images {images}: the clients hold only {len(held)} training samples")
+    if sums is None:
+        sums = sorted({min(count, len(parties)) for count in SUMS})
+    elif max(sums, default=0) > len(parties):
+        raise ExperimentError(f"--sums {max(sums)}: only {len(parties)} clients hold training samples, name fewer")
+    victims = np.sort(stream(seed, "leakage samples").choice(held, images, replace=False))
+    subject, device = _subject(experiment, benchmark, partition, victims)
+    names, labels, pictures = benchmark.space.names, benchmark.labels, benchmark.images()
+    facts: dict[str, Any] = {
+        "experiment": experiment.to_dict(),
+        "benchmark": benchmark.name,
+        "seed": seed,
+        "classes": [names[c] for c in np.unique(labels[benchmark.train])],
+        "samples": _samples(benchmark, victims),
+        "shared": list(experiment.strategy.shared),
+    }
+    tensors: dict[str, Tensor] = {}
+    if pictures is None:
+        facts["classifier"] = {"left_out": f"{benchmark.name} gives features, no images that a classifier could see"}
+    else:
+        facts["classifier"], found = measure_classifier(
+            pictures, labels, len(names), benchmark.train, victims, attacks, seed, device, log
+        )
+        tensors |= {f"classifier.{name}": value for name, value in found.items()}
+    facts["method"], found = measure_method(subject, attacks, seed, log)
+    tensors |= {f"method.{name}": value for name, value in found.items()}
+    if sums:
+        masks = masks_of(experiment, benchmark, partition)
+        subject = _of_parties(subject, parties, max(sums), seed)
+        facts["sums"] = {"samples": _samples(benchmark, subject.victims)}
+        if pictures is not None:
+            network = Network.drawn(pictures, labels, len(names), benchmark.train, seed, device)
+            facts["sums"]["classifier"] = measure_classifier_sums(
+                network, pictures, labels, subject.victims, sums, attacks, masks, log
+            )
+        facts["sums"]["phases"] = measure_method_sums(subject, sums, attacks, seed, masks, log)
+    return Leakage(facts, tensors)
+
+
+def _check(experiment: Experiment) -> None:
+    """Refuse an experiment that sends no gradient that could be attacked."""
+    kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    if not task_of(experiment).attackable:
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} learns from episodes, whose gradients no attack here inverts: "
+            "choose a zero-shot method or a classifier, for example fedzsl"
+        )
+    if not kind.trained:
+        raise ExperimentError(
+            f"method.name = {experiment.method.name!r} is solved in closed form and sends no gradient that could be "
+            "attacked: choose a method that is trained, for example fedzsl"
+        )
+    if strategy.pools or not strategy.merges:
+        raise ExperimentError(
+            f"strategy.name = {experiment.strategy.name!r} sends no gradients: choose one that merges updates, for "
+            "example fedavg"
+        )
+
+
+def _samples(benchmark: Benchmark, ids: NDArray[Any]) -> list[dict[str, Any]]:
+    return [{"id": int(i), "class": benchmark.space.names[benchmark.labels[i]]} for i in ids]
+
+
+def _subject(
+    experiment: Experiment, benchmark: Benchmark, partition: Partition, victims: NDArray[Any]
+) -> tuple[Subject, Any]:
+    """Return what is attacked, and the device."""
+    federation = assemble(experiment, benchmark, partition)
+    holders = [next(own for own in partition.clients if victim in own) for victim in victims]
+    drawn = to_device(federation.method.init(stream(experiment.run.seed, "initialisation")), federation.device)
+    shape = benchmark.image_shape if not experiment.data.features else None  # scaled, they are pixels no more
+    subject = Subject(
+        federation.method,
+        drawn,
+        frozenset(federation.first),
+        federation.inputs,
+        benchmark.labels,
+        benchmark.train,
+        victims,
+        [np.unique(benchmark.labels[own]) for own in holders],
+        None if shape is None else (1, *shape) if len(shape) == 2 else shape,
+    )
+    return subject, federation.device
+
+
+def _of_parties(subject: Subject, parties: Sequence[NDArray[Any]], most: int, seed: int) -> Subject:
+    """Return the subject with one sample of each party; the first is the first that was attacked by itself."""
+    first = next(k for k, own in enumerate(parties) if subject.victims[0] in own)
+    order = [first, *(k for k in range(len(parties)) if k != first)][:most]
+    ids = [subject.victims[0], *(stream(seed, "leakage sums", k).choice(parties[k]) for k in order[1:])]
+    return replace(subject, victims=np.array(ids), held=[np.unique(subject.labels[parties[k]]) for k in order])
+
+
+def searches(method: str, steps: int | None) -> dict[str, Inversion]:
+    """Return the searches of the command line.
+
+    Raises:
+        ExperimentError: an unknown one, or no step.
+    """
+    if method not in METHODS:
+        raise ExperimentError("--method: " + unknown("attack", method, METHODS))
+    if steps is not None and steps < 1:
+        raise ExperimentError(f"--steps {steps}: a search takes at least one step")
+    known: dict[str, Inversion] = {
+        "dlg": DLG() if steps is None else DLG(steps),
+        "cosine": Cosine() if steps is None else Cosine(steps),
+    }
+    return known if method == "both" else {method: known[method]}

@@ -1,0 +1,50 @@
+"""The folder of a new project: an experiment, example data, a method, a test."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from fedunseen.core.errors import ArgumentError, RunDirectoryError
+from fedunseen.core.files import write_text
+
+__all__ = ["new_project"]
+
+FILES = {
+    "README.md": "README.md",
+    "pyproject.toml": "pyproject.toml",
+    "experiment.toml": "experiment.toml",
+    "package/__init__.py": "{}/__init__.py",
+    "package/method.py": "{}/method.py",
+    "data/make_example.py": "data/make_example.py",
+    "tests/test_method.py": "tests/test_method.py",
+    "gitignore": ".gitignore",
+}
+"""Template -> path in the project, with the package's name in it."""
+
+
+def new_project(name: str) -> list[Path]:
+    """Write a project into the folder ``name``; return its files.
+
+    Raises:
+        ArgumentError: the name cannot be a project's.
+        RunDirectoryError: the folder exists.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        raise ArgumentError(f"{name!r} is no name of a project: take small letters, digits, - and _, a letter first")
+    package, folder = name.replace("-", "_"), Path(name)
+    if package in ("fedunseen", "test", "tests"):
+        raise ArgumentError(f"a package {package!r} is there already: choose another name")
+    if folder.exists():
+        raise RunDirectoryError(f"{folder} is there already: choose another name")
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    source = files("fedunseen.tools") / "project"
+    loader = FunctionLoader(lambda template: (source / f"{template}.jinja").read_text("utf-8"))
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
+    written = []
+    for template, path in FILES.items():
+        written.append(folder / path.format(package))
+        write_text(written[-1], environment.get_template(template).render(project=name, package=package))
+    return written
