@@ -124,6 +124,8 @@ def sample_level_is_for_sums(c: Chosen) -> str | None:
             f"privacy.name = 'sample-level' is about sums over samples, but method.name = {c.name!r} trains: set it to "
             "'client-level', or choose a method in closed form, for example gaussian"
         )
+    if isinstance(c.experiment.data.quantization, int):
+        return "privacy.name = 'sample-level' adds noise to float64 sums: set data.quantization to 'none'"
     if getattr(c.experiment.method, "clip_norm", None) is not None:
         return (
             "privacy.clip says how long a sample may be under privacy.name = 'sample-level': leave method.clip_norm out"
