@@ -193,6 +193,12 @@ def test_data_sets_may_lie_in_a_file_of_their_own(write, tmp_path):
     assert sweep.cells[0].experiment.method.hidden == (8,)
 
 
+def test_each_relative_path_is_relative_to_the_sweep_file(write, tmp_path):
+    bundle = '{ name = "images", root = "here/x", classes = "../y.csv" }'
+    data = read_sweep(write(f"{SMALL}[data_sets.eels]\ndata = {bundle}\n")).cells[0].experiment.data
+    assert (Path(data.root), Path(data.classes)) == (tmp_path / "here" / "x", tmp_path / ".." / "y.csv")
+
+
 def test_the_data_folder_of_the_environment_is_named_in_paths(write, monkeypatch):
     text = SMALL + '[data_sets.fish]\ndata = { name = "folder", root = "${FEDUNSEEN_DATA}/fish" }\n'
     monkeypatch.setenv("FEDUNSEEN_DATA", "/somewhere")

@@ -29,6 +29,7 @@ __all__ = [
     "located",
     "parse_override",
     "read_tree",
+    "resolve_paths",
     "sections_of",
     "validated",
 ]
@@ -62,7 +63,7 @@ def read_tree(source: str | Path) -> dict[str, Any]:
     """
     text, folder = experiment_text(source)
     tree = parse_toml(text, source)
-    _resolve_paths(tree, folder)
+    resolve_paths(tree, folder)
     return tree
 
 
@@ -162,7 +163,8 @@ _PATHS = (
 )
 
 
-def _resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+def resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
+    """Make the paths of an experiment's sections relative to here, in place; they are relative to ``folder``."""
     for section, key in _PATHS:
         content = tree.get(section)
         if isinstance(content, dict) and isinstance(content.get(key), str):

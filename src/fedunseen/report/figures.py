@@ -212,14 +212,7 @@ def line_chart(
         if curve.low is not None and curve.high is not None:
             area = frame.area(x, curve.low, curve.high)
             out.append(f'<path class="band" fill="var(--{curve.colour})" d="{area}"/>')
-    if level is not None and level[1] <= top:
-        y = frame.py(level[1])
-        out.append(f'<path class="level" d="M{frame.left} {y:g}H{frame.width - frame.right}"/>')
-        out.append(text(frame.width - frame.right, y - 5, level[0], "tick end"))
-    for one in dotted:
-        if one.y[0] <= top:
-            across = f"M{frame.left} {frame.py(one.y[0]):g}H{frame.width - frame.right}"
-            out.append(f'<path class="level" style="stroke:var(--{one.colour})" d="{across}"/>')
+    out += _levels(frame, level, dotted)
     for curve in reversed(curves):
         dash = " dashed" if curve.dashed else ""
         out.append(f'<path class="line{dash}" stroke="var(--{curve.colour})" d="{frame.path(x, curve.y)}"/>')
@@ -234,6 +227,19 @@ def line_chart(
         out += _hovers(frame, x, curves, x_label, unit)
     last = [f"{c.label} ends at {_short(c.y[-1], 1)}{unit}" for c in curves if np.isfinite(c.y[-1])]
     return svg(out, frame.width, frame.height, f"{title} by {x_label}: {', '.join(last)}")
+
+
+def _levels(frame: Frame, level: tuple[str, float] | None, dotted: Sequence[Curve]) -> Iterator[str]:
+    """Draw dotted horizontal lines, of which ``level`` has its name beside it."""
+    right = frame.width - frame.right
+    if level is not None and level[1] <= frame.y[1]:
+        y = frame.py(level[1])
+        yield f'<path class="level" d="M{frame.left} {y:g}H{right}"/>'
+        yield text(right, y - 5, level[0], "tick end")
+    for one in dotted:
+        if one.y[0] <= frame.y[1]:
+            across = f"M{frame.left} {frame.py(one.y[0]):g}H{right}"
+            yield f'<path class="level" style="stroke:var(--{one.colour})" d="{across}"/>'
 
 
 def _mark(frame: Frame, x: Floats, curve: Curve, mark: float, unit: str) -> list[str]:

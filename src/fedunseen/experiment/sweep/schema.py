@@ -32,6 +32,7 @@ from fedunseen.core.registry import names
 from fedunseen.core.settings import Settings
 from fedunseen.core.toml import parse_toml, toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
+from fedunseen.experiment.reading import resolve_paths
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 
@@ -238,16 +239,9 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
         if file.only and not any(matches(values, part) for part in file.only):
             continue
         data_set = values.get("data", "")
-        before = [
-            base,
-            {"run.seeds": file.seeds},
-            *(bundles[axis][one] for axis, one in values.items() if axis == "data"),
-        ]
-        after = [
-            *(bundles[axis][one] for axis, one in values.items() if axis != "data"),
-            fixed.get(data_set, {}),
-            overrides,
-        ]
+        before = [base, {"run.seeds": file.seeds}, *([bundles["data"][data_set]] if sets else [])]
+        varied = [bundles[axis][one] for axis, one in values.items() if axis != "data"]
+        after = [*varied, fixed.get(data_set, {}), overrides]
         found: Experiment | None = None
         refused: str | None = None
         try:
@@ -269,9 +263,12 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
     words += [word for key, value in overrides.items() for word in ("--set", _assignment(key, value))]
     notes = {label: str(sets[label]["note"]) for label in labels if "note" in sets[label]}
     sweep = Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
-    if sweep.metrics != FEW_SHOT:
-        return sweep
-    # All runs are few-shot runs: the defaults of tables and figures are for zero-shot runs.
+    return _with_few_shot_defaults(sweep) if sweep.metrics == FEW_SHOT else sweep
+
+
+def _with_few_shot_defaults(sweep: Sweep) -> Sweep:
+    """Return a sweep of few-shot runs alone: the defaults of tables and figures are for zero-shot runs."""
+    file = sweep.file
     figures = [
         one if "metrics" in one.model_fields_set else one.model_copy(update={"metrics": [FEW_SHOT[0]]})
         for one in file.figures
@@ -399,10 +396,14 @@ def _flat(bundle: Mapping[str, Any], folder: Path | None, place: str) -> Bundle:
             raise ExperimentError(f"{place}: {section}: write settings as section.key = value")
     for key, value in found.items():
         if isinstance(value, str):
-            value = value.replace("${FEDUNSEEN_DATA}", os.environ.get("FEDUNSEEN_DATA", "data"))
-            if key in ("data.root", "encoder.model", "partition.file") and folder is not None:
-                value = str(folder / Path(value).expanduser())
-            found[key] = value
+            found[key] = value.replace("${FEDUNSEEN_DATA}", os.environ.get("FEDUNSEEN_DATA", "data"))
+    if folder is not None:
+        tree: dict[str, Bundle] = {}
+        for key, value in found.items():
+            section, _, name = key.partition(".")
+            tree.setdefault(section, {})[name] = value
+        resolve_paths(tree, folder)
+        found = {f"{section}.{name}": value for section, inner in tree.items() for name, value in inner.items()}
     return dict(sorted(found.items(), key=lambda item: not item[0].endswith(".name")))
 
 

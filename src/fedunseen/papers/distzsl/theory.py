@@ -203,27 +203,34 @@ def alignment(
         )
         own.append(mean)
         shared.append(error)
+    counts = np.array([one.samples for one in clients], dtype=np.float64)
+    return {
+        "clients": rows,
+        "pairs": _pair_rows([one.number for one in clients], logs[:most_pairs], shared, own, temperature),
+        "server": _server(np.stack(logs), counts / counts.sum(), log_distribution(global_logits, temperature), common),
+    }
+
+
+def _pair_rows(
+    numbers: Sequence[int], logs: Sequence[Floats], shared: Sequence[float], own: Sequence[float], temperature: float
+) -> list[dict[str, Any]]:
+    """Measure Lemma 1 for each pair of clients, from log-probabilities and errors on common and on own samples."""
     pairs = []
-    probabilities = [np.exp(log_p) for log_p in logs[:most_pairs]]
+    probabilities = [np.exp(log_p) for log_p in logs]
     for j in range(len(probabilities)):
         for k in range(j):
             apart = distance(probabilities[j], probabilities[k])
             bound = pair_bound(shared[j], shared[k], temperature)
             pairs.append(
                 {
-                    "clients": [clients[k].number, clients[j].number],
+                    "clients": [numbers[k], numbers[j]],
                     "bound": bound,
                     "bound_own": pair_bound(own[j], own[k], temperature),
                     "observed": float(apart.mean()),
                     "over": float((apart > bound).mean()),
                 }
             )
-    counts = np.array([one.samples for one in clients], dtype=np.float64)
-    return {
-        "clients": rows,
-        "pairs": pairs,
-        "server": _server(np.stack(logs), counts / counts.sum(), log_distribution(global_logits, temperature), common),
-    }
+    return pairs
 
 
 def _server(logs: Floats, weights: Floats, merged: Floats, target: Floats) -> dict[str, float]:
@@ -490,14 +497,16 @@ def class_margins(
             "half_way": float(np.minimum(away[mine], 1e6).mean()),
             "eq_59": float((away[mine] < 1).mean()),
         }
-        if visual is not None:
-            epsilon = visual.epsilon[mine]
-            left, right = visual.delta + float(epsilon.mean()), visual.smallest * float(room[at])
-            record |= {
-                "left": left,
-                "right": right,
-                "ratio": left / right if right > 0 else None,
-                "eq_20": float((visual.delta + epsilon < right).mean()),
-            }
-        records.append(record)
+        records.append(record | (_margin(visual.of(mine), float(room[at])) if visual is not None else {}))
     return sorted(records, key=lambda one: (one["accuracy"], -one["half_way"], one["class"]))
+
+
+def _margin(visual: Decoder, room: float) -> dict[str, Any]:
+    """Return both sides of Eq. 20 for the mean sample of a class, and for how many of its samples it holds."""
+    left, right = visual.delta + float(visual.epsilon.mean()), visual.smallest * room
+    return {
+        "left": left,
+        "right": right,
+        "ratio": left / right if right > 0 else None,
+        "eq_20": float((visual.delta + visual.epsilon < right).mean()),
+    }
