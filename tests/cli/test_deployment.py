@@ -139,7 +139,7 @@ def test_a_signal_ends_host_and_join_and_all_that_they_started(engine, number, s
 def test_the_coordinator_says_what_seems_to_be_wrong_as_a_run_does(tmp_path, monkeypatch):
     told = {"what": "The training loss grew from 3 to 7 in 9 rounds.", "remedy": "Set method.lr to a tenth."}
     done = SimpleNamespace(path=tmp_path / "run", result={"warnings": [told]}, headline=lambda: "ZSL 12.0 %")
-    monkeypatch.setattr("fedunseen.experiment.running", lambda *given: done)
+    monkeypatch.setattr("fedunseen.experiment.run", lambda *given: done)
     monkeypatch.setattr("fedunseen.report.write_report", lambda run: run.path / "report.html")
     words = ["host", "digit-pairs", "--insecure", "--parties", "a,b", "--out", str(tmp_path / "run"), "--json"]
     found = CliRunner().invoke(app, [*words, "--address", "127.0.0.1"])

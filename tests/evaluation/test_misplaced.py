@@ -100,3 +100,6 @@ def test_a_run_says_which_pictures_lie_in_a_wrong_folder(tmp_path):
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     about = "4 pictures in the folder of 'red' look like 'green': red/green"
     assert sum(one["what"].startswith(about) for one in written["warnings"]) == 1
+    for file in done.result["misplaced"][0]["files"]:  # what the warning advises
+        (tmp_path / "data" / file).rename(tmp_path / "data" / "green" / file.split("/")[1])
+    assert run(Experiment.from_dict(tree), tmp_path / "again").result.get("misplaced", []) == []

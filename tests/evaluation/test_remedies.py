@@ -25,6 +25,7 @@ SMALL = {
             "guessing",
             {"data.features": ["centre", "l2"]},
         ),
+        ({"method.hidden": [2], "evaluation.embedding": True}, "less apart", {"method.hidden": [64]}),
     ],
 )
 def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
@@ -35,3 +36,17 @@ def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
     (text,) = told({}, "before")
     assert all(key in text for key in remedy)
     assert told(remedy, "after") == []
+
+
+@pytest.mark.slow
+def test_another_few_shot_method_removes_the_warning_of_one_that_has_diverged(tmp_path):
+    short = {"data.train_per_class": 10, "partition.clients": 3, "strategy.rounds": 2, "method.episodes": 10}
+    short |= {"evaluation.embedding": False, "evaluation.selection": "last"}
+
+    def warned(preset, **settings):
+        done = run(Experiment.load(preset, {**short, **settings}), tmp_path / preset)
+        return [one["remedy"] for one in done.result["warnings"] if "The model is worse than" in one["what"]]
+
+    (remedy,) = warned("digit-pairs-maml", **{"method.lr": 1.0})
+    assert "method.name = 'protonet'" in remedy
+    assert warned("digit-pairs-few-shot") == []

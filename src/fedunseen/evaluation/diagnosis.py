@@ -193,7 +193,7 @@ def clipped_features(result: Mapping[str, Any]) -> Finding | None:
     return Finding(
         f"{100 * result['clipped']:.1f} % of the training samples' features are beyond the range of quantization.",
         "They were clipped. A few large features carry most of a sample's length, or parties' units differ.",
-        "Raise data.quantization_range, or set data.quantization = 16.",
+        "Raise data.quantization_range, with data.quantization = 16 for steps as small as now.",
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
-from fedunseen.methods.closed_form.left_out import estimable, lead_over
+from fedunseen.methods.closed_form.left_out import estimable, lead_over, left_out_accuracy
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 
 __all__ = ["LEAD", "Auto", "AutoSettings"]
@@ -42,7 +42,7 @@ class Auto(Gaussian):
             return self._ridge.solve(sums)
         model = super().solve(sums)
         if form is None and estimable(self, sums):
-            lead = lead_over(self._ridge, super().quick(model), sums)
+            lead = lead_over(self._ridge, left_out_accuracy(super().quick(model), sums), sums)
             if lead["lead"] > max(LEAD, lead["ci95"]):
                 return self._ridge.solve(sums)
         return model

@@ -76,16 +76,16 @@ def left_out_accuracy(method: ClosedForm, sums: Params, shots: int = 0) -> NDArr
     return np.array(right)
 
 
-def lead_over(rival: ClosedForm, method: ClosedForm, sums: Params) -> dict[str, float]:
+def lead_over(rival: ClosedForm, ours: NDArray[np.float64], sums: Params) -> dict[str, float]:
     """Return a rival's ``accuracy`` on classes left out, its ``lead`` over a method, and half its interval (``ci95``).
 
     Args:
         rival: a :meth:`~.base.ClosedForm.quick` method.
-        method: likewise, that of the run.
+        ours: :func:`left_out_accuracy` of the method of the run.
         sums: :func:`estimable` ones.
     """
     theirs = left_out_accuracy(rival, sums)
-    lead = theirs - left_out_accuracy(method, sums)
+    lead = theirs - ours
     half = 1.96 * float(lead.std(ddof=1)) / len(lead) ** 0.5
     return {"accuracy": float(theirs.mean()), "lead": float(lead.mean()), "ci95": half}
 
@@ -106,10 +106,10 @@ def estimates(method: ClosedForm, sums: Params, model: Params) -> dict[str, Any]
     sums = {**sums, **dequantized(sums, method.quantization)}
     quick = method.quick(model)
     shots = (0, SHOTS) if isinstance(quick, Gaussian) else (0,)
-    found = {str(k): float(left_out_accuracy(quick, sums, k).mean()) for k in shots}
+    each = {k: left_out_accuracy(quick, sums, k) for k in shots}
     rivals: dict[str, dict[str, float]] = {}
     for kind, settings in ((Gaussian, GaussianSettings.model_validate({})), (Ridge, RidgeSettings.model_validate({}))):
         if not isinstance(quick, kind):
             rival: ClosedForm = kind(settings, method.space, method.semantics, method.backbone)
-            rivals[settings.name] = lead_over(rival.quick(rival.solve(sums)), quick, sums)
-    return {"left_out_accuracy": found, "left_out_rivals": rivals}
+            rivals[settings.name] = lead_over(rival.quick(rival.solve(sums)), each[0], sums)
+    return {"left_out_accuracy": {str(k): float(one.mean()) for k, one in each.items()}, "left_out_rivals": rivals}
