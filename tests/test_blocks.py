@@ -56,6 +56,11 @@ NOT_RUN = {
     "serve": "goes on until it is stopped; tests/serve run it as a process",
     "host": "goes on until its parties have trained; tests/engines run it as a process",
     "join": "goes on until its coordinator ends; tests/engines run it as a process",
+    "offline plan": "is the first of four steps, all of which run in tests/cli/test_offline.py",
+    "offline answer": "needs the page's plan; runs in tests/cli",
+    "offline merge": "needs the page's answers; runs in tests/cli",
+    "offline withdraw": "needs the page's plan; runs in tests/cli",
+    "offline show": "needs the page's plan; runs in tests/cli",
     "health": "asks a federation that runs; tests/cli run it",
 }
 
@@ -165,7 +170,7 @@ def missing(command, values):
 def read(name, values):
     """Put together what a command names: an experiment or a sweep that comes with the package."""
     settings = dict(parse_override(text) for text in values.get("overrides") or [])
-    if name in ("run", "host", "attack backdoor", "attack leakage", "data deal"):
+    if name in ("run", "host", "offline plan", "attack backdoor", "attack leakage", "data deal"):
         if values.get("experiment") in preset_names():
             Experiment.load(values["experiment"], settings)
     elif name == "sweep" and values.get("source") in sweep_names():

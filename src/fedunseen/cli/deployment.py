@@ -36,10 +36,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as th
 def certs(
     out: Annotated[Path, typer.Option(help="A new folder; it gets a folder for the coordinator and one a party.")],
     parties: Annotated[str | None, typer.Option(help="Names of all parties that may ever join: a,b,c.")] = None,
-    engine: Annotated[str, typer.Option(help="What will carry the messages: nvflare or flower.")] = "nvflare",
-    address: Annotated[str, typer.Option(help="Host name or address at which parties reach the coordinator.")] = (
-        "127.0.0.1"
-    ),
+    engine: Annotated[
+        str | None,
+        typer.Option(help="What will carry the messages: nvflare (if it is installed), flower, or offline for files."),
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="Host name or address at which parties reach the coordinator; files need none.")
+    ] = "127.0.0.1",
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
     authority: Annotated[
         Path | None, typer.Option(help="Keep the key that signs the certificates in this folder, for later changes.")
@@ -66,18 +69,28 @@ def certs(
         *authority.resolve().parents,
     ):
         raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to nobody")
-    carrier(_engine(engine)).certificates(out, _address(address)[0], names, days, authority)
-    _enrol(out, names, authority)
+    carried = engine != "offline"
+    if carried:
+        try:
+            carrier(_engine(engine or "nvflare")).certificates(out, _address(address)[0], names, days, authority)
+        except MissingDependencyError as error:
+            if engine is not None:
+                raise
+            carried = False
+            say(f"note: credentials for `fedunseen offline` alone, because {error}")
+    _enrol(out, names, authority, carried)
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
         say(f"authority (for nobody who runs the coordinator): {authority}")
 
 
-def _enrol(out: Path, names: Sequence[str], authority: Path | None) -> None:
-    """Write the keys of masked sums too, where three parties can have one and the library is installed."""
+def _enrol(out: Path, names: Sequence[str], authority: Path | None, carried: bool) -> None:
+    """Write the keys of masked sums and of files too, if the library is installed."""
     try:
         from fedunseen.secagg.enrolment import enrol
     except MissingDependencyError as error:
+        if not carried:
+            raise
         say(f"note: no federation.json, which masked sums need: {error}")
         return
     enrol(out, names, None, authority)
@@ -89,6 +102,13 @@ def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -
     from fedunseen.engines.remote.authority import REVOKED, Authority
 
     names = party_names((renew or revoke or "").split(","))
+    federation = out / "coordinator" / "federation.json"
+    if (authority / "federation.json").exists():
+        from fedunseen.secagg.enrolment import change
+    if not (authority / "authority.json").exists() and (authority / "federation.json").exists():
+        change(authority, out, names if renew else (), () if renew else names)
+        say(f"for every party's kit: {federation}")
+        return
     kept = now = Authority.load(authority)
     kept.check(names)
     for name in names if renew else ():
@@ -98,10 +118,8 @@ def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -
     (out / "coordinator" / REVOKED).write_bytes(kept.revoke(names))  # what they had before
     say(f"for the coordinator's kit: {out / 'coordinator'}", f"for every party's kit: {out / 'coordinator' / REVOKED}")
     if (authority / "federation.json").exists():
-        from fedunseen.secagg.enrolment import change
-
         change(authority, out, names if renew else (), () if renew else names)
-        say(f"for every party's kit: {out / 'coordinator' / 'federation.json'}")
+        say(f"for every party's kit: {federation}")
 
 
 def host(

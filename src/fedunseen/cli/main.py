@@ -37,6 +37,7 @@ from fedunseen.cli.init import init
 from fedunseen.cli.learn import adapt, forget, learn, sums
 from fedunseen.cli.logs import Format, LogFormat, speak
 from fedunseen.cli.new import new
+from fedunseen.cli.offline import offline_app
 from fedunseen.cli.predict import predict
 from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
@@ -50,7 +51,7 @@ PANELS = {
     "Start": ("doctor", "presets", "settings", "new", "init", "run", "report", "predict"),
     "Data": ("data", "estimate"),
     "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
-    "Deploy": ("certs", "host", "join", "health"),
+    "Deploy": ("certs", "host", "join", "offline", "health"),
     "Research": ("compare", "sweep", "sweeps", "attack"),
 }
 
@@ -79,6 +80,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(attack_app, name="attack")
+app.add_typer(offline_app, name="offline")
 
 BEGIN = """\
 FedUnseen: federated learning that recognises classes which nobody holds.

@@ -18,7 +18,7 @@ from fedunseen.cli.logs import is_json, logged
 from fedunseen.experiment import Progress
 from fedunseen.experiment.tracking import scalars
 
-__all__ = ["live_progress", "numbers", "state"]
+__all__ = ["encoding_bar", "live_progress", "numbers", "state"]
 
 EVERY = 20.0  # seconds between two lines
 
@@ -68,6 +68,24 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
             bars.update(tasks[stage], completed=round, state=state(line))
 
         yield on_round
+
+
+@contextmanager
+def encoding_bar() -> Iterator[None]:
+    """Show a bar while images are encoded; elsewhere than on a terminal, a line every few seconds."""
+    from fedunseen.encoders.cache import shown  # here, because it comes with PyTorch
+
+    if is_json() or not sys.stderr.isatty():
+        yield
+        return
+    columns = TextColumn("encoding images"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bars(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task("", total=None, visible=False)
+        token = shown.set(lambda done, total: bars.update(task, completed=done, total=total, visible=True))
+        try:
+            yield
+        finally:
+            shown.reset(token)
 
 
 def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,10 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+shown: ContextVar[Callable[[int, int], None] | None] = ContextVar("shown", default=None)
+"""Shows how many images of how many are encoded, in the place of a line every few seconds."""
+
+
 class _Progress:
     """Prints every few seconds how far the work is; nothing if it takes less time than that."""
 
@@ -208,7 +213,9 @@ class _Progress:
     def add(self, count: int) -> None:
         self.done, self.here = self.done + count, self.here + count
         now = time.monotonic()
-        if now - self.last >= _QUIET:
+        if (show := shown.get()) is not None:
+            show(self.done, self.total)
+        elif now - self.last >= _QUIET:
             self.last = now
             rate = self.here / (now - self.start)
             _say(f"encoding images: {self.done} of {self.total} ({rate:.0f} a second, kept in the cache)")

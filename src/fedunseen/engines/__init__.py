@@ -1,7 +1,7 @@
 """Engines: where clients run. They share two functions: a client's round and the strategy's merge.
 
-``local`` runs all clients in this process, ``remote`` has them in other processes, on this machine or elsewhere, and
-``carriers`` bring the messages there and back.
+``local`` runs all clients in this process, ``remote`` has them in other processes, on this machine or elsewhere,
+``carriers`` bring the messages there and back, and ``offline`` has files in their place.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ENGINES = {
     "buffered": "fedunseen.engines.local.buffered:Buffered",
     "flower": "fedunseen.engines.remote.coordinator:Flower",
     "nvflare": "fedunseen.engines.remote.coordinator:NVFlare",
+    "offline": "fedunseen.engines.offline.coordinator:Offline",
 }
 
 __all__ = [

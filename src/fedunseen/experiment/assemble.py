@@ -275,7 +275,9 @@ def _distributed(
     notes = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
     sizes = len(partition.clients), len(benchmark.space.names)
     masks = masks_of(experiment, benchmark, partition)
-    return Distributed(strategy, experiment.engine, *sizes, job, _forgiving(experiment, attack), notes, masks)
+    named = find("engine", experiment.engine.name)
+    kind = named if issubclass(named, Distributed) else Distributed
+    return kind(strategy, experiment.engine, *sizes, job, _forgiving(experiment, attack), notes, masks)
 
 
 def _local(

@@ -71,11 +71,13 @@ def notes(experiment: Experiment, benchmark: Benchmark | None = None) -> list[st
     found = []
     method = find("method", experiment.method.name)
     if experiment.evaluation.selection == "last" and method.zero_shot:
-        how = "--set evaluation.selection=validation calibrates on validation classes, in a second run with all parties"
+        how = "; --set evaluation.selection=validation calibrates on validation classes in another run with all parties"
+        if experiment.engine.name == "offline":  # each party answers once
+            how = ""
         if getattr(experiment.method, "calibration", False):
-            found.append(f"The calibration comes from classes left out of the merged sums; {how}.")
+            found.append(f"The calibration comes from classes left out of the merged sums{how}.")
         elif experiment.evaluation.factor is None:
-            found.append(f"Nothing calibrates this run, so seen classes win too often; {how}.")
+            found.append(f"Nothing calibrates this run, so seen classes win too often{how}.")
     if benchmark is not None and (unused := len(benchmark.train)):
         total = unused + len(benchmark.test_seen) + len(benchmark.test_unseen)
         found.append(f"{unused} of the coordinator's {total} samples are not tested: {_use(experiment, benchmark)}.")

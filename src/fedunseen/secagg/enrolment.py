@@ -27,7 +27,8 @@ from fedunseen.secagg.primitives import (
 )
 
 __all__ = [
-    "FEDERATION", "SECRET", "Credentials", "Enrolment", "change", "colluders", "enrol", "in_memory", "keep", "threshold"
+    "FEDERATION", "SECRET", "Credentials", "Enrolment", "change", "colluders", "coordinator", "enrol", "in_memory",
+    "keep", "threshold",
 ]  # fmt: skip
 
 FEDERATION = "federation.json"
@@ -70,6 +71,7 @@ class Enrolment:
         serial: grows with each change of the list.
         authority: the Ed25519 public key that signs the list.
         signature: of the list.
+        coordinator: the Ed25519 public key that signs plans by file; empty in lists made before there were any.
     """
 
     parties: Mapping[str, tuple[bytes, bytes]]
@@ -77,6 +79,7 @@ class Enrolment:
     serial: int
     authority: bytes
     signature: str = ""
+    coordinator: bytes = b""
 
     @property
     def threshold(self) -> int:
@@ -94,6 +97,7 @@ class Enrolment:
         return {
             "parties": keys, "n": len(keys), "c": self.colluding, "t": self.threshold,
             "serial": self.serial, "authority": self.authority.hex(),
+            **({"coordinator": self.coordinator.hex()} if self.coordinator else {}),
         }  # fmt: skip
 
     @cached_property
@@ -122,21 +126,35 @@ class Enrolment:
         """
         path = folder / FEDERATION
         try:
-            told = json.loads(path.read_bytes())
+            return cls.read(path.read_bytes(), str(path))
+        except FileNotFoundError:
+            raise RefusedError(
+                f"{path} is missing, and masked sums need it: make new credentials with `fedunseen certs`"
+            ) from None
+        except OSError as error:
+            raise RefusedError(f"{path} is damaged ({error}): copy it again from the authority") from None
+
+    @classmethod
+    def read(cls, text: bytes, path: str) -> Enrolment:
+        """Read the content of ``federation.json``; ``path`` says in messages where it stands.
+
+        Raises:
+            RefusedError: it is damaged, or not signed by the authority that it names.
+        """
+        try:
+            told = json.loads(text)
             keys = {
                 str(name): (from_hex(one["ed25519"], 32), from_hex(one["x25519"], 32))
                 for name, one in told["parties"].items()
             }
             found = cls(keys, int(told["c"]), int(told["serial"]), from_hex(told["authority"], 32), told["signature"])
+            if "coordinator" in told:
+                found = replace(found, coordinator=from_hex(told["coordinator"], 32))
             if found.content() != {key: value for key, value in told.items() if key != "signature"}:
                 raise ValueError("its numbers do not fit together")
             if not 0 <= 3 * found.colluding < max(1, len(keys)):
                 raise ValueError(f"c = {found.colluding} of n = {len(keys)} parties is not below a third")
-        except FileNotFoundError:
-            raise RefusedError(
-                f"{path} is missing, and masked sums need it: make new credentials with `fedunseen certs`"
-            ) from None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, SecAggError) as error:
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError, SecAggError) as error:
             raise RefusedError(f"{path} is damaged ({error}): copy it again from the authority") from None
         if not verify(found.authority, found.signature, _PURPOSE + canonical(found.content())):
             raise RefusedError(f"{path} is not signed by its authority: copy it again from the authority")
@@ -188,15 +206,36 @@ def in_memory(names: Sequence[str], colluding: int | None = None) -> dict[str, C
     return _new(names, colluding)[0]
 
 
-def _new(names: Sequence[str], colluding: int | None) -> tuple[dict[str, Credentials], bytes]:
+def coordinator(folder: Path) -> tuple[Enrolment, bytes]:
+    """Read a coordinator's credentials folder: the list of parties, and its own private key, which signs plans.
+
+    Raises:
+        RefusedError: a file is missing or damaged, or the key is not the listed one.
+    """
+    enrolment, path = Enrolment.load(folder), folder / SECRET
+    try:
+        key = from_hex(json.loads(path.read_bytes())["ed25519"], 32)
+    except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
+        raise RefusedError(f"{path}: no private key ({error}): make new credentials with `fedunseen certs`") from None
+    if signing_public(key) != enrolment.coordinator:
+        raise RefusedError(
+            f"{path}: this key is not the coordinator's in {FEDERATION}: name the folder `coordinator` that "
+            "`fedunseen certs` has made"
+        )
+    return enrolment, key
+
+
+def _new(names: Sequence[str], colluding: int | None) -> tuple[dict[str, Credentials], bytes, bytes]:
+    """Return the credentials of all parties, and the private keys of the authority and the coordinator."""
     if colluding is not None and not 0 <= 3 * colluding < len(names):
         raise DataError(f"{colluding} colluding parties of {len(names)}: give fewer than a third")
     private = {name: (secrets.token_bytes(32), secrets.token_bytes(32)) for name in names}
-    authority = secrets.token_bytes(32)
+    authority, leading = secrets.token_bytes(32), secrets.token_bytes(32)
     public = {name: (signing_public(a), exchange_public(b)) for name, (a, b) in private.items()}
     c = colluders(len(names)) if colluding is None else colluding
-    enrolment = Enrolment(public, c, 1, signing_public(authority)).signed(authority)
-    return {name: Credentials(name, enrolment, *both) for name, both in private.items()}, authority
+    enrolment = Enrolment(public, c, 1, signing_public(authority), coordinator=signing_public(leading))
+    enrolment = enrolment.signed(authority)
+    return {name: Credentials(name, enrolment, *both) for name, both in private.items()}, authority, leading
 
 
 def enrol(out: Path, names: Sequence[str], colluding: int | None = None, authority: Path | None = None) -> None:
@@ -208,17 +247,20 @@ def enrol(out: Path, names: Sequence[str], colluding: int | None = None, authori
         colluding: c; None: the default for so many parties.
         authority: the folder in which the authority is kept; None: its key is thrown away.
     """
-    made, key = _new(names, colluding)
+    made, key, leading = _new(names, colluding)
     for own in made.values():
         _hand_over(out / own.name, own)
     enrolment = next(iter(made.values())).enrolment
     _write(out / "coordinator" / FEDERATION, enrolment.text())
+    own_key = json.dumps({"name": "coordinator", "ed25519": leading.hex()}).encode() + b"\n"
+    _write(out / "coordinator" / SECRET, own_key, secret=True)
     if authority is not None:
         keep(authority, enrolment, key)
 
 
 def keep(authority: Path, enrolment: Enrolment, key: bytes) -> None:
     """Write the authority's own files: its private key (mode 0600) and the newest list."""
+    authority.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write(authority / _AUTHORITY, key.hex().encode() + b"\n", secret=True)
     _write(authority / FEDERATION, enrolment.text())
 

@@ -124,6 +124,11 @@ class Ledger:
         """Return how many samples (digests) were released under other plans."""
         return sum(len(samples & known) for other, known in self._all_released().items() if other != plan)
 
+    def released_elsewhere(self, plan: str, samples: frozenset[bytes]) -> dict[str, frozenset[bytes]]:
+        """Return the other plans that released some of these samples -> the digests of all samples that each did."""
+        others = {other: known for other, known in self._all_released().items() if other != plan}
+        return {other: known for other, known in others.items() if not known.isdisjoint(samples)}
+
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
         """Remember durably that samples (digests) are released under a plan."""
         known = self._all_released().get(plan, frozenset()) | samples

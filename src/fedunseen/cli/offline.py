@@ -1,0 +1,276 @@
+"""``fedunseen offline plan | answer | merge | withdraw | show``: a federation whose messages are files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedunseen.cli.console import ExperimentName, Json, Overrides, Plugins, overrides_of, say, warning_lines
+from fedunseen.core.errors import ExperimentError, FedUnseenError, RefusedError
+from fedunseen.core.files import existing_folder, free_folder, holding, parse_json, write_json
+from fedunseen.tools.names import party_names
+
+if TYPE_CHECKING:
+    from fedunseen.engines.offline.coordinator import Offline
+    from fedunseen.engines.offline.files import Signed
+    from fedunseen.experiment import Experiment
+    from fedunseen.secagg.enrolment import Credentials
+    from fedunseen.secagg.ledger import Ledger
+
+__all__ = ["offline_app"]
+
+offline_app = typer.Typer(
+    help="A federation by file: no connection, one message from each party.", no_args_is_help=True
+)
+
+_CONSENT = frozenset({"again", "moved"})
+_CLEAR = "in clear: whoever has a party's answer sees the sums of its samples"
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `fedunseen offline plan` wrote.")]
+Kit = Annotated[Path, typer.Option("--credentials", help="Your folder, made by `fedunseen certs`.")]
+Data = Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")]
+State = Annotated[
+    Path | None, typer.Option(help="Where to keep what must never be lost: the ledger (default: fedunseen-NAME).")
+]
+Consent = Annotated[
+    list[str] | None,
+    typer.Option("--consent", help="Agree to: again (sums of the same data under another plan), moved (the folder)."),
+]
+
+
+@offline_app.command("plan")
+def plan_(
+    experiment: ExperimentName,
+    credentials: Kit,
+    parties: Annotated[str, typer.Option(help="Who is asked: a,b,c.")],
+    out: Annotated[Path, typer.Option(help="The file to write, for every party the same.")],
+    overrides: Overrides = None,
+    plugins: Plugins = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Ask for sums in clear, which the coordinator sees.")] = False,
+    withdrawals: Annotated[
+        list[Path] | None, typer.Option("--withdrawal", help="A file of a party that has withdrawn; repeatable.")
+    ] = None,
+) -> None:
+    """Coordinator: write what all parties are asked for."""
+    from fedunseen.experiment.reading import glance
+
+    names, told = party_names(parties.split(",")), overrides_of(overrides)
+    fixed: dict[str, Any] = {
+        "engine.name": "offline", "engine.mode": "deployment", "partition.clients": len(names), "strategy.rounds": 1,
+        "privacy.aggregation": "plain" if plain else "masked",
+    }  # fmt: skip
+    glance(experiment, {**told, **fixed})
+    from fedunseen.engines.offline import coordinator, files
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.deployed import deployed, notes
+    from fedunseen.secagg.enrolment import coordinator as own
+
+    enrolment, key = own(credentials)
+    left = coordinator.withdrawn(withdrawals or (), enrolment)
+    coordinator.check_parties(enrolment, names, not plain, left)
+    chosen = deployed(Experiment.load(experiment, {**told, **fixed}), told)
+    engine = _engine(chosen, out)
+    content = coordinator.make_plan(engine, enrolment, key, names, left)
+    if out.exists():
+        raise RefusedError(f"{out} is there already: choose another --out")
+    write_json(_beside(out), {"experiment": chosen.to_dict()})
+    files.write(out, content)
+    say(*(f"note: {one}" for one in notes(chosen)), *([f"warning: the plan asks for sums {_CLEAR}"] if plain else []))
+    say(f"plan:   {out}, for {', '.join(names)}", f"keep:   {_beside(out)}, which the merge needs, and no party")
+
+
+def _beside(plan: Path) -> Path:
+    """Return where the coordinator's own part of a plan is: its experiment, with the names of its files."""
+    return plan.with_suffix(".coordinator.json")
+
+
+def _engine(experiment: Experiment, out: Path) -> Offline:
+    """Return the engine of an experiment by file.
+
+    Raises:
+        ExperimentError: its method or its settings take more than one message from each party.
+    """
+    from fedunseen.core.registry import find
+    from fedunseen.engines.offline.coordinator import Offline
+    from fedunseen.experiment.setup import Setup
+
+    reasons = {
+        f"method.name = {experiment.method.name!r} trains in rounds": find("method", experiment.method.name).trained,
+        "evaluation.selection = 'validation' asks the parties twice": experiment.evaluation.selection == "validation",
+        f"growth.name = {experiment.growth.name!r} changes the classes": experiment.growth.name != "none",
+    }
+    if wrong := next((reason for reason, there in reasons.items() if there), None):
+        raise ExperimentError(f"by file each party answers once, but {wrong}: change that, or use `fedunseen host`")
+    setup = Setup.of(experiment, out.with_suffix(""), lambda *told: None, deployed=True).assembled()
+    engine = setup.federation.engine
+    assert isinstance(engine, Offline)
+    return engine
+
+
+@contextmanager
+def _party(
+    credentials: Path, data: Path, state: Path | None, consent: list[str] | None
+) -> Iterator[tuple[Credentials, Ledger]]:
+    """Yield a party's credentials and its ledger, which no other process has."""
+    from fedunseen.secagg.enrolment import Credentials
+    from fedunseen.secagg.ledger import Ledger
+
+    if stray := sorted(set(consent or ()) - _CONSENT):
+        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(_CONSENT))}")
+    existing_folder(data, "correct --data")
+    own = Credentials.load(credentials)
+    state = state or Path(f"fedunseen-{own.name}")
+    state.mkdir(parents=True, exist_ok=True)
+    state.chmod(0o700)
+    with holding(state) as held:
+        if not held:
+            raise FedUnseenError(f"{state} is in use by another process: wait for it, or give another --state")
+        yield own, Ledger(state / "ledger", str(data.resolve()), "moved" in (consent or ()))
+
+
+@offline_app.command()
+def answer(
+    plan: PlanFile,
+    data: Data,
+    credentials: Kit,
+    out: Annotated[Path, typer.Option(help="The file to write, for the coordinator.")],
+    state: State = None,
+    consent: Consent = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
+    ] = None,
+    plugins: Plugins = None,
+) -> None:
+    """Party: write your one answer to a plan, from your own data, which stay here."""
+    from fedunseen.cli.progress import encoding_bar
+    from fedunseen.engines.offline.files import read, write
+    from fedunseen.engines.offline.party import Answering
+
+    own_settings = overrides_of(overrides)
+    asked = read(plan, "plan")
+    with _party(credentials, data, state, consent) as (own, ledger):
+        answering = Answering(asked, own, ledger, consent or (), plain)
+        content = answering.stored()
+        again = content is not None
+        if content is None:
+            from fedunseen.experiment.party import PartyData
+
+            with encoding_bar():
+                held = PartyData(data, own_settings, masked=asked["masked"])
+                hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
+                ready = held.prepare(hello, asked.tensors)
+            content = answering.answer(ready)
+            say(f"{own.name}: {ready.samples} samples of {ready.classes} classes, which stay here")
+        write(out, content)
+        if not asked["masked"]:
+            say(f"warning: the sums are {_CLEAR}")
+    say(f"answer: {out}{', the same bytes as before' if again else ''}, for the coordinator")
+
+
+@offline_app.command()
+def withdraw(
+    plan: PlanFile,
+    data: Data,
+    credentials: Kit,
+    out: Annotated[Path, typer.Option(help="The file to write, for the coordinator's next plan.")],
+    state: State = None,
+    consent: Consent = None,
+) -> None:
+    """Party: sign that you have not answered a plan and never will, so that the others may answer one without you."""
+    from fedunseen.engines.offline import party
+    from fedunseen.engines.offline.files import read, write
+
+    with _party(credentials, data, state, consent) as (own, ledger):
+        write(out, party.withdraw(read(plan, "plan"), own, ledger))
+    say(f"withdrawal: {out}; the coordinator plans anew with --withdrawal {quote(out.name)}")
+
+
+@offline_app.command()
+def merge(
+    plan: PlanFile,
+    answers: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The answers of all parties.")],
+    out: Annotated[Path, typer.Option(help="The run directory to write.")],
+    plugins: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Coordinator: add up the answers of all parties, and write the run."""
+    from fedunseen.engines.offline import coordinator, files
+
+    free_folder(out)
+    asked = files.read(plan, "plan")
+    given = coordinator.gather(asked, answers)
+    from fedunseen.engines.remote.coordinator import Member
+    from fedunseen.experiment import Experiment
+    from fedunseen.experiment import run as run_experiment
+    from fedunseen.secagg.masks import digest_of
+
+    beside = _beside(plan)
+    try:
+        tree = dict(parse_json(beside.read_bytes())["experiment"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise RefusedError(f"{beside} is missing or damaged: merge where the plan was written") from None
+    experiment = Experiment.from_dict(tree)
+    engine = _engine(experiment, out)
+    hello, tensors = engine.greeting(asked["parties"], asked["hello"]["run"])
+    if hello != asked["hello"] or digest_of(tensors) != digest_of(asked.tensors):
+        raise RefusedError(f"the experiment or the coordinator's data are no more those of {plan}: write a new plan")
+    brought = engine.read(asked, given)
+
+    @contextmanager
+    def meet() -> Iterator[coordinator.Table]:
+        members = [Member(name) for name in asked["parties"]]
+        yield coordinator.Table(parties=members, brought=brought)
+
+    done = run_experiment(experiment, out, meeting=meet)
+    from fedunseen.report import write_report
+
+    report = write_report(done)
+    say(done.headline(), *warning_lines(done.result), f"run:    {done.path}", f"report: {report}")
+    if as_json:
+        print(json.dumps(done.result), flush=True)
+
+
+@offline_app.command()
+def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan, an answer or a withdrawal.")]) -> None:
+    """Say what a file holds, who has signed it, and what it would reveal."""
+    from fedunseen.engines.offline.files import read
+
+    one = read(file)
+    authority = one.enrolment.authority.hex()[:16]
+    print(f"{file}: {one.kind}, {len(one.content):,} bytes, fedunseen {one['version']}")
+    print(f"signed by {one.signer}, of the federation of {', '.join(one.enrolment.names)} (authority {authority})")
+    for line in _told(one):
+        print(line)
+
+
+def _told(one: Signed) -> list[str]:
+    if one.kind == "withdrawal":
+        return [f"{one['party']} has answered none of these plans, and never will: {', '.join(one['plans'])}"]
+    if one.kind == "answer":
+        if one["masked"]:
+            reveals = (
+                f"alone nothing; with the answers of all other parties, the sum of all; to whoever has the private key "
+                f"of {one['party']}, or those of all others, this party's sums"
+            )
+        else:
+            reveals = "this party's samples of each class, and their sums and sums of products"
+        return [f"answers the plan {one['plan']}", f"reveals: {reveals}"]
+    told, asked = one["hello"]["experiment"], ", ".join(one["parties"])
+    sums = f"{one['elements']:,} numbers: samples of each class, sums and sums of products of their features"
+    left = [f"withdrawn: {each['party']}" for each in one["withdrawals"]]
+    how = f"sums {_CLEAR}" if not one["masked"] else "sums under masks: only the total of all can be read"
+    return [
+        f"plan {one.plan.digest}",
+        f"asks {asked} for {how}",
+        *left,
+        f"method {told['method']['name']}, quantization {one.plan.quantization}; {sums}",
+        "reveals: nothing of any party's samples",
+    ]

@@ -1,0 +1,241 @@
+"""The coordinator's side of a federation by file: it writes a plan, and adds up the answers.
+
+``engine.name = "offline"`` is the engine of such a run: its one round merges what the files hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from fedunseen.core.errors import ExperimentError, QuorumError, RefusedError
+from fedunseen.core.parameters import ClientStates, Params, to_device
+from fedunseen.engines.offline.files import Signed, read, signed
+from fedunseen.engines.offline.party import K, facts_of, layout_of, rho_of
+from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Meeting, Member
+from fedunseen.engines.remote.wire import Expected, WireError, read_reply
+from fedunseen.engines.round import RoundResult
+from fedunseen.secagg.enrolment import Enrolment
+from fedunseen.secagg.masks import MaskedSum
+from fedunseen.secagg.plan import Plan
+from fedunseen.secagg.primitives import SecAggError
+from fedunseen.strategies import Reply
+
+__all__ = ["Brought", "Offline", "OfflineSettings", "Table", "check_parties", "gather", "make_plan", "withdrawn"]
+
+
+class OfflineSettings(DistributedSettings):
+    """Settings of a federation by file."""
+
+    name: Literal["offline"] = "offline"
+    mode: Literal["deployment"] = "deployment"
+    """The parties are elsewhere: `fedunseen offline plan`, `answer` and `merge`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Brought:
+    """What the files of a plan hold.
+
+    Attributes:
+        replies: of each party, or the one of all under masks.
+        masked: the sum under masks; None where each party's sums are in clear.
+        down, up: bytes of the plan for all parties, and of their answers.
+    """
+
+    replies: Sequence[Reply]
+    masked: MaskedSum | None
+    down: int
+    up: int
+
+
+@dataclass(eq=False)
+class Table(Meeting):
+    """Stands for the link to the parties where their answers are files."""
+
+    link: Any = None
+    parties: list[Member] = field(default_factory=list)
+    brought: Brought | None = None
+
+
+class Offline(Distributed):
+    """Merges the answers of files in one round."""
+
+    Settings = OfflineSettings
+
+    def connect(self, meeting: Meeting) -> None:
+        """Take what the files hold."""
+        self._meeting = meeting
+
+    def greeting(self, parties: Iterable[str], run: str) -> tuple[dict[str, Any], Params]:
+        """Return what all parties have to know of the experiment."""
+        assert isinstance(self.job, Deployment)
+        self._meeting = Table(parties=[Member(name) for name in parties], run=run)
+        hello, tensors = self._hello(self.job)
+        return json.loads(json.dumps(hello)), tensors
+
+    def read(self, plan: Signed, answers: Mapping[str, Signed]) -> Brought:
+        """Return what the answers to a plan hold, once it can be merged.
+
+        Raises:
+            RefusedError: the answers do not belong together, or an answer holds impossible sums.
+        """
+        strategy = self.strategy
+        sizes = len(plan.content) * len(answers), sum(len(one.content) for one in answers.values())
+        masks, layout = layout_of(self.masks, strategy, len(answers))
+        expected = strategy.expects(strategy.instruct({}, {}, K))
+        if not plan["masked"]:
+            replies = [self._read_plain(client, answers[name], expected) for client, name in enumerate(plan["parties"])]
+            return Brought(replies, None, *sizes)
+        total = np.zeros(layout.length, dtype=np.uint64)
+        for name, one in answers.items():
+            elements = one.tensors.get("elements")
+            if one.tensors.keys() != {"elements"} or elements is None or elements.dtype != torch.int64:
+                raise RefusedError(f"the answer of {name} holds no masked elements: ask it for its file again")
+            if elements.shape != total.shape:
+                raise RefusedError(f"the answer of {name} has another length than the plan: ask it for its file again")
+            total += elements.numpy().view(np.uint64)
+        try:
+            reply = masks.decode(strategy, layout, total, [1.0] * len(answers), rho_of(plan), expected)
+        except SecAggError as error:
+            raise RefusedError(f"the answers have no sum: {error}: start again with a new plan") from None
+        if why := strategy.check(reply):
+            raise RefusedError(f"the sum of the answers is refused: {why}")
+        return Brought([reply], MaskedSum(reply, list(range(len(answers)))), *sizes)
+
+    def _read_plain(self, client: int, answer: Signed, expected: Params) -> Reply:
+        message = answer.tensors.get("reply")
+        try:
+            if message is None or message.dtype != torch.uint8:
+                raise WireError("it holds no sums")
+            wanted = Expected(client, K, expected, frozenset(), self.classes, self.notes)
+            reply = read_reply(message.numpy().tobytes(), wanted)[0]
+            if why := self.strategy.check(reply):
+                raise WireError(why)
+        except WireError as error:
+            raise RefusedError(f"the answer of {answer['party']} is refused: {error}") from None
+        return reply
+
+    def round(
+        self, round: int, state: Params, params: Params, client_states: ClientStates, clients: Sequence[int]
+    ) -> RoundResult:
+        """Merge what the files hold."""
+        meeting = self._meet()
+        assert isinstance(meeting, Table)
+        assert meeting.brought is not None
+        brought, device = meeting.brought, next(iter(params.values())).device
+        replies = [
+            Reply(one.client, to_device(dict(one.update), device), one.classes, one.samples, one.terms, notes=one.notes)
+            for one in brought.replies
+        ]
+        for client, party in enumerate(self.parties):
+            party.rounds += 1
+            if brought.masked is None:
+                party.classes, party.samples = replies[client].classes, replies[client].samples
+        state, params = self.strategy.merge(state, params, replies, round)
+        shown = replies if brought.masked is None else []
+        return RoundResult(
+            state, params, shown, lambda place: dict(shown[place].update), {}, brought.down, brought.up,
+            masked=brought.masked,
+        )  # fmt: skip
+
+    def finish(self, result: Mapping[str, Any], params: Params) -> None:
+        """Do nothing: no party waits for the result."""
+
+    def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
+        """Do nothing, as :meth:`finish`."""
+
+
+def withdrawn(paths: Iterable[Path], enrolment: Enrolment) -> list[Signed]:
+    """Read withdrawals.
+
+    Raises:
+        RefusedError: a file is damaged, or of another federation.
+    """
+    found = [read(path, "withdrawal") for path in paths]
+    for one in found:
+        if one.enrolment.authority != enrolment.authority:
+            raise RefusedError(f"the withdrawal of {one['party']} is of another federation: leave it out")
+    return found
+
+
+def check_parties(
+    enrolment: Enrolment, parties: Sequence[str], masked: bool, withdrawals: Sequence[Signed] = ()
+) -> None:
+    """Refuse parties that no plan can ask.
+
+    Raises:
+        ExperimentError: says which, and why.
+    """
+    if stray := [name for name in parties if name not in enrolment.parties]:
+        raise ExperimentError(f"--parties names {stray[0]!r}, which is not in federation.json")
+    if masked and len(parties) < enrolment.threshold:
+        raise ExperimentError(
+            f"--parties names {len(parties)}, and a masked sum of this federation takes {enrolment.threshold} at "
+            "least: name more, or give --plain, with which the coordinator sees each party's sums"
+        )
+    if gone := [one["party"] for one in withdrawals if one["party"] in parties]:
+        raise ExperimentError(f"{gone[0]} has withdrawn: leave it out of --parties")
+
+
+def make_plan(
+    engine: Offline, enrolment: Enrolment, private: bytes, parties: Sequence[str], withdrawals: Sequence[Signed] = ()
+) -> bytes:
+    """Return the content of a plan.
+
+    Args:
+        engine: of the experiment.
+        enrolment: the federation.
+        private: the coordinator's key.
+        parties: who is asked.
+        withdrawals: of parties that answered no earlier plan and never will.
+    """
+    nonce = Plan.fresh_nonce()
+    hello, tensors = engine.greeting(parties, nonce[:16])
+    strategy = engine.strategy
+    _, layout = layout_of(engine.masks, strategy, len(parties))
+    plan = Plan(**facts_of(hello, tensors, enrolment), layout=layout.digest(), nonce=nonce)
+    fields = {
+        "plan": plan.content(), "parties": list(parties), "masked": engine.masks is not None,
+        "elements": layout.length, "hello": hello, "withdrawals": [dict(one.header) for one in withdrawals],
+    }  # fmt: skip
+    return signed("plan", fields, tensors, enrolment, private)
+
+
+def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
+    """Read the answers to a plan, in the order of its parties; the plan itself may be among the files.
+
+    Raises:
+        RefusedError: a file is damaged, of another plan or federation, or the second of a party.
+        QuorumError: a party's answer is missing.
+    """
+    found: dict[str, tuple[Path, Signed]] = {}
+    gone: set[str] = set()
+    for path in paths:
+        one = read(path, limit=max(plan.limit, len(plan.content)))
+        if one.kind == "plan" and one.id == plan.id:
+            continue
+        if one.kind == "withdrawal" and plan.plan.digest in one["plans"]:
+            gone.add(one["party"])
+            continue
+        if one.kind != "answer" or (one["plan"], one["file"]) != (plan.plan.digest, plan.id.hex()):
+            raise RefusedError(f"{path} belongs to another plan: leave it out, or ask {one.signer} for its answer")
+        name = one["party"]
+        if one.enrolment.digest != plan.enrolment.digest or name not in plan["parties"]:
+            raise RefusedError(f"{path} is signed by {name}, whose key the plan does not know: leave it out")
+        if name in found:
+            raise RefusedError(f"{path} and {found[name][0]} are both of {name}: give one of them")
+        found[name] = path, one
+    if missing := [name for name in plan["parties"] if name not in found]:
+        left = " (withdrawn: {})".format(", ".join(sorted(gone))) if gone else ""
+        useless = "the others' masked files have no sum without it" if plan["masked"] else "the plan counts on it"
+        raise QuorumError(
+            f"no answer of {', '.join(missing)}{left}, and {useless}: wait for it, or let it write a withdrawal with "
+            "`fedunseen offline withdraw` and plan anew without it"
+        )
+    return {name: found[name][1] for name in plan["parties"]}

@@ -1,0 +1,196 @@
+"""Signed files: a plan, a party's answer, a party's withdrawal.
+
+A file is a first line, then one message of :mod:`~fedunseen.engines.remote.wire`: a JSON header and tensors. The header
+carries ``federation.json`` and a signature of the header and the tensors. Nothing is unpickled, and no file is read
+that is larger than its reader expects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.files import check_ordinary, replacing
+from fedunseen.core.parameters import Params
+from fedunseen.engines.remote.wire import WireError, installed, pack, plain, unpack
+from fedunseen.secagg.enrolment import Enrolment
+from fedunseen.secagg.masks import digest_of
+from fedunseen.secagg.plan import Plan
+from fedunseen.secagg.primitives import SecAggError, canonical, digest, sign, verify
+
+__all__ = ["COORDINATOR", "Signed", "read", "signed", "withdrawals", "write"]
+
+COORDINATOR = "coordinator"
+"""Who signs plans; no party has this name."""
+
+_FIRST = b"fedunseen file 1\n"
+_PURPOSE = b"fedunseen file"
+_LIMIT = 2**31  # bytes of a file whose plan is not known
+_SPARE = 2**21  # bytes that a header and the names of tensors may take
+_FIELDS: dict[str, dict[str, type]] = {
+    "plan": {"plan": dict, "parties": list, "masked": bool, "elements": int, "hello": dict, "withdrawals": list},
+    "answer": {"party": str, "plan": str, "file": str, "k": int, "masked": bool},
+    "withdrawal": {"party": str, "plans": list},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """What a file says; its signature has been checked against the ``federation.json`` that it carries.
+
+    Attributes:
+        header: its JSON values.
+        tensors: its numbers.
+        content: its bytes.
+        enrolment: the list of parties that it carries.
+    """
+
+    header: Mapping[str, Any]
+    tensors: Params
+    content: bytes
+    enrolment: Enrolment
+
+    def __getitem__(self, key: str) -> Any:
+        return self.header[key]
+
+    @property
+    def kind(self) -> str:
+        """``plan``, ``answer`` or ``withdrawal``."""
+        return str(self.header["kind"])
+
+    @property
+    def signer(self) -> str:
+        """Who has signed it."""
+        return COORDINATOR if self.kind == "plan" else str(self.header["party"])
+
+    @cached_property
+    def id(self) -> bytes:
+        """What tells this file from all others, but for its signature."""
+        return _id(self.header, self.tensors)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Of a plan: what the parties agree on."""
+        return Plan.read(self.header["plan"])
+
+    @property
+    def limit(self) -> int:
+        """Of a plan: how many bytes an answer may have."""
+        return 8 * int(self.header["elements"]) + _SPARE
+
+
+def _id(header: Mapping[str, Any], tensors: Params) -> bytes:
+    rest = {key: value for key, value in header.items() if key != "signature"}
+    return digest(_PURPOSE, canonical(rest), bytes.fromhex(digest_of(tensors)))
+
+
+def signed(kind: str, fields: Mapping[str, Any], tensors: Params, enrolment: Enrolment, private: bytes) -> bytes:
+    """Return the content of a file.
+
+    Args:
+        kind: of file.
+        fields: JSON values of its header.
+        tensors: its numbers.
+        enrolment: the federation.
+        private: the signer's key.
+    """
+    header = {"kind": kind, "version": installed(), "federation": enrolment.text().decode(), **fields}
+    header = json.loads(json.dumps(header))
+    return _FIRST + pack({**header, "signature": sign(private, _PURPOSE + _id(header, tensors))}, tensors)
+
+
+def withdrawals(plan: Signed, enrolment: Enrolment) -> dict[str, set[str]]:
+    """Return which plans each party has withdrawn from, by the signed withdrawals that a plan carries: name -> digests.
+
+    Raises:
+        RefusedError: a withdrawal is damaged, or not signed by its party.
+    """
+    found: dict[str, set[str]] = {}
+    for one in plan["withdrawals"]:
+        try:
+            kind = _checked(one)
+        except (WireError, SecAggError) as error:
+            raise RefusedError(f"the plan carries a damaged withdrawal ({error}): ask for a new plan") from None
+        if kind != "withdrawal" or not enrolment.verify(one["party"], one["signature"], _PURPOSE + _id(one, {})):
+            raise RefusedError("the plan carries a withdrawal that its party has not signed: ask for a new plan")
+        found.setdefault(one["party"], set()).update(one["plans"])
+    return found
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole, or not at all.
+
+    Raises:
+        DataError: the path is taken by something else.
+    """
+    if path.exists() and (path.is_dir() or path.read_bytes() != content):
+        raise DataError(f"{path} is there already: choose another --out")
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
+    """Read a file.
+
+    Args:
+        path: of it.
+        kind: which it must be; None: any.
+        limit: bytes that it may have.
+
+    Raises:
+        RefusedError: it is missing, damaged, of another kind or version, or not signed by the one that it names.
+    """
+    try:
+        check_ordinary(path)
+        if (size := path.stat().st_size) > limit:
+            raise WireError(f"it has {size} bytes, and {limit} are the most")
+        content = path.read_bytes()
+        if not content.startswith(_FIRST):
+            other = content.startswith(_FIRST[:-2])
+            raise WireError("it was written by another version of fedunseen" if other else "its first line is missing")
+        header, tensors = unpack(content[len(_FIRST) :])
+        found = _checked(header)
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be read ({error.strerror or error}): look at its name") from None
+    except (WireError, SecAggError, ValueError) as error:
+        raise RefusedError(f"{path} is damaged, or no file of `fedunseen offline` ({error}): get it again") from None
+    if header["version"] != installed():
+        raise RefusedError(
+            f"{path} was written by fedunseen {plain(header['version'], 40)}, and this is {installed()}: install the "
+            "same version everywhere"
+        )
+    one = Signed(header, tensors, content, Enrolment.read(header["federation"].encode(), f"federation.json in {path}"))
+    public = one.enrolment.coordinator if found == "plan" else one.enrolment.parties.get(one.signer, (b"",))[0]
+    if len(public) != 32 or not verify(public, header["signature"], _PURPOSE + one.id):
+        raise RefusedError(f"{path} is not signed by {plain(one.signer, 80)}, or was changed since: get it again")
+    if kind not in (None, found):
+        raise RefusedError(f"{path} is a file of the kind {found!r}, not {kind!r}: give another one")
+    return one
+
+
+def _checked(header: Mapping[str, Any]) -> str:
+    """Return the kind of a file, whose fields are of the right types.
+
+    Raises:
+        WireError, SecAggError: they are not.
+    """
+    kind = header.get("kind")
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise WireError("its kind is unknown")
+    common = {"kind": str, "version": str, "federation": str, "signature": str}
+    wanted: dict[str, type] = {**common, **_FIELDS[kind]}
+    if header.keys() != wanted.keys() or any(type(header[key]) is not one for key, one in wanted.items()):
+        raise WireError("its header lacks fields, or has unknown ones")
+    names = [*header.get("parties", ()), *header.get("plans", ())]
+    if not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
+        raise WireError("a list in its header is damaged")
+    if kind == "plan":
+        Plan.read(header["plan"])
+        if not 0 < header["elements"] < _LIMIT // 8 or not all(isinstance(one, dict) for one in header["withdrawals"]):
+            raise WireError("its header is damaged")
+    return kind

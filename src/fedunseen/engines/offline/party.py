@@ -1,0 +1,282 @@
+"""A party's side of a federation by file: one answer to a plan, under masks that cancel in the sum of all answers.
+
+The mask of two parties follows from their static keys of ``federation.json`` and from the plan's file, which fixes the
+parties of the sum. Two answers under the same masks would reveal their difference, so the ledger stores the one answer
+that is ever given, and the same bytes are written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.files import replacing
+from fedunseen.core.parameters import Params, finite
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.offline.files import Signed, signed, withdrawals
+from fedunseen.engines.remote.masking import instruction_digest, plan_facts
+from fedunseen.engines.remote.party import Ready, local_update
+from fedunseen.engines.remote.wire import PROTOCOL, reply_message
+from fedunseen.secagg.enrolment import Credentials, Enrolment
+from fedunseen.secagg.ledger import Ledger
+from fedunseen.secagg.masks import Masks, digest_of
+from fedunseen.secagg.primitives import Elements, SecAggError, agree, canonical, digest, key_stream
+from fedunseen.secagg.ring import Layout
+from fedunseen.strategies import Strategy
+
+__all__ = ["Answering", "K", "facts_of", "layout_of", "pair_masks", "rho_of", "withdraw"]
+
+K = 0
+"""The number of the sum."""
+
+_HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
+_INSTRUCTION = instruction_digest(K, {})  # of a closed form, which sends the parties nothing
+
+
+def rho_of(plan: Signed) -> bytes:
+    """Return what binds the masks and the check of a sum to the plan's file, and so to its parties."""
+    which = bytes.fromhex(plan.plan.digest), plan.id, str(K).encode(), bytes.fromhex(_INSTRUCTION)
+    return digest(b"fedunseen offline", *which)
+
+
+def layout_of(masks: Masks | None, strategy: Strategy, parties: int) -> tuple[Masks, Layout]:
+    """Return how the sums of a closed form become ring elements, and which number stands where."""
+    masks = masks or Masks(1.0, parties)
+    return masks, masks.layout(strategy, strategy.expects(strategy.instruct({}, {}, K)))
+
+
+def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: Elements) -> Elements:
+    """Return ring elements under a mask for each other party of the sum.
+
+    Raises:
+        SecAggError: the key of a party is invalid.
+    """
+    hidden = elements.copy()
+    for other in sorted(set(parties) - {own.name}):
+        names = (name.encode() for name in sorted((own.name, other)))
+        purpose = digest(b"fedunseen offline pair", rho, *names)
+        stream = key_stream(agree(own.exchange, own.enrolment.parties[other][1], purpose), len(elements))
+        (np.add if own.name < other else np.subtract)(hidden, stream, out=hidden)
+    return hidden
+
+
+def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment) -> dict[str, Any]:
+    """Return what a greeting fixes of a plan; see :func:`~fedunseen.engines.remote.masking.plan_facts`."""
+    told = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties hear of no privacy
+    return plan_facts(told, tensors, enrolment, True) | {"model": digest_of({}), "weights": {}}
+
+
+def _own(plan: Signed, own: Credentials) -> None:
+    """Refuse a plan of another federation or coordinator, or one that does not ask this party.
+
+    Raises:
+        RefusedError: says what is wrong.
+    """
+    mine = own.enrolment
+    asked = plan["parties"]
+    if plan.enrolment.authority != mine.authority or plan.enrolment.coordinator != mine.coordinator:
+        raise RefusedError(
+            "the plan is signed by an unknown key, not by the coordinator in this party's federation.json: ask who "
+            "has sent it"
+        )
+    if plan.enrolment.digest != mine.digest or plan.plan.federation != mine.digest:
+        raise RefusedError("the plan is of another federation.json than this party's: copy the newest one everywhere")
+    if stray := sorted(set(asked) - set(mine.names)):
+        raise RefusedError(f"the plan asks {stray[0]!r}, which is not in federation.json: ask for a new plan")
+    if own.name not in asked:
+        raise RefusedError(f"the plan asks {', '.join(asked)}, and this party is {own.name}: there is nothing to do")
+    hello = plan["hello"]
+    if hello.keys() - {"names"} != _HELLO or (hello["protocol"], hello["clients"]) != (PROTOCOL, len(asked)):
+        raise RefusedError("the plan asks for more than one message from each party: ask for a new plan")
+    if plan["masked"] and len(asked) < mine.threshold:
+        raise RefusedError(
+            f"the plan asks {len(asked)} parties, and a masked sum of this federation takes "
+            f"{mine.threshold} at least: the coordinator must plan with more"
+        )
+
+
+class Answering:
+    """One party that answers one plan.
+
+    Args:
+        plan: its file.
+        own: the party's credentials.
+        ledger: what it must remember.
+        consent: what its owner agrees to: "again", sums of the same data under another plan.
+        plain: its owner agrees to sums in clear.
+
+    Raises:
+        RefusedError: the plan is not one that this party may answer.
+    """
+
+    def __init__(
+        self, plan: Signed, own: Credentials, ledger: Ledger, consent: Iterable[str] = (), plain: bool = False
+    ) -> None:
+        self.plan, self.own, self.ledger, self.consent = plan, own, ledger, frozenset(consent)
+        _own(plan, own)
+        if not plan["masked"] and not plain:
+            raise RefusedError(
+                "the plan asks for sums in clear: whoever has the answer sees this party's sums; answer with --plain "
+                "if its owner agrees, or ask for a plan without --plain"
+            )
+        ledger.pin(own.enrolment)
+
+    @property
+    def _place(self) -> Path:
+        assert self.ledger.folder is not None
+        return self.ledger.folder / f"answer-{self.plan.plan.digest}-{K}.fedunseen"
+
+    def stored(self) -> bytes | None:
+        """Return the answer that was given before; None if there is none.
+
+        Raises:
+            RefusedError: this party has answered another file of the plan, has withdrawn, or has lost its answer.
+        """
+        record = self.ledger.plans.get(self.plan.plan.digest)
+        if record is None:
+            return None
+        told = record.get("offline")
+        if told is not None and told["withdrawn"]:
+            raise RefusedError("this party has withdrawn from the plan, and never answers it: ask for a new plan")
+        if told is None or told["file"] != self.plan.id.hex():
+            raise RefusedError("this party has answered another file with the same plan: ask for a new plan")
+        try:
+            content = self._place.read_bytes()
+        except OSError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() != told["answer"]:
+            raise RefusedError(
+                f"{self._place} is missing or damaged, and another answer under the same masks would reveal sums: "
+                "restore it from a copy, or ask for a new plan"
+            )
+        return content
+
+    def answer(self, ready: Ready) -> bytes:
+        """Return the content of the answer, once it is stored.
+
+        Raises:
+            RefusedError: the plan is not what this party makes of it, or its owner has to consent first.
+        """
+        engine, plan = ready.engine, self.plan
+        if engine is None or not engine.strategy.adds:
+            raise RefusedError("the plan asks for more than one message: only methods in closed form work by file")
+        masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]))
+        self._check(engine, layout)
+        samples = self.ledger.digests(ready.raw())
+        self._check_history(samples)
+        client = plan["parties"].index(self.own.name)
+        told = engine.strategy.instruct({}, {}, K)
+        reply, _ = local_update(engine, client, told, {}, K)
+        if not finite(dict(reply.update)):
+            raise DataError("the sums of this party's samples are not finite: look for such numbers in its data")
+        tensors: Params
+        if plan["masked"]:
+            masks = replace(masks, threshold=self.own.enrolment.threshold)
+            try:
+                elements = masks.encode(engine.strategy, layout, reply, rho_of(plan), K)
+                hidden = pair_masks(self.own, plan["parties"], rho_of(plan), elements)
+            except SecAggError as error:
+                raise RefusedError(f"this party's sums cannot be masked: {error}") from None
+            tensors = {"elements": torch.from_numpy(hidden.view(np.int64))}
+        else:
+            message = reply_message(reply, None, K, 0.0)
+            tensors = {"reply": torch.frombuffer(bytearray(message), dtype=torch.uint8)}
+        fields = {
+            "party": self.own.name, "plan": plan.plan.digest, "file": plan.id.hex(), "k": K, "masked": plan["masked"],
+        }  # fmt: skip
+        content = signed("answer", fields, tensors, self.own.enrolment, self.own.signing)
+        self._store(content, samples)
+        return content
+
+    def _store(self, content: bytes, samples: frozenset[bytes]) -> None:
+        self.ledger.release(self.plan.plan.digest, samples)
+        with replacing(self._place) as temporary:
+            temporary.touch(0o600)
+            temporary.write_bytes(content)
+        _record(self.ledger, self.plan, answer=hashlib.sha256(content).hexdigest())
+
+    def _check(self, engine: InProcess, layout: Layout) -> None:
+        """Refuse a plan that says something else than its own greeting, from which this party has made itself ready."""
+        plan, found = self.plan, self.plan.plan
+        facts = {**facts_of(plan["hello"], plan.tensors, self.own.enrolment), "layout": layout.digest()}
+        wrong = [name for name, value in facts.items() if getattr(found, name) != value]
+        if (engine.masks is not None) != plan["masked"] or layout.length != plan["elements"]:
+            wrong.append("way of masking")
+        if wrong:
+            raise RefusedError(f"the plan's {wrong[0]} is not what its experiment says: ask for a new plan")
+
+    def _check_history(self, samples: frozenset[bytes]) -> None:
+        """Refuse a second plan over the same data, but for one that leaves out parties that have withdrawn."""
+        if "again" in self.consent:
+            return
+        for other, known in self.ledger.released_elsewhere(self.plan.plan.digest, samples).items():
+            if known != samples or (why := self._differs(other)):
+                why = why if known == samples else "this party's samples have changed since"
+                raise RefusedError(
+                    f"sums of {len(known & samples)} of these samples were released under another plan, and {why}: "
+                    "the difference of two sums can reveal a party's sums or single samples: answer with --consent "
+                    "again if the owner agrees"
+                )
+
+    def _differs(self, other: str) -> str:
+        """Say why this plan is no repetition of an answered one without parties that have withdrawn; "" if it is."""
+        plan, record = self.plan, self.ledger.plans.get(other, {})
+        told = record.get("offline")
+        if told is None or told["masked"] != plan["masked"]:
+            return "that one was of another kind"
+        if told["sums"] != _sums(plan):
+            return "that one was about other sums"
+        before, now = set(told["parties"]), set(plan["parties"])
+        if new := sorted(now - before):
+            return f"{', '.join(new)} took no part in that one"
+        gone = withdrawals(plan, self.own.enrolment)
+        if left := [name for name in sorted(before - now) if other not in gone.get(name, ())]:
+            return f"{', '.join(left)} took part in that one, without a withdrawal in this one"
+        return ""
+
+
+def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
+    """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger holds it.
+
+    Raises:
+        RefusedError: this party has answered one of them, or has nothing to withdraw from.
+    """
+    _own(plan, own)
+    ledger.pin(own.enrolment)
+    plans = sorted({plan.plan.digest}.union(*withdrawals(plan, own.enrolment).values()))
+    for one in plans:
+        record = ledger.plans.get(one)
+        if record is not None and not (record.get("offline") or {}).get("withdrawn"):
+            raise RefusedError(
+                "this party has answered the plan, or one that it follows, so that a sum without this party would "
+                "reveal its sums: it cannot withdraw"
+            )
+    for one in plans:
+        if one not in ledger.plans:
+            _record(ledger, plan, one, withdrawn=True)
+    return signed("withdrawal", {"party": own.name, "plans": plans}, {}, own.enrolment, own.signing)
+
+
+def _sums(plan: Signed) -> str:
+    """Return what tells the sums that a plan asks for from others, whoever its parties are."""
+    same = {key: value for key, value in plan["hello"].items() if key not in ("run", "clients", "names")}
+    return digest(canonical(same), bytes.fromhex(digest_of(plan.tensors))).hex()
+
+
+def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", withdrawn: bool = False) -> None:
+    """Remember durably what was done with a plan, so that no sum of it is ever made over a network either."""
+    told = {
+        "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
+        "withdrawn": withdrawn, "sums": _sums(plan),
+    }  # fmt: skip
+    done = {"k": plan.plan.sums, "rho": "", "reply": {}}
+    ledger.change_plan(
+        which or plan.plan.digest, content=plan.plan.content(), signatures={}, waiting=None, opened=done, offline=told
+    )

@@ -1,0 +1,284 @@
+"""``fedunseen offline``: a federation in files ends with the bits of the run in one process; bad files are refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen.engines.offline import files
+from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.secagg.enrolment import Credentials, enrol
+from fedunseen.tools.deal import deal
+
+NAMES = ("north", "south", "west", "east")
+SMALL = {
+    "data.train_per_class": 6, "data.test_per_class": 3, "evaluation.theory": False, "evaluation.embedding": False,
+}  # fmt: skip
+SETS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+MODEL = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def dealt(tmp_path_factory):
+    """Folders of four parties, their credentials, and those of a federation that nobody here belongs to."""
+    folder = tmp_path_factory.mktemp("offline")
+    deal(Experiment.load("digit-pairs-gaussian", {**SMALL, "partition.clients": 4}), folder / "data", NAMES)
+    for name in ("kits", "strange"):
+        enrol(folder / name, NAMES)
+    return folder
+
+
+@pytest.fixture
+def place(dealt, tmp_path, monkeypatch):
+    """An own copy of these folders, as the working directory."""
+    shutil.copytree(dealt, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def offline(place, command, refused):
+    """Call one of the commands; one that is expected to fail returns its sentence."""
+
+    class Offline:
+        def plan(self, name="plan", parties=NAMES, *more, call=command):
+            words = "--credentials", "kits/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
+            return self.done(call("offline", "plan", "digit-pairs-gaussian", *words, *SETS, *more))
+
+        def act(self, what, who, plan="plan", out=None, more=(), call=command, kits="kits"):
+            words = "--data", f"data/{who}", "--credentials", f"{kits}/{who}", "--out", f"{out or who}.fedunseen"
+            return self.done(call("offline", what, f"{plan}.fedunseen", *words, *more))
+
+        def merge(self, *paths, plan="plan", out="run", call=command):
+            return self.done(call("offline", "merge", f"{plan}.fedunseen", *paths, "--out", out))
+
+        @staticmethod
+        def done(done):
+            assert isinstance(done, str) or done.code == 0, done
+            return done
+
+    return Offline()
+
+
+@pytest.fixture
+def answered(offline, place):
+    """A plan and the answers of all four."""
+    offline.plan()
+    for name in NAMES:
+        offline.act("answer", name)
+    return place
+
+
+def answers(names=NAMES):
+    return [f"{name}.fedunseen" for name in names]
+
+
+@pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
+def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, command):
+    last = {"evaluation.selection": "last", "method.calibration": True, "partition.clients": 4, "strategy.rounds": 1}
+    alone = run(Experiment.load("digit-pairs-gaussian", {**SMALL, **last}), place / "alone")
+    assert ("warning" in offline.plan("plan", NAMES, *way).err) == bool(way)
+    sent = {}
+    for name in NAMES:
+        assert ("warning" in offline.act("answer", name, more=way).err) == bool(way)
+        sent[name] = (place / f"{name}.fedunseen").read_bytes()
+    offline.merge("plan.fedunseen", *answers())  # as *.fedunseen names them
+    merged = load_run(place / "run")
+    assert merged.result["sums_sha256"] == alone.result["sums_sha256"]
+    one, other = (load_file(path / MODEL) for path in (merged.path, alone.path))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert merged.metrics[0]["bytes_up"] == sum(map(len, sent.values()))
+    rows = np.load(place / "data/north/features.npz")["features"][:2]
+    np.save(place / "rows.npy", rows)
+    assert command("predict", "run", "rows.npy").code == 0
+    shown = [command("offline", "show", name).out for name in ("plan.fedunseen", "north.fedunseen")]
+    assert "signed by coordinator" in shown[0]
+    assert "signed by north" in shown[1]
+    assert ("under masks" in shown[0], "alone nothing" in shown[1]) == (not way, not way)
+
+
+def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline, refused):
+    plan = files.read(Path("plan.fedunseen"))
+    elements = np.concatenate([files.read(Path(name)).tensors["elements"].numpy() for name in answers()]).view(np.uint8)
+    bits = np.unpackbits(elements)
+    assert abs(bits.mean() - 0.5) < 5 / np.sqrt(4 * bits.size)  # five standard deviations of fair coins
+    first = Path("north.fedunseen").read_bytes()
+    offline.act("answer", "north", out="again")
+    assert Path("again.fedunseen").read_bytes() == first
+    stored = next(Path("fedunseen-north/ledger").glob("answer-*"))
+    stored.write_bytes(first[:-1])
+    assert "restore it from a copy" in offline.act("answer", "north", out="third", call=refused)
+    # A coordinator that signs the same plan for other parties too gets no second answer.
+    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
+    fields = fields_of(plan)
+    fields |= {"parties": list(NAMES[:3]), "hello": {**fields["hello"], "clients": 3, "names": list(NAMES[:3])}}
+    Path("twin.fedunseen").write_bytes(files.signed("plan", fields, plan.tensors, plan.enrolment, key))
+    assert "answered another file with the same plan" in offline.act("answer", "north", "twin", "t", call=refused)
+    assert not Path("t.fedunseen").exists()
+
+
+def test_a_second_plan_needs_withdrawals_or_consent(offline, place, refused):
+    offline.plan()
+    for name in NAMES[:3]:
+        offline.act("answer", name)
+    assert "no answer of east" in offline.merge(*answers(NAMES[:3]), call=refused)
+    assert "cannot withdraw" in offline.act("withdraw", "north", out="w", call=refused)
+    offline.plan("bare", NAMES[:3])
+    told = offline.act("answer", "north", "bare", "bare-north", call=refused)
+    assert "east took part in that one, without a withdrawal" in told
+    offline.act("withdraw", "east", out="gone")
+    assert "has withdrawn" in offline.act("answer", "east", call=refused)
+    offline.plan("second", NAMES[:3], "--withdrawal", "gone.fedunseen")
+    for name in NAMES[:3]:
+        offline.act("answer", name, "second", f"second-{name}")
+    offline.merge(*[f"second-{name}.fedunseen" for name in NAMES[:3]], plan="second")
+    offline.plan("third")
+    assert "east took no part in that one" in offline.act("answer", "north", "third", "third-north", call=refused)
+    offline.act("answer", "north", "third", "third-north", more=("--consent", "again"))
+    forged = files.read(Path("second.fedunseen"))
+    forged.header["withdrawals"][0]["plans"].append("00" * 32)
+    with pytest.raises(Exception, match="that its party has not signed"):
+        files.withdrawals(forged, forged.enrolment)
+
+
+def test_changed_data_need_consent(answered, offline, refused):
+    with np.load("data/north/features.npz") as held:
+        arrays = dict(held)
+    arrays["features"] = np.concatenate([arrays["features"], arrays["features"][:1] / 2])
+    arrays["labels"] = np.concatenate([arrays["labels"], arrays["labels"][:1]])
+    if "split" in arrays:
+        arrays["split"] = np.concatenate([arrays["split"], arrays["split"][:1]])
+    np.savez("data/north/features.npz", **arrays)
+    offline.plan("more")
+    told = offline.act("answer", "north", "more", "more-north", call=refused)
+    assert "samples have changed since" in told
+
+
+def fields_of(one):
+    common = ("kind", "version", "federation", "signature")
+    return {name: value for name, value in one.header.items() if name not in common}
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def flipped(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def older(path):
+    path.write_bytes(path.read_bytes().replace(b"file 1\n", b"file 0\n", 1))
+
+
+def of_another_version(path):
+    one = files.read(path)
+    path.write_bytes(one.content.replace(f'"version": "{one["version"]}"'.encode(), b'"version": "0.0.9"', 1))
+
+
+def huge(path):
+    with path.open("ab") as file:
+        file.truncate(2**32)
+
+
+def signed_by(folder, tensors=None):
+    """Sign an answer again, with another key or with other numbers."""
+
+    def harm(path):
+        one, own = files.read(path), Credentials.load(Path(folder))
+        path.write_bytes(files.signed("answer", fields_of(one), tensors or one.tensors, own.enrolment, own.signing))
+
+    return harm
+
+
+def lied(path):
+    signed_by("kits/north", {"elements": files.read(path).tensors["elements"] + 1})(path)
+
+
+def removed(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        (cut, "is damaged"),
+        (flipped, "not signed by north, or was changed"),
+        (older, "another version of fedunseen"),
+        (of_another_version, "was written by fedunseen 0.0.9"),
+        (huge, "are the most"),
+        (signed_by("kits/south"), "is not signed by north"),
+        (signed_by("strange/north"), "whose key the plan does not know"),
+        (signed_by("kits/north", {"elements": torch.zeros(5, dtype=torch.int64)}), "another length than the plan"),
+        (lied, "the answers have no sum"),
+        (removed, "cannot be read"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_a_bad_file_is_refused_and_nothing_is_written(harm, why, answered, offline, refused):
+    harm(Path("north.fedunseen"))
+    assert why in offline.merge(*answers(), call=refused)
+    assert not Path("run").exists()
+
+
+def test_files_that_do_not_belong_together_are_refused(answered, offline, refused):
+    shutil.copy("north.fedunseen", "copy.fedunseen")
+    assert "are both of north" in offline.merge(*answers(), "copy.fedunseen", call=refused)
+    assert "no answer of north" in offline.merge(*answers(NAMES[1:]), call=refused)
+    offline.plan("other")
+    assert "belongs to another plan" in offline.merge(*answers(), plan="other", call=refused)
+    Path("plan.coordinator.json").unlink()
+    assert "merge where the plan was written" in offline.merge(*answers(), call=refused)
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"kits": "strange"}, "the plan is signed by an unknown key"),
+        ({"more": ("--state", "fedunseen-south")}, "is the ledger of another data folder"),
+        ({"more": ("--consent", "all")}, "--consent all: choose among"),
+        ({"plan": "clear"}, "the plan asks for sums in clear"),
+        ({"plan": "south"}, "is a file of the kind 'answer', not 'plan'"),
+    ],
+    ids=str,
+)
+def test_a_party_refuses_what_it_should_not_answer(words, why, offline, place, refused):
+    offline.plan()
+    offline.act("answer", "south")
+    offline.plan("clear", NAMES, "--plain")
+    assert why in offline.act("answer", "north", **words, call=refused)
+    assert not Path("north.fedunseen").exists()
+
+
+@pytest.mark.parametrize(
+    ("parties", "more", "why"),
+    [
+        (NAMES[:2], (), "takes 3 at least"),
+        (("north", "south", "oz"), (), "'oz', which is not in federation.json"),
+        (NAMES, ("--set", "evaluation.selection=validation"), "asks the parties twice"),
+        (NAMES, ("--set", "method.name=fedzsl", "--set", "strategy.name=fedavg"), "trains in rounds"),
+    ],
+)
+def test_a_plan_that_files_cannot_carry_is_refused(parties, more, why, offline, refused):
+    assert why in offline.plan("plan", parties, *more, call=refused)
+    assert not Path("plan.fedunseen").exists()
+
+
+def test_credentials_need_no_engine(place, command, refused, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedunseen.engines.carriers.nvflare.kit.find_spec", lambda name: None)
+    done = command("certs", "--parties", "a,b,c", "--out", "new", "--authority", "authority")
+    assert done.code == 0
+    assert "credentials for `fedunseen offline` alone" in done.err
+    assert Credentials.load(Path("new/a")).enrolment.names == ["a", "b", "c"]
+    assert command("certs", "--authority", "authority", "--renew", "b", "--out", "one").code == 0
+    assert Credentials.load(Path("one/b")).enrolment.serial == 2
+    assert "nvflare" in refused("certs", "--parties", "a,b,c", "--out", "other", "--engine", "nvflare").lower()
