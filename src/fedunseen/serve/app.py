@@ -10,16 +10,17 @@ import json
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from fastapi import FastAPI, HTTPException, Path, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel
-from starlette.datastructures import FormData, UploadFile
+from pydantic import BaseModel, Field, StrictStr, ValidationError
+from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect
 
 from fedunseen import __version__
@@ -34,6 +35,7 @@ from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_text
 __all__ = ["create_app"]
 
 _T = TypeVar("_T")
+_Body = TypeVar("_Body", bound="Samples")
 _FILES = 256  # in one request
 
 
@@ -91,76 +93,208 @@ class Classes(BaseModel):
     classes: list[ClassEntry]
 
 
-_SAMPLES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["files"],
-                    "properties": {"files": {"type": "array", "items": {"type": "string", "format": "binary"}}},
-                }
-            },
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "features": {
-                            "description": "Samples as the run takes them before scaling: a list of numbers for each.",
-                            "type": "array",
-                            "items": {},
-                        },
-                        "text": {"description": "For a run on texts.", "type": "array", "items": {"type": "string"}},
-                    },
-                }
-            },
-        },
-    }
+class Samples(BaseModel):
+    """Samples as a client sends them in JSON; a form has ``files`` instead."""
+
+    features: list[Any] | None = Field(
+        None, description="Samples as the run takes them before scaling: a list of numbers for each."
+    )
+    text: list[Any] | None = Field(None, description="For a run on texts.")
+
+
+class NewClass(Samples):
+    """A class to add, with what describes it or samples of it."""
+
+    name: StrictStr
+    attributes: list[Any] | dict[str, Any] | None = Field(
+        None, description="All values in order, or by name those that are not 0; a form has them as JSON."
+    )
+    sentence: StrictStr | None = Field(
+        None, description="A few words, where a text encoder described the run's classes."
+    )
+    lasting: bool = False
+
+
+_REFUSED = {  # field -> what is wrong with a value of another type
+    "features": "features must be a list of numbers for each sample",
+    "text": "text must be a list of texts, none of them empty",
+    "name": "name the class: the field 'name' is missing or no text",
+    "attributes": "attributes must be a list of numbers, or numbers by name",
+    "sentence": "sentence must be text",
+    "lasting": "lasting must be true or false",
 }
-_CLASS = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["name"],
-                    "properties": {
-                        "name": {"type": "string"},
-                        "attributes": {
-                            "description": "All values in order, or by name those that are not 0.",
-                            "oneOf": [
-                                {"type": "array", "items": {"type": "number"}},
-                                {"type": "object", "additionalProperties": {"type": "number"}},
-                            ],
-                        },
-                        "sentence": {
-                            "description": "A few words, where a text encoder described the run's classes.",
-                            "type": "string",
-                        },
-                        "features": {"description": "Samples of the class.", "type": "array", "items": {}},
-                        "text": {"description": "Samples of the class.", "type": "array", "items": {"type": "string"}},
-                        "lasting": {"type": "boolean", "default": False},
-                    },
-                }
-            },
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["name", "files"],
-                    "properties": {
-                        "name": {"type": "string"},
-                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}},
-                        "attributes": {"description": "As JSON, where a run learns from both.", "type": "string"},
-                        "sentence": {"type": "string"},
-                        "lasting": {"type": "boolean", "default": False},
-                    },
-                }
-            },
-        },
-    }
-}
+_Files = list[tuple[str, bytes]]
+
+
+def _takes(body: type[Samples]) -> dict[str, Any]:
+    """Return how the schema describes a request that is either JSON or a form with ``files``."""
+    schema = body.model_json_schema()
+    own = {name: value for name, value in schema["properties"].items() if name not in Samples.model_fields}
+    files = {"type": "array", "items": {"type": "string", "format": "binary"}}
+    form = {"type": "object", "required": [*schema.get("required", ()), "files"], "properties": {**own, "files": files}}
+    content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A model at work, and what stands around it."""
+
+    model: Recogniser
+    limits: Limits
+    measured: MeasuredModel
+    turn: Turn
+    warm: Future[None]
+    protected: bool
+    """It asks for a token, which the guard has checked before any request comes here."""
+    about: dict[str, Any]
+
+    async def ask(self, question: Callable[[], _T]) -> _T:
+        """Ask the model in its thread when it is our turn."""
+        try:
+            with self.measured.waiting.track_inprogress():
+                return await self.turn.ask(question, self.limits.answer)
+        except CrowdedError:
+            raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
+        except TimeoutError:
+            raise HTTPException(504, "the answer takes too long: send less at a time") from None
+
+    def may_last(self) -> None:
+        """Only a service that asks for a token changes what outlives it."""
+        if not self.protected:
+            raise HTTPException(403, "a lasting class needs a service with a token: start it with --token-file")
+
+
+async def _service(request: Request) -> Service:
+    served: Service = request.app.state.service
+    return served
+
+
+Served = Annotated[Service, Depends(_service)]
+routes = APIRouter()
+
+
+@routes.get("/", response_class=HTMLResponse, include_in_schema=False)
+async def playground() -> HTMLResponse:
+    """Return the page."""
+    return HTMLResponse(page("page.html"))
+
+
+@routes.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """Return the page of the schema."""
+    return HTMLResponse(reference(request.app.openapi()))
+
+
+@routes.get("/health", responses={503: {"description": "The model is not loaded yet, or cannot be."}})
+async def health(served: Served) -> JSONResponse:
+    """Say whether the service is ready: `ok`, `loading` (503), or `failed` (503)."""
+    status = "loading" if not served.warm.done() else "failed" if served.warm.exception() else "ok"
+    return JSONResponse({"status": status, "version": __version__}, 200 if status == "ok" else 503)
+
+
+@routes.get("/metrics", response_class=PlainTextResponse)
+async def metrics(served: Served) -> Response:
+    """Tell requests, seconds and samples in Prometheus's text format."""
+    return Response(generate_latest(served.measured.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@routes.get("/model")
+async def about(served: Served) -> dict[str, Any]:
+    """Return the run, what it takes, how it learns classes, its numbers, and its card as Markdown."""
+    return served.about
+
+
+@routes.get("/classes", response_model_exclude_none=True)
+async def list_classes(served: Served, attributes: bool = False) -> Classes:
+    """List the classes that can be the answer."""
+    return Classes.model_validate({"classes": await served.ask(lambda: served.model.classes(attributes))})
+
+
+@routes.post("/predict", openapi_extra=_takes(Samples), response_model_exclude_none=True)
+async def predict(
+    request: Request,
+    served: Served,
+    among: Annotated[Among, Query(description="Rank all classes, unseen and added ones, or added ones.")] = "all",
+    top: Annotated[int, Query(ge=1, description="How many classes of each ranking.")] = 5,
+    explain: Annotated[bool, Query(description="Say of one sample which attributes speak for a class.")] = False,
+) -> Answers:
+    """Rank classes for files, numbers or texts."""
+    model, (body, files) = served.model, await _read(request, Samples)
+
+    def answer() -> list[dict[str, Any]]:
+        names, samples = _samples(model, body, files)
+        rankings = model.rank(samples, among, top)
+        answers: list[dict[str, Any]] = [
+            {"input": name, "classes": [one._asdict() for one in ranking]}
+            for name, ranking in zip(names, rankings, strict=True)
+        ]
+        if explain and len(samples) == 1:
+            why = model.explain(samples, [one.name for one in rankings[0][:3]])
+            answers[0]["why"] = {name: [one._asdict() for one in effects] for name, effects in why.items()}
+        return answers
+
+    answers = await served.ask(answer)
+    served.measured.samples.inc(len(answers))
+    return Answers.model_validate({"answers": answers})
+
+
+@routes.post("/classes", status_code=201, openapi_extra=_takes(NewClass), response_model_exclude_none=True)
+async def add_class(request: Request, served: Served) -> ClassEntry:
+    """Add a class by its attributes, a few words, or examples; until the service ends, or lasting."""
+    model, (body, files) = served.model, await _read(request, NewClass)
+    if body.lasting:
+        served.may_last()
+
+    def add() -> dict[str, Any]:
+        attributes = None if body.attributes is None else model.describe(body.attributes)
+        examples, words = None, body.sentence
+        if any(given is not None for given in (files, body.features, body.text)):
+            examples = _samples(model, body, files)[1]
+        elif words is None and model.by_sentence:
+            words = body.name
+        if attributes is None and words is not None:
+            attributes = model.imagine(words)
+        model.add(Added(body.name, attributes, examples, body.lasting))
+        return model.classes()[-1]
+
+    added = await served.ask(add)
+    served.measured.added.set(len(model.added))
+    return ClassEntry.model_validate(added)
+
+
+@routes.delete("/classes/{name}", status_code=204)
+async def remove_class(served: Served, name: Annotated[str, Path(max_length=400)]) -> Response:
+    """Take an added class away."""
+    model = served.model
+
+    def remove() -> None:
+        found = model.added.get(name)
+        if found is None:
+            if name in model.run.space.names:
+                raise HTTPException(409, "this class is the run's own: only added classes can be taken away")
+            raise HTTPException(404, "there is no added class of this name")
+        if found.lasting:
+            served.may_last()
+        model.remove(name)
+
+    await served.ask(remove)
+    served.measured.added.set(len(model.added))
+    return Response(status_code=204)
+
+
+async def _refuse(request: Request, error: Any) -> JSONResponse:
+    status = 413 if isinstance(error, TooLargeError) else 409 if isinstance(error, ExperimentError) else 422
+    return JSONResponse({"detail": str(error)}, status)
+
+
+async def _refuse_query(request: Request, error: Any) -> JSONResponse:
+    first = error.errors()[0]
+    return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}"}, 422)
+
+
+async def _gone(request: Request, error: Any) -> Response:
+    return Response(status_code=499)  # in the log and the metrics alone: the client has left
 
 
 def create_app(
@@ -179,16 +313,25 @@ def create_app(
         limits: of a request.
         write_token: what clients must send to add and remove classes; None: ``token``. Without both, no class lasts.
     """
-    limits = limits or Limits()
-    measured = MeasuredModel()
+    limits, measured = limits or Limits(), MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured, write_token=write_token)
+    for kind, handler in (
+        (FedUnseenError, _refuse), (RequestValidationError, _refuse_query), (ClientDisconnect, _gone),
+    ):  # fmt: skip
+        app.add_exception_handler(kind, handler)
+    app.include_router(routes)
     turn, protected = Turn(limits.waiting), token is not None or write_token is not None
     app.state.warm = warm = turn.put(model.warm)
     warm.add_done_callback(_note_failure)
-    html = page("page.html")
-    card = model_card(model.whole)
-    told: dict[str, Any] = {
+    measured.added.set(len(model.added))
+    app.state.service = Service(model, limits, measured, turn, warm, protected, _about(model, protected))
+    return app
+
+
+def _about(model: Recogniser, protected: bool) -> dict[str, Any]:
+    """Return what ``/model`` tells."""
+    return {
         "run": model.run.path.name,
         "experiment": model.run.experiment.name,
         "method": model.run.method_name,
@@ -204,142 +347,8 @@ def create_app(
         "attributes": [] if model.by_sentence else model.attribute_values(),
         "lasting": protected,
         "result": {name: value for name, value in model.whole.result.items() if name not in ("run", "warnings")},
-        "card": card,
+        "card": model_card(model.whole),
     }
-    measured.added.set(len(model.added))
-
-    async def in_turn(ask: Callable[[], _T]) -> _T:
-        """Ask the model in its thread when it is our turn."""
-        try:
-            with measured.waiting.track_inprogress():
-                return await turn.ask(ask, limits.answer)
-        except CrowdedError:
-            raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
-        except TimeoutError:
-            raise HTTPException(504, "the answer takes too long: send less at a time") from None
-
-    @app.exception_handler(FedUnseenError)
-    async def refuse(request: Request, error: FedUnseenError) -> JSONResponse:
-        status = 413 if isinstance(error, TooLargeError) else 409 if isinstance(error, ExperimentError) else 422
-        return JSONResponse({"detail": str(error)}, status)
-
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return Response(status_code=499)  # in the log and the metrics alone: the client has left
-
-    @app.exception_handler(RequestValidationError)
-    async def refuse_query(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg'][:1].lower()}{first['msg'][1:]}"}, 422)
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def playground() -> HTMLResponse:
-        return HTMLResponse(html)
-
-    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(reference(app.openapi()))
-
-    @app.get("/health", responses={503: {"description": "The model is not loaded yet, or cannot be."}})
-    async def health() -> JSONResponse:
-        """Say whether the service is ready: `ok`, `loading` (503), or `failed` (503)."""
-        status = "loading" if not warm.done() else "failed" if warm.exception() else "ok"
-        return JSONResponse({"status": status, "version": __version__}, 200 if status == "ok" else 503)
-
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> Response:
-        """Tell requests, seconds and samples in Prometheus's text format."""
-        return Response(generate_latest(measured.registry), media_type=CONTENT_TYPE_LATEST)
-
-    @app.get("/model")
-    async def about() -> dict[str, Any]:
-        """Return the run, what it takes, how it learns classes, its numbers, and its card as Markdown."""
-        return told
-
-    @app.get("/classes", response_model_exclude_none=True)
-    async def list_classes(attributes: bool = False) -> Classes:
-        """List the classes that can be the answer."""
-        return Classes.model_validate({"classes": await in_turn(lambda: model.classes(attributes))})
-
-    @app.post("/predict", openapi_extra=_SAMPLES, response_model_exclude_none=True)
-    async def predict(
-        request: Request,
-        among: Annotated[Among, Query(description="Rank all classes, unseen and added ones, or added ones.")] = "all",
-        top: Annotated[int, Query(ge=1, description="How many classes of each ranking.")] = 5,
-        explain: Annotated[bool, Query(description="Say of one sample which attributes speak for a class.")] = False,
-    ) -> Answers:
-        """Rank classes for files, numbers or texts."""
-        parts = await _parts(request)
-
-        def answer() -> list[dict[str, Any]]:
-            names, samples = _samples(model, parts)
-            rankings = model.rank(samples, among, top)
-            answers: list[dict[str, Any]] = [
-                {"input": name, "classes": [one._asdict() for one in ranking]}
-                for name, ranking in zip(names, rankings, strict=True)
-            ]
-            if explain and len(samples) == 1:
-                why = model.explain(samples, [one.name for one in rankings[0][:3]])
-                answers[0]["why"] = {name: [one._asdict() for one in effects] for name, effects in why.items()}
-            return answers
-
-        answers = await in_turn(answer)
-        measured.samples.inc(len(answers))
-        return Answers.model_validate({"answers": answers})
-
-    @app.post("/classes", status_code=201, openapi_extra=_CLASS, response_model_exclude_none=True)
-    async def add_class(request: Request) -> ClassEntry:
-        """Add a class by its attributes, a few words, or examples; until the service ends, or lasting."""
-        parts = await _parts(request)
-        name, lasting = parts.get("name"), parts.get("lasting", False)
-        if not isinstance(name, str):
-            raise DataError("name the class: the field 'name' is missing or no text")
-        if lasting not in (True, False, "true", "false"):
-            raise DataError("lasting must be true or false")
-        lasts = lasting in (True, "true")
-        if lasts:
-            _may_last(protected)
-
-        def add() -> dict[str, Any]:
-            attributes: NDArray[np.float64] | None = None
-            examples: NDArray[Any] | None = None
-            if isinstance(given := parts.get("attributes"), (dict, list)):
-                attributes = model.describe(given)
-            elif given is not None:
-                raise DataError("attributes must be a list of numbers, or numbers by name")
-            words = parts.get("sentence")
-            if any(parts.get(what) is not None for what in ("files", "features", "text")):
-                examples = _samples(model, parts)[1]
-            elif words is None and model.by_sentence:
-                words = name
-            if attributes is None and isinstance(words, str):
-                attributes = model.imagine(words)
-            model.add(Added(name, attributes, examples, lasts))
-            return model.classes()[-1]
-
-        added = await in_turn(add)
-        measured.added.set(len(model.added))
-        return ClassEntry.model_validate(added)
-
-    @app.delete("/classes/{name}", status_code=204)
-    async def remove_class(name: Annotated[str, Path(max_length=400)]) -> Response:
-        """Take an added class away."""
-
-        def remove() -> None:
-            found = model.added.get(name)
-            if found is None:
-                if name in model.run.space.names:
-                    raise HTTPException(409, "this class is the run's own: only added classes can be taken away")
-                raise HTTPException(404, "there is no added class of this name")
-            if found.lasting:
-                _may_last(protected)
-            model.remove(name)
-
-        await in_turn(remove)
-        measured.added.set(len(model.added))
-        return Response(status_code=204)
-
-    return app
 
 
 def _note_failure(warm: Future[None]) -> None:
@@ -347,57 +356,47 @@ def _note_failure(warm: Future[None]) -> None:
         logging.getLogger("fedunseen.requests").error("the model cannot be loaded: %s", error)
 
 
-def _may_last(protected: bool) -> None:
-    """Only a service that asks for a token changes what outlives it; the guard has checked the token by now."""
-    if not protected:
-        raise HTTPException(403, "a lasting class needs a service with a token: start it with --token-file")
-
-
-async def _parts(request: Request) -> dict[str, Any]:
-    """Return a request's fields: from JSON, or from a form, whose ``files`` become pairs of name and content."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | None]:
+    """Return a request's fields, from JSON or from a form, and the files of a form."""
+    kind, files = request.headers.get("content-type", "").partition(";")[0].strip().lower(), None
     if kind == "multipart/form-data":
-        form: FormData
         async with request.form(max_files=_FILES, max_fields=8, max_part_size=2**16) as form:
-            parts: dict[str, Any] = {name: value for name, value in form.items() if isinstance(value, str)}
+            told: Any = {name: value for name, value in form.items() if isinstance(value, str)}
             uploads = [one for one in form.getlist("files") if isinstance(one, UploadFile)]
-            parts["files"] = [(one.filename or "file", await one.read()) for one in uploads]
-        if "attributes" in parts:
+            files = [(one.filename or "file", await one.read()) for one in uploads]
+        if "attributes" in told:
             try:
-                parts["attributes"] = json.loads(parts["attributes"])
+                told["attributes"] = json.loads(told["attributes"])
             except (ValueError, RecursionError):
                 raise DataError("attributes of a form must be JSON: numbers in order, or numbers by name") from None
-        return parts
-    if kind != "application/json":
+    elif kind == "application/json":
+        try:
+            told = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "the request is not valid JSON") from None
+        if not isinstance(told, dict):
+            raise HTTPException(400, "the request must be a JSON object")
+    else:
         raise HTTPException(415, "send multipart/form-data with the field files, or application/json")
     try:
-        told = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise HTTPException(400, "the request is not valid JSON") from None
-    if not isinstance(told, dict):
-        raise HTTPException(400, "the request must be a JSON object")
-    told.pop("files", None)
-    return told
+        return body.model_validate(told), files
+    except ValidationError as error:
+        fields = [one["loc"][0] for one in error.errors()]
+        raise DataError(next(why for field, why in _REFUSED.items() if field in fields)) from None
 
 
-def _samples(model: Recogniser, parts: dict[str, Any]) -> tuple[list[str], NDArray[Any]]:
+def _samples(model: Recogniser, body: Samples, files: _Files | None) -> tuple[list[str], NDArray[Any]]:
     """Return the samples of a request (n, ...), and what to call each."""
-    given = [what for what in ("files", "features", "text") if parts.get(what) is not None]
-    if len(given) != 1:
+    if [files, body.features, body.text].count(None) != 2:
         raise DataError("send samples in one of the fields files, features and text")
-    if given == ["files"]:
-        if not parts["files"]:
+    if files is not None:
+        if not files:
             raise DataError("the field files holds no file")
         names, blocks = [], []
-        for name, content in parts["files"]:
+        for name, content in files:
             rows = read_file(model, name, content)
             blocks.append(rows)
             names += [name] if len(rows) == 1 else [f"{name}[{i}]" for i in range(len(rows))]
         return names, checked(np.concatenate(blocks))
-    if given == ["text"]:
-        samples = read_texts(model, parts["text"] if isinstance(parts["text"], list) else [])
-    else:
-        if not isinstance(parts["features"], list):
-            raise DataError("features must be a list of numbers for each sample")
-        samples = checked(model.samples(parts["features"]))
+    samples = read_texts(model, body.text) if body.text is not None else checked(model.samples(body.features or []))
     return [f"[{i}]" for i in range(len(samples))], samples

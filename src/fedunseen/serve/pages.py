@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -11,6 +12,7 @@ from jinja2 import Environment
 __all__ = ["page", "reference"]
 
 
+@cache
 def page(name: str) -> str:
     """Return a page's HTML, with the rules of style that all of them share in it."""
     folder = files("fedunseen.serve")
