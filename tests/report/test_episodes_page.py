@@ -11,7 +11,6 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from test_report import Page, page_of
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.files import write_tensors
@@ -20,7 +19,7 @@ from fedunseen.metrics import episode_confusion
 from fedunseen.report import figures
 from fedunseen.report.tasks.few_shot import half_width, verdict
 from known_names import DIGITS_MAML
-from pages import without_pictures
+from pages import Page, page_of, without_pictures
 
 NAMES = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")
 VARIANTS = {

@@ -1,73 +1,16 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from fedunseen import ClassSpace, load_run
 from fedunseen.report import write_report
-from pages import without_pictures
+from pages import page_of, without_pictures
 
 NUMBERS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
-VOID = {"meta", "img", "br", "input", "link", "hr"}
 SHAPES = {"path", "rect", "circle", "image"}
-
-
-class Page(HTMLParser):
-    """A parsed page: its elements, its text, and whether every element is closed where it should be."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.elements, self.words, self.open, self.problems = [], [], [], []
-        self.numbers, self.inside = {}, []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append((tag, dict(attributes)))
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open[-1][0] != tag:
-            self.problems.append((tag, self.getpos()))
-        else:
-            self.open.pop()
-
-    def handle_data(self, text):
-        if self.open and self.open[-1][0] not in ("style", "title"):
-            self.words.append(text)
-        ids = [a["id"] for _, a in self.open if a.get("id", "").startswith("number-")]
-        if ids and self.open[-1][0] == "data":
-            value = float(self.open[-1][1]["value"])
-            self.numbers.setdefault(ids[-1].removeprefix("number-"), []).append((value, text))
-
-    @property
-    def text(self):
-        return re.sub(r"\s+", " ", " ".join(self.words))
-
-
-def page_of(run, tmp_path):
-    path = write_report(run, tmp_path / "report.html")
-    text = path.read_text("utf-8")
-    page = Page(text)
-    assert not page.problems
-    assert not page.open
-    ids = [a["id"] for _, a in page.elements if "id" in a]
-    assert len(ids) == len(set(ids)) or _only_masks_twice(ids)
-    return page, text
-
-
-def _only_masks_twice(ids):
-    """A mask's id is made of its content and place: the same one twice is the same mask."""
-    return all(one.startswith("m") for one in ids if ids.count(one) > 1)
-
-
 VARIANTS = {
     "plain": (),
     "validation": (("evaluation.selection", "validation"),),

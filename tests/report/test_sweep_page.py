@@ -1,15 +1,15 @@
 """The page and the Markdown of a sweep say what its runs say."""
 
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 from fedunseen.experiment.sweep import Row, read_sweep
 from fedunseen.federation.directory import RunDirectory
-from fedunseen.report.sweep_page import _named, sweep_tables, write_sweep_report
+from fedunseen.report.sweep_page import sweep_tables, write_sweep_report
 from known_names import DIGITS_MAML
+from pages import Page
 
 METRICS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 
@@ -50,50 +50,6 @@ metrics = ["zsl", "gzsl_harmonic"]
 [paper.figures.birds]
 "0.0" = { fedavg = [11.5, 12.5], local = [nan, 13.25] }
 """
-
-
-class Page(HTMLParser):
-    """The tables of a page: (text, values of its <data>) of every cell; and its charts."""
-
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.tables, self.charts, self.open, self.words = [], [], [], []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag in ("meta", "link"):
-            return
-        self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append(["", []])
-        elif tag == "data":
-            self.tables[-1][-1][-1][1].append(float(attributes["value"]))
-        elif tag == "svg":
-            self.charts.append({"label": attributes["aria-label"], "titles": [], "lines": 0, "bands": 0})
-        elif tag == "path":
-            self.charts[-1]["lines"] += attributes["class"].startswith("line")
-            self.charts[-1]["bands"] += attributes["class"] == "band"
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, text):
-        self.words.append(text)
-        if self.open and self.open[-1] in ("td", "th", "data") and self.tables:
-            self.tables[-1][-1][-1][0] += text
-        if self.open and self.open[-1] == "title" and "svg" in self.open:
-            self.charts[-1]["titles"].append(text)
 
 
 @pytest.fixture
@@ -431,10 +387,6 @@ def test_a_metric_that_no_cell_has_gets_no_column(few):
     (table,) = sweep_tables(sweep, none)
     assert [head for head, _ in table.heads] == ["few-shot", "raw samples", "up"]
     write_sweep_report(sweep, none, out)
-
-
-def test_a_bare_number_in_a_head_says_what_it_counts():
-    assert [_named("shots", "5"), _named("alpha", "0.1"), _named("partition", "IID")] == ["shots 5", "alpha 0.1", "IID"]
 
 
 def test_a_cell_has_its_interval_its_seeds_and_a_way_to_its_run(made):

@@ -279,7 +279,12 @@ def _grouped(rows: Iterable[Row], axes: Sequence[str]) -> dict[tuple[str, ...], 
 
 
 def _named(axis: str, value: str) -> str:
-    """Write an axis' value as the head of a column; a bare number gets the axis' name."""
+    """Write an axis' value as the head of a column; a bare number gets the axis' name.
+
+    Example:
+        >>> [_named("shots", "5"), _named("alpha", "0.1"), _named("partition", "IID")]
+        ['shots 5', 'alpha 0.1', 'IID']
+    """
     return f"{axis} {value}" if value.replace(".", "", 1).isdigit() else value
 
 
