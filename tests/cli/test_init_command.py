@@ -318,5 +318,6 @@ def test_two_pictures_a_class_leave_none_to_choose_on(command, tmp_path):
     (tmp_path / "many" / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
     assert command("init", tmp_path / "many").code == 0
     assert sections(tmp_path / "many.toml")["evaluation"] == {"selection": "last"}
+    assert sections(tmp_path / "many.toml")["method"] == {"name": "gaussian", "calibration": True}
     assert command("run", tmp_path / "many.toml", "--out", tmp_path / "run").code == 0
     assert 'selection = "last"' in command("data", "check", tmp_path / "many").out

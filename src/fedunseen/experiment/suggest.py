@@ -98,7 +98,7 @@ def start(kind: str, seen: int, centred: bool, spare: bool, mixed: bool = False)
         spare: classes have training samples to spare, which something can be chosen on.
         mixed: features are in several units, so that a sample's length says nothing.
     """
-    scaled = ["centre", "l2"]
+    scaled, last = ["centre", "l2"], seen < _FEW or not spare
     return {
         "data": {
             **({"features": ["standard"] if mixed else scaled, "quantization": 8} if kind != "maps" else {}),
@@ -106,8 +106,8 @@ def start(kind: str, seen: int, centred: bool, spare: bool, mixed: bool = False)
         },
         **({"encoder": {"name": "efficientnet-lite"}} if kind == "images" else {}),
         "partition": {"kind": "pccd", "clients": 3 if seen >= 6 else 2},
-        "method": {"name": "gaussian"},
-        **({"evaluation": {"selection": "last"}} if seen < _FEW or not spare else {}),
+        "method": {"name": "gaussian", **({"calibration": True} if last else {})},
+        **({"evaluation": {"selection": "last"}} if last else {}),
         "run": {"seed": 0},
     }
 
@@ -119,6 +119,7 @@ _WHY = {
     "efficientnet-lite": "comes with fedunseen, and is not trained",
     "clients": "parties, played on this machine; each holds classes of its own",
     "gaussian": "exact in one round, the same whoever holds what; nothing to tune",
+    "calibration": "seen classes against unseen ones, on classes left out of the sums",
     "seed": "seeds = 3 says how far chance goes",
 }
 """What the file says of a setting, by its key, or of a choice by its name."""
