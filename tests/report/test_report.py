@@ -440,3 +440,17 @@ def test_a_run_that_learns_nothing_says_so_in_its_result(tmp_path):
     done = run_experiment(Experiment.load("digit-pairs", settings), tmp_path / "run")
     assert done.result["warnings"][0]["what"].startswith("The model is no better than guessing on unseen classes: ")
     assert done.result["warnings"][0].keys() == {"what", "why", "remedy"}
+
+
+def test_the_page_shows_seven_parts_and_folds_the_rest(made, tmp_path):
+    _, text = page_of(made(*VARIANTS["validation"]), tmp_path)
+    main, details = text.split('<div class="details" id="details">')
+    heads = re.findall(r"<section[^>]*>\s*<h2>(.*?)</h2>", main)
+    places = [heads.index(one) for one in ("In short", "Accuracy by class", "Chosen on validation classes")]
+    assert places == sorted(places)
+    assert heads[-1] == "Make it again"
+    assert "<details class=" not in main
+    folded = re.findall(r'<details class="part"><summary><h2>(.*?)</h2>', details)
+    assert folded[0] == "Learning, round by round"
+    assert folded[-1] == "What travels"
+    assert not set(folded) & set(heads)
