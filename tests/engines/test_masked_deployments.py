@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.masking import instruction_digest
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
@@ -348,7 +349,7 @@ def test_no_second_sum_is_opened_that_would_reveal_a_party(link, tmp_path):
     with pytest.raises(QuorumError, match="has opened sum 1 of the plan, and opens none up to it again"):
         hosted(link, tmp_path / "run", resume=True, engine__patience=0)
     del link.here["south"]
-    with pytest.raises(QuorumError, match="differs from that of an opened sum by south alone"):
+    with pytest.raises(QuorumError, match="differs from that of an opened sum by south, and"):
         hosted(link, tmp_path / "other", engine__quorum=3, strategy__weights="uniform", engine__patience=0)
 
 
@@ -400,6 +401,11 @@ def another_weight(header, tensors):
         header["plan"]["weights"]["east"] = 1.5
 
 
+def another_client(header, tensors):
+    if header["kind"] == "round":
+        header["client"] = 0
+
+
 def an_old_state(header, tensors):
     if header["kind"] == "round" and header["round"] == 1:
         header["after"] = -1
@@ -413,6 +419,7 @@ LIES = [
     (another_layout, "has signed another plan"),
     (unsigned_plan, "1 parties have signed the plan, and 3 must"),
     (another_weight, "the plan's weight of this party is not what it has said"),
+    (another_client, "the instruction is for another party"),
     (an_old_state, "starts from an older state"),
 ]
 
@@ -445,6 +452,45 @@ def test_a_party_joins_under_the_name_of_its_credentials_alone(names, why, link,
     assert why in str(link.party["west"].error)
 
 
+def test_a_party_that_has_refused_a_greeting_sends_no_update_in_clear(link, tmp_path):
+    rounds = []
+
+    def twist(name, header, tensors):
+        if header["kind"] == "hello" and name == "west":
+            rounds.append({**header, "names": None})
+            header["names"] = None
+        if header["kind"] == "round" and name == "east":
+            rounds.append(({**header, "client": 2}, tensors))
+
+    link.twist = twist
+    hosted(link, tmp_path / "run", engine__quorum=3, strategy__weights="uniform", strategy__rounds=1)
+    hello, (instruction, tensors) = rounds[0], rounds[1]
+    for header, body in ((instruction, tensors), (hello, {}), (instruction, tensors)):
+        answer, update = unpack(link.party["west"].answer(pack(header, body)))
+        assert answer.keys() == {"error"}
+        assert not update
+
+
+def test_elements_are_of_the_instruction_that_the_keys_are_signed_for(link, tmp_path):
+    """The attack: all but one party get a dead model after the keys, in a request for keys that they refuse."""
+    sent, refused = {}, []
+
+    def twist(name, header, tensors):
+        if header["kind"] == "round" and header["round"] == 1:
+            sent[name] = dict(header), dict(tensors)
+        if header["kind"] == "masked" and name in sent and name != "east":
+            header, tensors = sent[name]
+            dead = {key: torch.zeros_like(value) for key, value in tensors.items()}
+            digest = instruction_digest(header["round"], dead)
+            party = link.party[name]
+            refused.append(unpack(party.answer(pack({**header, "instruction": digest, "attempt": 0}, dead)))[0])
+
+    link.twist = twist
+    with pytest.raises(QuorumError, match="is of another instruction than the keys"):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert all("a new one needs a larger number" in answer["error"] for answer in refused)
+
+
 def test_masks_need_credentials_on_both_sides(data, kits, tmp_path):
     with pytest.raises(RefusedError, match="host with --kit, without --insecure"):
         hosted(Table(tmp_path, data, None), tmp_path / "run")
@@ -469,6 +515,13 @@ def test_noise_that_the_coordinator_can_draw_is_refused(data):
     header = {"client": 2, "clients": 4, "experiment": {"data": {}, "privacy": privacy}}
     with pytest.raises(RefusedError, match=r"privacy.noise_from = 'system'"):
         PartyData(data / "west", masked=True).prepare(header, {})
+
+
+def test_a_class_space_that_grows_is_refused_under_masks(data):
+    """The answer to such a greeting says which classes a party holds."""
+    header = {"client": 2, "clients": 4, "experiment": {"data": {}, "privacy": {"aggregation": "masked"}}}
+    with pytest.raises(RefusedError, match="would see which classes this party holds"):
+        PartyData(data / "west", masked=True).prepare({**header, "growing": {}}, {})
 
 
 def test_a_party_may_insist_on_masks(data):

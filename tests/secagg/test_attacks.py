@@ -77,7 +77,7 @@ def test_f3_sums_of_the_same_samples_are_released_once(overlap, tmp_path):
     samples = {name: [*old[:overlap], b"new"] for name, old in parties.samples.items()}
     second = parties.new_plan(once=True)
     client = parties.clients["p0"]
-    assert f"sums of {overlap} of these samples were released under another plan" in refusal(
+    assert "sums of some of these samples were released under another plan" in refusal(
         client.sign, second, samples["p0"]
     )
     client.sign(second, [b"new"])  # other samples are other data
@@ -414,11 +414,21 @@ def test_a_coordinator_that_is_killed_opens_the_stored_total(tmp_path):
         MaskedTotal.load(tmp_path / "total.safetensors")
 
 
-def test_rosters_of_strict_plans_differ_by_none_or_by_enough():
-    parties = Parties(10)  # c = 3: at least five must differ
+@pytest.mark.parametrize(("count", "size"), [(6, 4), (10, 7)])
+def test_three_rosters_that_differ_widely_are_not_combined_to_one_update(count, size):
+    """With models that are equal, R1 - R2 - R3 is -2 times what three groups share: p0 and c parties that collude."""
+    parties, apart = Parties(count), count - size
+    rosters = [[*parties.names[: k * apart], *parties.names[(k + 1) * apart :]] for k in range(3)]
+    rho, _ = parties.up_to_masked(0, 0, rosters[0])
+    parties.open(rho, 0, rosters[0])
+    assert f"the same {size} must take part" in refusal(parties.up_to_masked, 1, 0, rosters[1])
+
+
+def test_rosters_of_strict_plans_are_the_same():
+    parties = Parties(10)
     rho, _ = parties.up_to_masked(0)
     parties.open(rho, 0)
-    assert "at least 5 must differ" in refusal(parties.up_to_masked, 1, 0, parties.names[:7])
+    assert "the same 10 must take part" in refusal(parties.up_to_masked, 1, 0, parties.names[:7])
     assert len(parties.up_to_masked(1, 1)[1]) == 10
     loose = Parties(10, consent=["dropouts"], dropouts=True)
     rho, _ = loose.up_to_masked(0)

@@ -102,6 +102,11 @@ class PartyData:
                 "'masked', or join without --masked"
             )
         privacy = tree.get("privacy", {})
+        if privacy.get("aggregation") == "masked" and "growing" in header:
+            raise RefusedError(
+                "the coordinator's class space grows, so that it would see which classes this party holds: ask it to "
+                "leave out growth, or privacy.aggregation = 'masked'"
+            )
         if privacy.get("name", "none") != "none" and privacy.get("noise_from", "seed") != "system":
             raise RefusedError(
                 "the coordinator could draw the noise that this party adds, and take it off (privacy.noise_from = "

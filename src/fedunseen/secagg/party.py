@@ -178,10 +178,10 @@ class SecAggClient:
         return self.credentials.sign(plan.signed_text)
 
     def _refuse_overlap(self, plan: str) -> None:
-        if "again" not in self.consent and (count := self.ledger.overlap(plan, self._samples[plan])):
+        if "again" not in self.consent and self.ledger.overlap(plan, self._samples[plan]):  # how many is not sent
             raise SecAggError(
-                f"sums of {count} of these samples were released under another plan, and the difference of two sums "
-                "can reveal samples: the owner must consent with --consent again"
+                "sums of some of these samples were released under another plan, and the difference of two sums can "
+                "reveal samples: the owner must consent with --consent again"
             )
 
     def accept(self, plan: Plan, signatures: object) -> None:
@@ -260,7 +260,7 @@ class SecAggClient:
             told: ``keys``: the signed keys of all members of the roster, a list.
 
         Raises:
-            SecAggError: the roster is too small, differs by few parties from an opened one, or keys are not as signed.
+            SecAggError: the roster is too small, differs from an opened one, or keys are not as signed.
         """
         now = self._current()
         request = canonical(told)
@@ -307,19 +307,25 @@ class SecAggClient:
         return roster
 
     def _check_difference(self, roster: set[str]) -> None:
-        least = self.enrolment.colluding + 2
+        # Two rosters of t share an honest party. So one roster is opened in all; three that differ by c + 2 parties and
+        # more could still be combined to one party's update.
         for before in self.ledger.rosters:
-            if 0 < len(differing := roster ^ set(before)) < least:
+            if differing := roster ^ set(before):
                 raise SecAggError(
-                    f"the roster differs from that of an opened sum by {', '.join(sorted(differing))} alone, and two "
-                    f"such sums can reveal one party's update: at least {least} must differ, or all of {len(before)} "
-                    "take part"
+                    f"the roster differs from that of an opened sum by {', '.join(sorted(differing))}, and sums of "
+                    f"different rosters can reveal one party's update: the same {len(before)} must take part"
                 )
 
     @property
     def extra(self) -> list[str]:
         """The names that the roster adds to the layout."""
         return sorted({name for one in self._current().roster.values() for name in one["extra"]})
+
+    @property
+    def signed_for(self) -> tuple[str, int, str]:
+        """The plan, the sum and the digest of the instruction that the keys of the current attempt are signed for."""
+        keys = self._current().keys
+        return keys["plan"], keys["k"], keys["instruction"]
 
     @property
     def rho(self) -> str:

@@ -186,6 +186,10 @@ class PartySession:
             return pack({"told": client.open(told)})
         if self._kept is None:
             raise SecAggError("this party is in no attempt at a sum, perhaps after a restart: start a new attempt")
+        assert self._plan is not None
+        # A later plan or instruction may have changed what is kept, and was refused its keys.
+        if client.signed_for != (self._plan.digest, self._round, self._kept[0]):
+            raise SecAggError("what this party has learnt is of another instruction than the keys that it has signed")
         rho, layout = bytes.fromhex(client.rho), self._layout(client.extra)
         elements = self.masks.encode(self.engine.strategy, layout, self._kept[1], rho, self._round)
         hidden = client.masked(told, elements)

@@ -166,9 +166,9 @@ class Party:
                 )
             if not _RUN.fullmatch(str(header["run"])):
                 raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
-            self._ready = self.prepare(header, statistics)
-            self._told = told
-            self._session = self._masked_sums(header, statistics, self._ready)
+            ready = self.prepare(header, statistics)
+            session = self._masked_sums(header, statistics, ready)  # if it is refused, nothing of the greeting stays
+            self._ready, self._session, self._told = ready, session, told
         ready = self._ready
         held = f"{ready.samples} samples of {ready.classes} classes"
         if ready.engine is not None and ready.engine.masks is not None:
@@ -219,6 +219,8 @@ class Party:
             from fedunseen.secagg.primitives import SecAggError
 
             try:
+                if client != self._told["header"]["client"]:  # another one's place in the partition is empty here
+                    raise SecAggError("the instruction is for another party")
                 if (learnt := session.known_reply(header, tensors)) is not None:
                     return session.keys(header, tensors, told, learnt)
             except SecAggError as error:
