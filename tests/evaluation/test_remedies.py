@@ -1,5 +1,6 @@
 """What a warning advises is applied, and the warning is gone."""
 
+import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
@@ -36,6 +37,34 @@ def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
     (text,) = told({}, "before")
     assert all(key in text for key in remedy)
     assert told(remedy, "after") == []
+
+
+def test_a_wider_range_of_quantization_removes_its_warning(tmp_path):
+    """One feature of 40 carries nearly the whole length; more bits alone change no range."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(8), 12)
+    rows = np.column_stack(
+        [np.full(96, 30.0), np.eye(8)[labels] @ rng.normal(size=(8, 39)) + rng.normal(size=(96, 39))]
+    )
+    split = np.where((labels < 6) & (np.arange(96) % 4 > 0), "train", "test")
+    np.savez(tmp_path / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
+    table = ["name,split,a,b,c"] + [
+        f"{c},{'seen' if c < 6 else 'unseen'},{c % 2},{c // 2},{1 + c**2}" for c in range(8)
+    ]
+    (tmp_path / "classes.csv").write_text("\n".join(table) + "\n", "utf-8")
+    tree = {
+        "data": {"name": "folder", "root": str(tmp_path), "features": ["l2"]},
+        "partition": {"kind": "pccd", "clients": 2},
+    }
+    tree |= {"method": {"name": "ridge"}, "evaluation": {"selection": "last", "embedding": False}}
+
+    def clipped(out, **data):
+        done = run(Experiment.from_dict({**tree, "data": {**tree["data"], **data}}), tmp_path / out)
+        return done.result["clipped"], any("range of quantization" in one["what"] for one in done.result["warnings"])
+
+    narrow = {"quantization_range": 5.0}
+    assert clipped("before", **narrow) == clipped("bits", **narrow, quantization=16) == (1 / 40, True)
+    assert clipped("after", quantization_range=10.0, quantization=16) == (0.0, False)
 
 
 @pytest.mark.slow
