@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Client",
+    "Described",
     "ExperimentName",
     "Json",
+    "Named",
     "Out",
     "Overrides",
+    "Own",
     "Plugins",
     "Resume",
     "RunPath",
+    "Support",
     "Track",
     "chosen",
     "overrides_of",
@@ -55,6 +59,25 @@ Overrides = Annotated[
         help="Replace a setting, for example strategy.rounds=10; repeatable.",
         autocompletion=settings,
     ),
+]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
+]
+Described = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes..., or of names alone."
+    ),
+]
+Named = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
+    ),
+]
+Support = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class.")
 ]
 Plugins = Annotated[
     list[Path] | None,

@@ -13,8 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
-from fedunseen.cli.completion import settings
-from fedunseen.cli.console import ExperimentName, Plugins, say, warning_lines
+from fedunseen.cli.console import (
+    ExperimentName,
+    Json,
+    Out,
+    Overrides,
+    Own,
+    Plugins,
+    Resume,
+    Track,
+    overrides_of,
+    say,
+    warning_lines,
+)
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
@@ -30,7 +41,6 @@ _CONSENT = frozenset({"again", "dropouts", "moved"})
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=f"Of the coordinator: HOST or HOST:PORT ({PORT}).")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
 
 
 def certs(
@@ -124,21 +134,14 @@ def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -
 
 def host(
     experiment: ExperimentName,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace a setting: engine.quorum=2", autocompletion=settings),
-    ] = None,
+    overrides: Overrides = None,
     plugins: Plugins = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    out: Out = None,
+    resume: Resume = False,
     address: Annotated[str, typer.Option(help="Where to listen: HOST or HOST:PORT.")] = f"127.0.0.1:{PORT}",
     kit: Annotated[Path | None, typer.Option(help="The coordinator's folder, made by `fedunseen certs`.")] = None,
     insecure: Insecure = False,
-    track: Annotated[
-        list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")
-    ] = None,
+    track: Track = None,
     parties: Annotated[str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")] = None,
     dashboard: Dashboard = False,
     dashboard_at: DashboardAt = None,
@@ -149,11 +152,11 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
-    from fedunseen.experiment.reading import glance, parse_override
+    from fedunseen.experiment.reading import glance
 
     speak(log_format)
     door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
-    told: dict[str, Any] = dict(parse_override(text) for text in overrides or [])
+    told = overrides_of(overrides)
     name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
     at, port = _address(address)
     fixed = {"engine.mode": "deployment", "partition.clients": len(names)}
@@ -226,20 +229,15 @@ def join(
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
-    ] = None,
+    overrides: Own = None,
     plugins: Plugins = None,
     log_format: LogFormat = Format.text,
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
-    from fedunseen.experiment.reading import parse_override
-
     speak(log_format)
     at, port = _address(address)
-    own = dict(parse_override(text) for text in overrides or [])
+    own = overrides_of(overrides)
     if stray := [key for key in own if key.split(".")[0] not in ("data", "run", "encoder", "engine", "method")]:
         raise ExperimentError(
             f"--set {stray[0]}: a party has its own way with data, encoder, method, engine and run alone"

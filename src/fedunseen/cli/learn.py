@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Client, Json, RunPath, say
+from fedunseen.cli.console import Client, Described, Json, Named, RunPath, Support, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
 __all__ = ["adapt", "forget", "learn", "sums"]
@@ -19,18 +19,9 @@ New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run dir
 def learn(
     path: RunPath,
     out: New,
-    classes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Descriptions of classes: a CSV file of name, attributes...")
-    ] = None,
-    named: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class", metavar="NAME", help="A class by its name, where a text encoder describes; repeatable."
-        ),
-    ] = None,
-    support: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Examples: a folder with a folder for each class.")
-    ] = None,
+    classes: Described = None,
+    named: Named = None,
+    support: Support = None,
     sums: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="What a party has written with fedunseen sums; repeatable."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import ExperimentName, Json, Overrides, Plugins, overrides_of, say, warning_lines
+from fedunseen.cli.console import ExperimentName, Json, Overrides, Own, Plugins, overrides_of, say, warning_lines
 from fedunseen.core.errors import ExperimentError, FedUnseenError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, holding, parse_json, write_json
 from fedunseen.tools.names import party_names
@@ -143,10 +143,7 @@ def answer(
     state: State = None,
     consent: Consent = None,
     plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
-    ] = None,
+    overrides: Own = None,
     plugins: Plugins = None,
 ) -> None:
     """Party: write your one answer to a plan, from your own data, which stay here."""

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import Client, Json, Overrides, Plugins, RunPath, overrides_of, say
+from fedunseen.cli.console import (
+    Client,
+    Described,
+    Json,
+    Named,
+    Overrides,
+    Plugins,
+    RunPath,
+    Support,
+    overrides_of,
+    say,
+)
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
 
@@ -27,25 +38,12 @@ def predict(
             metavar="INPUT...", help="Images, folders of them, or arrays: features or images (.npy .npz .csv)."
         ),
     ],
-    classes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes..., or of names alone."
-        ),
-    ] = None,
-    named: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
-        ),
-    ] = None,
+    classes: Described = None,
+    named: Named = None,
     among: Annotated[
         str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes or --class.")
     ] = "all",
-    support: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class."),
-    ] = None,
+    support: Support = None,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
     proba: Annotated[
         bool,
