@@ -45,7 +45,7 @@ def model_card(run: Run) -> str:
          '## How to use it']
     """
     first = run.seeds[0] if run.seeds else run
-    experiment, space, manifest = first.experiment, first.space, first.manifest
+    experiment, manifest = first.experiment, first.manifest
     few_shot, strategy = "few_shot" in run.result, find("strategy", experiment.strategy.name)
     head = {
         "library_name": "fedunseen",
@@ -69,7 +69,21 @@ def model_card(run: Run) -> str:
         lines += [f"Beside it, {len(first.own_models)} clients have models of their own, trained on from it.", ""]
     elif not first.one_model:
         lines += ["Every client has its own model; the numbers below are means over the clients' own models.", ""]
-    lines += ["## Data", ""]
+    lines += _origin(run, first)
+    lines += ["## Numbers", "", *_numbers(run.result), ""]
+    selection = run.result.get("selection", experiment.evaluation.selection)
+    lines += [f"Round, calibration and settings were chosen {SELECTED[selection]}.", ""]
+    for one in run.result.get("warnings", []):
+        lines += [f"**Something seems to be wrong:** {_inert(one['what'])} {_inert(one['remedy'])}", ""]
+    lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
+    lines += _usage(run, first, few_shot)
+    return "\n".join(lines) + "\n"
+
+
+def _origin(run: Run, first: Run) -> list[str]:
+    """Return what the model learnt from, and how: data, classes and method."""
+    experiment, space, manifest = first.experiment, first.space, first.manifest
+    lines = ["## Data", ""]
     shape = " x ".join(map(str, manifest["input_shape"]))
     lines += [
         f"- Benchmark: `{experiment.data.name}`; one sample is {shape} numbers.",
@@ -101,15 +115,14 @@ def model_card(run: Run) -> str:
     again, whole = command(run.manifest["experiment"], run.manifest.get("plugins", ()))
     made = "Made by" if whole else "Made by, with the experiment of `manifest.json` written to that file,"
     lines += [f"- {made}:", "", *(f"      {line}" for line in again.splitlines()), ""]
-    lines += ["## Numbers", "", *_numbers(run.result), ""]
-    selection = run.result.get("selection", experiment.evaluation.selection)
-    lines += [f"Round, calibration and settings were chosen {SELECTED[selection]}.", ""]
-    for one in run.result.get("warnings", []):
-        lines += [f"**Something seems to be wrong:** {_inert(one['what'])} {_inert(one['remedy'])}", ""]
-    lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
+    return lines
+
+
+def _usage(run: Run, first: Run, few_shot: bool) -> list[str]:
+    """Return how the model is used from Python and in a browser."""
     own = first.own_models[0] if not first.one_model else first.client
     taken, named = ("", "") if own is None else (f".of_client({own})", f" --client {own}")
-    lines += ["```python", "from fedunseen import load_run", "", f"run = load_run({json.dumps(run.path.name)}){taken}"]
+    lines = ["```python", "from fedunseen import load_run", "", f"run = load_run({json.dumps(run.path.name)}){taken}"]
     if few_shot:
         lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
     else:
@@ -119,7 +132,7 @@ def model_card(run: Run) -> str:
         "",
         f"In a browser, and for other programs: `fedunseen serve {_inert(quote(run.path.name))}{named}`.",
     ]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def write_card(run: Run, path: Path | None = None) -> Path:
