@@ -59,6 +59,19 @@ def check(out, experiment, names):
     return whole, np.sort(np.concatenate(partition.clients))
 
 
+@pytest.fixture
+def dealt(command, tmp_path):
+    """Deal an experiment and compare the folders; return the benchmark and the ids of what was dealt."""
+
+    def deal(name, settings):
+        told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        assert command("data", "deal", name, *told, "--out", tmp_path / "parties").code == 0
+        names = [f"client-{k}" for k in range(settings["partition.clients"])]
+        return check(tmp_path / "parties", Experiment.load(name, settings), names)
+
+    return deal
+
+
 def test_the_parties_hold_together_what_there_is_to_train_on(command, tmp_path):
     out, settings = tmp_path / "parties", {"partition.clients": 3, "run.seed": 4}
     done = command("data", "deal", "digit-pairs", "--set", "partition.clients=3", "--set", "run.seed=4", "--out", out,
@@ -100,32 +113,26 @@ def test_it_says_what_to_do_with_the_folders(command, tmp_path):
     assert (len(held.train), len(held.test_seen) + len(held.test_unseen)) == (0, 3000)
 
 
-def test_few_shot_classes_are_dealt_without_descriptions(command, tmp_path):
+def test_few_shot_classes_are_dealt_without_descriptions(dealt):
     """The digits have no attributes, and no validation class, which nobody may draw then."""
-    out = tmp_path / "parties"
-    assert command("data", "deal", DIGITS_MAML, "--set", "partition.clients=2", "--out", out).code == 0
-    whole, dealt = check(out, Experiment.load(DIGITS_MAML, {"partition.clients": 2}), ["client-0", "client-1"])
+    whole, ids = dealt(DIGITS_MAML, {"partition.clients": 2})
     assert whole.image_shape == (8, 8)
-    assert dealt.tolist() == whole.train.tolist()
+    assert ids.tolist() == whole.train.tolist()
 
 
-def test_sequences_users_and_answers_are_dealt(command, tmp_path):
+def test_sequences_users_and_answers_are_dealt(dealt, tmp_path):
     write_sentiment140(tmp_path / "tweets" / "mine.csv")
     (tmp_path / "vectors.txt").write_text("good 1 0\nbad 0 1\nday 0.3 0.1\n")
     settings = {
         "data.root": str(tmp_path / "tweets"), "data.vectors": str(tmp_path / "vectors.txt"), "partition.clients": 3,
     }  # fmt: skip
-    told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    out = tmp_path / "parties"
-    assert command("data", "deal", "sent140-maml-mi-adv", *told, "--out", out).code == 0
-    experiment = Experiment.load("sent140-maml-mi-adv", settings)
-    whole, dealt = check(out, experiment, [f"client-{k}" for k in range(3)])
+    whole, ids = dealt("sent140-maml-mi-adv", settings)
     assert (whole.kind, whole.features.dtype, len(whole.space.validation)) == ("sequences", np.float16, 2)
     validation = np.isin(whole.labels[whole.train], whole.space.validation)
-    assert dealt.tolist() == whole.train[~validation].tolist()  # tweets of validation users are nobody's
+    assert ids.tolist() == whole.train[~validation].tolist()  # tweets of validation users are nobody's
 
 
-def test_images_are_dealt_as_they_are(command, tmp_path):
+def test_images_are_dealt_as_they_are(dealt, tmp_path):
     root = tmp_path / "photos"
     for c, name in enumerate(("cat", "dog", "wolf")):
         for i in range(5):
@@ -134,34 +141,22 @@ def test_images_are_dealt_as_they_are(command, tmp_path):
     settings = {
         "data.name": "images", "data.root": str(root), "data.size": 8, "encoder.name": "conv", "partition.clients": 2,
     }  # fmt: skip
-    told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    out = tmp_path / "parties"
-    assert command("data", "deal", "digit-pairs-conv", *told, "--out", out).code == 0
-    whole, _ = check(out, Experiment.load("digit-pairs-conv", settings), ["client-0", "client-1"])
-    assert whole.kind == read(out / "client-0").kind == "images"
+    whole, _ = dealt("digit-pairs-conv", settings)
+    assert whole.kind == read(tmp_path / "parties" / "client-0").kind == "images"
     assert whole.features.dtype == np.uint8
 
 
-def test_whoever_shares_samples_has_them_each(command, tmp_path):
-    settings = {"partition.clients": 3, "partition.kind": "iid", "partition.rho": 0.5}
-    told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    assert command("data", "deal", "digit-pairs", *told, "--out", tmp_path / "parties").code == 0
-    check(tmp_path / "parties", Experiment.load("digit-pairs", settings), [f"client-{k}" for k in range(3)])
+def test_whoever_shares_samples_has_them_each(dealt):
+    dealt("digit-pairs", {"partition.clients": 3, "partition.kind": "iid", "partition.rho": 0.5})
 
 
 # What goes wrong
 
 
-@pytest.mark.parametrize("spoil", ["file", "folder"])
-def test_a_folder_with_something_in_it_is_left_alone(refused, tmp_path, spoil):
-    out = tmp_path / "parties"
-    if spoil == "file":
-        out.write_text("mine")
-    else:
-        out.mkdir()
-        (out / "mine").touch()
-    assert refused("data", "deal", "digit-pairs", "--out", out) == (
-        f"{out} is not an empty folder: name another with --out"
+def test_a_folder_with_something_in_it_is_left_alone(refused, tmp_path):
+    (tmp_path / "mine").touch()
+    assert refused("data", "deal", "digit-pairs", "--out", tmp_path) == (
+        f"{tmp_path} is not an empty folder: name another with --out"
     )
 
 

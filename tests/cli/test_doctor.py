@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fedunseen import __version__
-from fedunseen.cli.doctor import _requirements
 from fedunseen.core.registry import names
 from fedunseen.experiment import preset_names
 from published_layouts import write_miniimagenet
@@ -95,7 +94,8 @@ def test_presets_are_listed_with_what_they_are(command):
     assert all(len(line.split()) > 5 for line in lines)
 
 
-def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(monkeypatch):
+def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(command, monkeypatch):
     told = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "h5py>=3.11; extra == 'matlab73'"]
     monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: told)
-    assert _requirements() == ["click", "torch", "numpy", "my-thing.x"]
+    versions = json.loads(command("doctor", "--json").out)["versions"]
+    assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]
