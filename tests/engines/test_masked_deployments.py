@@ -491,6 +491,25 @@ def test_elements_are_of_the_instruction_that_the_keys_are_signed_for(link, tmp_
     assert all("a new one needs a larger number" in answer["error"] for answer in refused)
 
 
+def test_the_text_of_a_library_error_is_not_sent_under_masks(link, tmp_path, monkeypatch):
+    def fail(*given):
+        raise ValueError("photo of Ada, 3.14")
+
+    monkeypatch.setattr("fedunseen.engines.remote.party._timed_update", fail)
+    with pytest.raises(QuorumError, match="ValueError; the party's own messages say more"):
+        hosted(link, tmp_path / "run", engine__patience=0)
+    assert "Ada" in link.said["west"][-1]
+    assert not [answer for *_, answer in link.heard if b"Ada" in answer]
+
+
+def test_a_party_of_a_closed_form_does_not_say_how_much_it_holds(link, tmp_path):
+    heard = []
+    link.change = lambda name, header, answer: heard.append((header["kind"], answer)) or answer
+    hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
+    hellos = [unpack(answer)[0] for kind, answer in heard if kind == "hello"]
+    assert hellos == [{"masked": True, "weight": 1.0}] * 4
+
+
 def test_masks_need_credentials_on_both_sides(data, kits, tmp_path):
     with pytest.raises(RefusedError, match="host with --kit, without --insecure"):
         hosted(Table(tmp_path, data, None), tmp_path / "run")

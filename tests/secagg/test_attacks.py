@@ -511,6 +511,15 @@ def test_a_damaged_ledger_is_refused(file, how, tmp_path):
         Ledger(tmp_path / "p0", "p0")
 
 
+def test_two_processes_with_one_ledger_open_one_sum(tmp_path):
+    parties = Parties(3, tmp_path)
+    rho, _ = parties.up_to_masked()
+    other = SecAggClient(parties.credentials["p0"], parties.ledger("p0"))  # has read what waits
+    parties.open(rho)
+    with pytest.raises(RefusedError, match="is in use by another process"):
+        other.keys(parties.plan.digest, 0, 1, ZERO)
+
+
 def test_a_ledger_of_another_data_folder_is_refused(tmp_path):
     ledger = Ledger(tmp_path, "here")
     ledger.write({})

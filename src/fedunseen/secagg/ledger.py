@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import RefusedError
-from fedunseen.core.files import replacing
+from fedunseen.core.files import holding, replacing
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.primitives import canonical
 
@@ -47,6 +47,7 @@ class Ledger:
     def __init__(self, folder: Path | None = None, data: str = "", moved: bool = False) -> None:
         self.folder = folder
         self._released: dict[str, frozenset[bytes]] = {}
+        self._file = b""  # as this process has read or written it
         content = self._read()
         key = secrets.token_bytes(32)
         mark = self._mark(bytes.fromhex(content["key"]) if content else key, data)
@@ -98,11 +99,21 @@ class Ledger:
             self.write({"authority": mine, "serial": enrolment.serial})
 
     def write(self, changes: Mapping[str, Any]) -> None:
-        """Change keys of the ledger, durably. If writing fails, nothing has changed."""
+        """Change keys of the ledger, durably. If writing fails, nothing has changed.
+
+        Raises:
+            RefusedError: another process has changed the ledger, and may have opened a sum.
+        """
         content = {**self._content, **changes}
         if self.folder is not None:
-            text = canonical(content)
-            _write(self._path("ledger.json"), text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n")
+            text, path = canonical(content), self._path("ledger.json")
+            whole = text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with holding(self.folder) as held:
+                if not held or (path.read_bytes() if path.exists() else b"") != self._file:
+                    raise RefusedError(f"{path} is in use by another process: end it, and start this one again")
+                _write(path, whole)
+            self._file = whole
         self._content = content
 
     def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
@@ -160,7 +171,8 @@ class Ledger:
             return None
         path = self._path("ledger.json")
         try:
-            text, check = path.read_bytes().rstrip(b"\n").rsplit(b"\n", 1)
+            self._file = path.read_bytes()
+            text, check = self._file.rstrip(b"\n").rsplit(b"\n", 1)
             if hashlib.sha256(text).hexdigest().encode() != check:
                 raise ValueError
             content = json.loads(text)

@@ -49,7 +49,9 @@ def digest_of(tensors: Params) -> str:
 
 
 def weight_of(strategy: Strategy, reply: Reply) -> int:
-    """Return what an update counts."""
+    """Return what an update counts: 1 where sums are added up, so that a party does not say how much it holds."""
+    if strategy.adds:
+        return 1
     return {"uniform": 1, "classes": reply.classes, "samples": reply.samples}[strategy.settings.weights]
 
 

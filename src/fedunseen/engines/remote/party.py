@@ -146,6 +146,8 @@ class Party:
         except Exception as error:
             # A library failed on this one message: the coordinator is told, and the party stays.
             self.say(f"this message could not be answered ({type(error).__name__}: {error})")
+            if self._session is not None:  # the text of an error may show data
+                return failure(f"{type(error).__name__}; the party's own messages say more")
             return failure(self._discreet(f"{type(error).__name__}: {error}"))
 
     def _discreet(self, text: str) -> str:
