@@ -11,12 +11,12 @@ import torch
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.memory import peak_memory
-from fedunseen.data import Partition
+from fedunseen.data import Benchmark, Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import is_measured
-from fedunseen.federation.federation import drawn_clients
+from fedunseen.federation.federation import Federation, drawn_clients
 from fedunseen.tasks.zero_shot_summary import some
 
 __all__ = ["Estimate", "estimate"]
@@ -100,8 +100,28 @@ def estimate(experiment: Experiment) -> Estimate:
     scored = _now(on_gpu) - began
     per_round = trained * samples / sum(map(len, few))
     per_evaluation = scored * len(rows) / max(1, len(tested))
+    stages, evaluations = _counted(experiment, whole, benchmark, taking)
+    rounds = experiment.strategy.rounds
+    total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
+    return Estimate(
+        seconds_round=per_round,
+        seconds_evaluation=per_evaluation,
+        seconds_run=total,
+        rounds=rounds,
+        stages=stages * experiment.run.seeds,
+        peak_bytes=peak_memory(),
+        device=str(made.device),
+        device_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
+        parameters=sum(whole.sizes.values()),
+        bytes_round=(result.bytes_down + result.bytes_up) // len(few),
+    )
+
+
+def _counted(experiment: Experiment, whole: Federation, benchmark: Benchmark, taking: int) -> tuple[int, int]:
+    """Return how many trainings a run of one seed is, and how many models it evaluates."""
     candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
     rounds, choosing = experiment.strategy.rounds, experiment.evaluation.selection == "validation"
+    task, method = task_of(experiment), whole.method
     judge = task.evaluator(whole, benchmark, experiment.evaluation)
     # Which round validation classes choose is not known yet; the last one is measured anyway.
     choices = [
@@ -112,7 +132,6 @@ def estimate(experiment: Experiment) -> Estimate:
     ]
     if choosing:
         choices += [task.evaluator.choice(experiment.evaluation, type(method), rounds, selecting=True)] * candidates
-    stages = len(choices)
     measured = [
         [round for round in range(1, rounds + 1) if is_measured(round, rounds, choice, judge.every(choice))]
         for choice in choices
@@ -121,19 +140,7 @@ def estimate(experiment: Experiment) -> Estimate:
     if whole.strategy.one_model:  # clients' own models too, but not where settings are chosen
         own = sum(judge.measures_clients(round, rounds, choices[0]) for round in measured[0])
         evaluations += own * len(some(range(taking)))
-    total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
-    return Estimate(
-        seconds_round=per_round,
-        seconds_evaluation=per_evaluation,
-        seconds_run=total,
-        rounds=experiment.strategy.rounds,
-        stages=stages * experiment.run.seeds,
-        peak_bytes=peak_memory(),
-        device=str(made.device),
-        device_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
-        parameters=sum(whole.sizes.values()),
-        bytes_round=(result.bytes_down + result.bytes_up) // len(few),
-    )
+    return len(choices), evaluations
 
 
 def _now(on_gpu: bool) -> float:

@@ -51,11 +51,7 @@ def notes(experiment: Experiment) -> list[str]:
 
 
 def examine(
-    experiment: Experiment,
-    images: int,
-    attacks: Mapping[str, Inversion],
-    log: Log,
-    sums: Sequence[int] | None = None,
+    experiment: Experiment, images: int, attacks: Mapping[str, Inversion], log: Log, sums: Sequence[int] | None = None
 ) -> Leakage:
     """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
 
@@ -70,8 +66,7 @@ def examine(
         FedUnseenError: there is nothing to attack, or fewer samples than asked for.
     """
     _check(experiment)
-    seed = experiment.run.seed
-    benchmark = load_data(experiment, seed)
+    benchmark = load_data(experiment, seed := experiment.run.seed)
     partition = partition_of(experiment, benchmark, seed)
     parties = [own for own in partition.clients if len(own)]
     held = np.unique(np.concatenate(parties))
