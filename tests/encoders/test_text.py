@@ -213,7 +213,7 @@ def test_bad_attribute_files_are_named(tmp_path):
     np.save(array, np.full((3, 5), np.nan))
     assert said(array) == f"{array} holds something else than finite numbers"
     np.save(array, np.array([[None]] * 3), allow_pickle=True)
-    assert said(array) == f"{array} is damaged or not a NumPy file of numbers"
+    assert said(array) == f"{array} holds Python objects, which are never loaded: save plain numbers or text"
     assert said(table) == f"{table} is missing"
     table.write_text("left 0,1\nleft 1,2\n")
     assert said(table) == f"{table} lacks 1 of 3 attributes, such as 'right 0'"

@@ -131,6 +131,7 @@ def staleness_weighted(replies: Sequence[Reply], ages: Sequence[int], staleness:
         staleness: a.
 
     Example:
+        >>> import torch
         >>> reply = Reply(0, {"w": torch.ones(1)}, 1, 1)
         >>> [float(one.update["w"]) for one in staleness_weighted([reply, reply], [0, 3], 0.5)]
         [1.0, 0.5]
