@@ -99,20 +99,22 @@ def test_the_cosine_attack_does_not_mind_the_length_of_the_gradient(lenet_victim
     torch.testing.assert_close(told[0].values, told[1].values)
 
 
-def test_the_best_restart_counts(lenet_victim, rng):
+@pytest.mark.parametrize("attack", [DLG(steps=0, restarts=3), Cosine(steps=0, restarts=3)])
+@pytest.mark.parametrize("best", range(3))
+def test_the_restart_with_the_least_objective_counts(attack, best, lenet_victim, rng):
+    """Neither the first nor the last: none comes so close that no other is tried."""
     params, image, label, target = lenet_victim
-    soft = F.one_hot(label, 6).float()
-    near, far = (
-        image + 0.01 * (floats(rng, 1, 1, 8, 8) - 0.5),
-        torch.full_like(image, 30.0),
-    )  # there nothing has a slope
-    found = invert(
-        DLG(steps=10, restarts=2),
-        lambda dummy: of_image(params, dummy["image"], soft),
-        target,
-        lambda restart: {"image": (far, near)[restart]},
-    )
-    assert (found.values["image"] - image).square().mean() < 1e-4
+    soft, away = F.one_hot(label, 6).float(), floats(rng, 1, 1, 8, 8) - 0.5
+    starts = [image + (0.3 if restart == best else 1.0 + restart) * away for restart in range(3)]
+    tried = []
+
+    def start(restart):
+        tried.append(restart)
+        return {"image": starts[restart]}
+
+    found = invert(attack, lambda dummy: of_image(params, dummy["image"], soft), target, start)
+    assert tried == [0, 1, 2]
+    torch.testing.assert_close(found.values["image"], starts[best])
 
 
 def test_total_variation_is_a_slow_loop(rng):
