@@ -502,6 +502,19 @@ def test_the_text_of_a_library_error_is_not_sent_under_masks(link, tmp_path, mon
     assert not [answer for *_, answer in link.heard if b"Ada" in answer]
 
 
+def test_a_party_leaves_before_many_refusals_tell_of_its_data(link, tmp_path):
+    west = link.party["west"]
+    for bound in (1e-3, 1e-4, 1e-5, 1e-6):  # each run asks twice
+        assert not west.done.is_set()
+        with pytest.raises(QuorumError, match="0 of the 4 parties"):
+            hosted(link, tmp_path / str(bound), privacy__range=bound, engine__patience=0)
+    assert west.done.is_set()
+    assert "from many refusals a coordinator could read data" in str(west.error)
+    assert [kind for kind, name, answer in link.heard if name == "west" and b"beyond" in answer] == ["masked"] * 8
+    for kind in ("hello", "round", "masked"):
+        assert unpack(west.answer(pack({"kind": kind})))[0] == {"error": "this party has left the run"}
+
+
 def test_a_party_of_a_closed_form_does_not_say_how_much_it_holds(link, tmp_path):
     heard = []
     link.change = lambda name, header, answer: heard.append((header["kind"], answer)) or answer

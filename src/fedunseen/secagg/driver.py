@@ -77,7 +77,7 @@ def _ask(
     requests: Mapping[str, Message],
     take: Callable[[str, Any], None],
 ) -> None:
-    for name, answer in exchange(stage, requests):
+    for name, answer in exchange(stage, requests) if requests else ():
         if answer is None:
             server.miss(name, f"it has not answered when it was asked for {_WHAT[stage]}")
         elif isinstance(answer, dict) and "error" in answer:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedunseen.secagg.primitives import Elements, SecAggError, digest, key_stream
 
-__all__ = ["PARTIES", "Field", "Layout", "RangeError"]
+__all__ = ["PARTIES", "Field", "Layout", "RangeError", "SecAggError"]
 
 PARTIES = 2**10
 """The largest number of parties."""

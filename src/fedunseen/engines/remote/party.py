@@ -53,6 +53,7 @@ __all__ = ["Party", "Prepare", "Ready", "stand_in"]
 _ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the round after which it was written
 _RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
 _MASKING = ("plan", "signed", "shares", "masked", "open")  # the kinds of messages that masked sums add
+_HINTS = 8  # refusals that may depend on data, after which a party under masks leaves
 _KEPT = 4  # states that a client keeps, since a coordinator may resume from the checkpoint before the last
 
 
@@ -119,12 +120,15 @@ class Party:
         self._ready: Ready | None = None
         self._secagg: SecAggClient | None = None  # lives as long as the process, whatever the runs
         self._session: PartySession | None = None
+        self._hints = 0  # refusals under masks that may depend on data
 
     def answer(self, message: bytes) -> bytes:
         """Do what the coordinator asks for, and return the answer. An error is part of the answer, never raised."""
         try:
             header, tensors = unpack(message)
             kind = header.get("kind")
+            if self._hints >= _HINTS:
+                return failure("this party has left the run")
             if kind == "hello":
                 try:
                     return self._join(header, tensors)
@@ -133,9 +137,11 @@ class Party:
                     self.done.set()
                     return failure(self._discreet(str(error)))
             if kind == "round" and self._ready is not None and self._ready.engine is not None:
-                return self._round(self._ready.engine, header, tensors)
+                if self._session is None:
+                    return self._round(self._ready.engine, header, tensors)
+                return self._masked(self._session, header, tensors, self._ready.engine)
             if kind in _MASKING and self._session is not None:
-                return self._masked(self._session, header)
+                return self._masked(self._session, header, tensors)
             if kind == "stop":
                 return self._stop(header, tensors)
             if kind in _MASKING:
@@ -147,8 +153,19 @@ class Party:
             # A library failed on this one message: the coordinator is told, and the party stays.
             self.say(f"this message could not be answered ({type(error).__name__}: {error})")
             if self._session is not None:  # the text of an error may show data
-                return failure(f"{type(error).__name__}; the party's own messages say more")
+                return self._hint(f"{type(error).__name__}; the party's own messages say more")
             return failure(self._discreet(f"{type(error).__name__}: {error}"))
+
+    def _hint(self, why: str) -> bytes:
+        """Refuse under masks for a reason that may depend on data; a refusal is a bit about them, so few are sent."""
+        self._hints += 1
+        if self._hints == _HINTS:
+            self.error = RefusedError(
+                f"this party has refused {_HINTS} messages since its update was out of range or could not be made, and "
+                "from many refusals a coordinator could read data: look at privacy.range and the messages above"
+            )
+            self.done.set()
+        return failure(why)
 
     def _discreet(self, text: str) -> str:
         """Replace the paths of the party's folders in a text that is sent."""
@@ -217,17 +234,9 @@ class Party:
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
         device = engine.worker.device
         told = read_instruction(tensors, device)
-        if (session := self._session) is not None:
-            from fedunseen.secagg.primitives import SecAggError
-
-            try:
-                if client != self._told["header"]["client"]:  # another one's place in the partition is empty here
-                    raise SecAggError("the instruction is for another party")
-                if (learnt := session.known_reply(header, tensors)) is not None:
-                    return session.keys(header, tensors, told, learnt)
-            except SecAggError as error:
-                self.say(f"round {round + 1}: {error}")
-                return failure(str(error))
+        session = self._session
+        if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
+            return session.keys(header, tensors, told, learnt)
         before = self._remembered(after, device)
         forgot = before is None
         reply, now, seconds = _timed_update(engine, client, told, before or {}, round)
@@ -244,16 +253,25 @@ class Party:
         if session is None:
             return reply_message(reply, None, round, seconds, forgot)
         if not finite(reply.update):
-            return failure("the update is not finite")
+            return self._hint("the update is not finite")
         return session.keys(header, tensors, told, reply)
 
-    def _masked(self, session: PartySession, header: Mapping[str, Any]) -> bytes:
-        """Answer a message of a masked sum that is no instruction."""
-        from fedunseen.secagg.primitives import SecAggError
+    def _masked(
+        self, session: PartySession, header: Mapping[str, Any], tensors: Params, engine: InProcess | None = None
+    ) -> bytes:
+        """Answer a message of a masked sum; ``engine`` trains, if it is an instruction."""
+        from fedunseen.secagg.ring import RangeError, SecAggError
 
         try:
+            if engine is not None:
+                if header["client"] != self._told["header"]["client"]:  # another one's place in the partition is empty
+                    raise SecAggError("the instruction is for another party")
+                return self._round(engine, header, tensors)
             answer = session.answer_plan(header) if header["kind"] in _MASKING[:2] else session.answer(header)
-        except (SecAggError, FedUnseenError) as error:
+        except RangeError as error:
+            self.say(str(error))
+            return self._hint(str(error))
+        except (SecAggError, RefusedError) as error:
             self.say(str(error))
             return failure(str(error))
         if header["kind"] == "open":
