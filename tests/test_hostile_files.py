@@ -7,6 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.core.errors import FedUnseenError
@@ -59,6 +60,49 @@ def test_a_table_of_a_million_lines(tmp_path, classes):
         assert "more than 200,000 lines" in done.stdout
     else:
         assert under_limits(path, code=READ, memory=2**28).stdout == "(1000000, 2)\n"
+
+
+PHOTO = """
+import re, sys
+from pathlib import Path
+from fedunseen.core.errors import DataError
+from fedunseen.data.images import read_image
+peak = lambda: int(re.search("VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+before = peak()
+try:
+    print(read_image(Path(sys.argv[1]), 8, 9, eval(sys.argv[2]))[0, :, 4, 4].tolist(), end=" ")
+except DataError as error:
+    print("refused:", error, end=" ")
+print(peak() - before >> 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode", "size", "mib"),
+    [
+        ("jpg", "RGB", (12_000, 9_000), 150),
+        ("png", "RGBA", (12_000, 9_000), 600),
+        ("png", "P", (9_000, 12_001), 250),
+        ("png", "L", (13_377, 13_377), 350),
+        ("png", "L", (13_378, 13_378), 50),
+    ],
+)
+def test_a_photo_of_many_megapixels(tmp_path, suffix, mode, size, mib):
+    """A grey one, white in a box; what Pillow takes for a bomb is refused before it is decoded."""
+    box = (size[0] // 2, size[1] // 2, size[0], size[1])
+    picture = Image.new("L", size, 100)
+    picture.paste(255, box)
+    exif = Image.Exif()
+    exif[274] = 3  # upside down
+    path = tmp_path / f"a.{suffix}"
+    picture.convert(mode).save(path, exif=exif, **{"compress_level": 1} if suffix == "png" else {})
+    del picture
+    found, peak = under_limits(path, (0, 0, *box[:2]), code=PHOTO).stdout.rsplit(" ", 1)
+    if size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS:
+        assert found == f"refused: {path} has too many pixels to be read: make it smaller"
+    else:
+        assert found == "[255, 255, 255]"
+    assert int(peak) < mib
 
 
 @pytest.fixture

@@ -201,6 +201,7 @@ def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
                     outcomes.add(read_image(tmp_path / "broken", 8, 9).shape)
                 except DataError as error:
                     outcomes.add(str(error))
+    outcomes.discard(f"{tmp_path / 'broken'} has too many pixels to be read: make it smaller")  # a broken header
     assert outcomes == {(1, 3, 8, 8), f"{tmp_path / 'broken'} is not a readable image"}
 
 
@@ -208,7 +209,7 @@ def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     with pytest.raises(DataError, match=r"0.png is not a readable image \(10 of 10 are not\)"):
         decode(folder, FILES, 8, 9)
-    with pytest.raises(DataError, match=r"0.png is not a readable image$"):
+    with pytest.raises(DataError, match=r"0.png has too many pixels to be read: make it smaller$"):
         read_image(folder / FILES[0], 8, 9)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from pydantic import field_validator
 
 from fedunseen.core.errors import DataError
@@ -27,7 +27,7 @@ from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.images import UNREADABLE, open_image, to_rgb
+from fedunseen.data.images import UNREADABLE, open_image, upright
 
 __all__ = ["DigitSettings", "Digits", "few_shot_benchmark", "few_shot_space", "read_strokes", "scanned"]
 
@@ -199,7 +199,7 @@ def read_strokes(
     """
     try:
         with open_image(path) as file:
-            grey = to_rgb(ImageOps.exif_transpose(file)).convert("L")
+            grey = upright(file).convert("L")
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
     except UNREADABLE:

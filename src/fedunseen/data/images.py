@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import struct
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, parse_json, replacing, write_json
@@ -42,6 +44,7 @@ __all__ = [
     "read_image",
     "square",
     "to_rgb",
+    "upright",
 ]
 
 Box = tuple[int, int, int, int]
@@ -54,9 +57,14 @@ UNREADABLE = (
 """What Pillow raises on files that are no images, damaged, cut short, or far too large."""
 
 NO_IMAGES = ("thumbs.db", "desktop.ini")  # what file managers leave behind
-MOST_PIXELS = 90_000_000  # of a picture: it and its copies take a gigabyte when it is decoded
+MOST_WHOLE = 90_000_000  # pixels of a picture whose copies are made whole: they take a gigabyte
+STEP = 4  # a larger picture is decoded at this part of its width and height
+TILE = 256 * STEP  # side of the parts that it is read in
 BLOCK = 256  # images decoded, then written, at a time
 STALE = 3600  # seconds after which a half-written file that nobody has touched is taken for a killed run's
+
+# Pillow warns above 89 million pixels, and refuses a picture of twice as many: see `upright` for those between.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 class Decoded(NamedTuple):
@@ -92,22 +100,53 @@ def square(file: Image.Image, size: int, resize: int, box: Box | None = None) ->
         >>> square(Image.new("RGB", (40, 20), "red"), size=8, resize=10)[:, 0, 0].tolist()
         [255, 0, 0]
     """
-    upright = to_rgb(ImageOps.exif_transpose(file))
+    before = max(file.size)
+    whole = upright(file)
     if box is not None:
-        left, top = max(box[0], 0), max(box[1], 0)
-        right, bottom = min(box[2], upright.width), min(box[3], upright.height)
+        part_of = max(whole.size) / before
+        left, top = (max(math.floor(edge * part_of), 0) for edge in box[:2])
+        right, bottom = (min(math.ceil(edge * part_of), end) for edge, end in zip(box[2:], whole.size, strict=True))
         if left >= right or top >= bottom:
             raise ValueError(f"the box {box} lies outside of the image")
-        upright = upright.crop((left, top, right, bottom))
-    width, height = upright.size
+        whole = whole.crop((left, top, right, bottom))
+    width, height = whole.size
     short = min(width, height)
     # Only the part that the crop needs is resized, so that a strip of 1 x 100,000 pixels stays small.
     new_width, new_height = resize * width // short, resize * height // short
     x, y = round((new_width - size) / 2), round((new_height - size) / 2)
     across, down = width / new_width, height / new_height
     part = (x * across, y * down, min((x + size) * across, width), min((y + size) * down, height))
-    small = upright.resize((size, size), Image.Resampling.BILINEAR, box=part)
+    small = whole.resize((size, size), Image.Resampling.BILINEAR, box=part)
     return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def upright(file: Image.Image) -> Image.Image:
+    """Return an opened image in RGB, turned as its EXIF data say.
+
+    One of more than ``MOST_WHOLE`` pixels, as phones take, gets a quarter of its width and height. So it takes no more
+    memory than its pixels as they are in the file; a JPEG takes less.
+
+    Raises:
+        OSError, ...: as in ``UNREADABLE``.
+    """
+    if file.width * file.height > MOST_WHOLE:
+        file.draft(None, (file.width // STEP, file.height // STEP))  # which a JPEG alone obeys
+    if file.width * file.height > MOST_WHOLE:
+        file = _reduced(file)
+    return to_rgb(ImageOps.exif_transpose(file))
+
+
+def _reduced(file: Image.Image) -> Image.Image:
+    """Return an image in RGB at a quarter of its width and height, read in parts."""
+    if file.mode in ("I", "F"):  # a part does not say which value is white
+        raise Image.DecompressionBombError(f"more than {MOST_WHOLE:,} pixels of 32 bits")
+    small = Image.new("RGB", (math.ceil(file.width / STEP), math.ceil(file.height / STEP)))
+    for top in range(0, file.height, TILE):
+        for left in range(0, file.width, TILE):
+            tile = file.crop((left, top, min(left + TILE, file.width), min(top + TILE, file.height)))
+            small.paste(to_rgb(tile).reduce(STEP), (left // STEP, top // STEP))
+    small.getexif()[ExifTags.Base.Orientation] = file.getexif().get(ExifTags.Base.Orientation, 1)
+    return small
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -136,11 +175,7 @@ def open_image(path: Path) -> Image.Image:
     """
     if not path.is_file() and path.exists():
         raise OSError(f"{path} is not a file")
-    image = Image.open(path)
-    if image.width * image.height > MOST_PIXELS:
-        image.close()
-        raise Image.DecompressionBombError(f"{path} has more than {MOST_PIXELS:,} pixels")
-    return image
+    return Image.open(path)
 
 
 def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
@@ -157,6 +192,8 @@ def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> ND
             return square(file, size, resize, box)[None]
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
+    except Image.DecompressionBombError:
+        raise DataError(f"{path} has too many pixels to be read: make it smaller") from None
     except UNREADABLE:
         raise DataError(f"{path} is not a readable image") from None
 

@@ -19,13 +19,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.images import UNREADABLE, cached, open_image, to_rgb
+from fedunseen.data.images import UNREADABLE, cached, open_image, upright
 from fedunseen.data.tables import read_csv
 
 __all__ = ["MiniImageNet"]
@@ -160,7 +160,7 @@ def _images(root: Path, listed: list[tuple[str, str]]) -> NDArray[np.uint8]:
 def _read(path: Path) -> NDArray[np.uint8]:
     try:
         with open_image(path) as file:
-            small = to_rgb(ImageOps.exif_transpose(file)).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+            small = upright(file).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
     except UNREADABLE:

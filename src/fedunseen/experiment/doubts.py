@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedunseen.data.images import UNREADABLE, open_image, to_rgb
+from fedunseen.data.images import UNREADABLE, open_image, upright
 
 __all__ = ["Doubt", "doubts", "foreign_names"]
 
@@ -120,7 +120,7 @@ def _thumbnail(path: Path) -> NDArray[np.float64] | None:
     try:
         with open_image(path) as image:
             image.draft("RGB", (64, 64))  # a JPEG is decoded small, which is quick
-            return np.asarray(to_rgb(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64)
+            return np.asarray(upright(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64)
     except UNREADABLE:
         return None
 

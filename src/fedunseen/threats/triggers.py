@@ -15,10 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import ImageOps
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.images import UNREADABLE, open_image
+from fedunseen.data.images import UNREADABLE, open_image, upright
 
 __all__ = ["TRANSFORMS", "as_cartoon", "before_sky", "pieces", "read_folder", "sky"]
 
@@ -105,7 +104,7 @@ def read_folder(folder: Path, channels: int) -> list[Images]:
     for path in paths:
         try:
             with open_image(path) as file:
-                picture = ImageOps.exif_transpose(file).convert("L" if channels == 1 else "RGB")
+                picture = upright(file).convert("L" if channels == 1 else "RGB")
                 picture.thumbnail((512, 512))
                 pixels: Images = np.asarray(picture, dtype=np.float32) / np.float32(255)
         except UNREADABLE:
