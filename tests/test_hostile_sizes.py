@@ -21,18 +21,34 @@ def test_mutations(count):
     assert told["peak_mib"] < 1536  # with all libraries
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a finished run in it, and a table of a new class."""
+    folder = tmp_path_factory.mktemp("disk")
+    assert under_limits("run", "digit-pairs-gaussian", "--out", "run", folder=folder).returncode == 0
+    head, first = (folder / "run" / "classes.csv").read_text().splitlines()[:2]
+    cells = dict(zip(head.split(","), first.split(","), strict=True)) | {"name": "new", "split": "unseen"}
+    (folder / "new.csv").write_text("\n".join([",".join(cells), ",".join(cells.values())]) + "\n")
+    return folder
+
+
 @pytest.mark.parametrize(
-    ("words", "left"),
+    "words",
     [
-        (("run", "digit-pairs-gaussian", "--out", "made"), "model.safetensors"),
-        (("data", "deal", "digit-pairs", "--out", "made"), "features.npz"),
+        ("run", "digit-pairs-gaussian", "--out", "made"),
+        ("data", "deal", "digit-pairs", "--out", "made"),
+        ("learn", "run", "--classes", "new.csv", "--out", "made"),
     ],
+    ids=" ".join,
 )
-def test_a_full_disk(tmp_path, words, left):
+def test_a_full_disk(finished, tmp_path, words):
     """Files of more than 2 KiB cannot be written, as on a disk that is full."""
+    (tmp_path / "run").symlink_to(finished / "run")
+    (tmp_path / "new.csv").symlink_to(finished / "new.csv")
     sentence = refused(*words, folder=tmp_path, file_size=2048)
     assert "writ" in sentence
-    assert not list((tmp_path / "made").rglob(left))
+    left = {path.name for path in tmp_path.iterdir()} - {"run", "new.csv"}
+    assert left == ({"made"} if words[0] == "run" else set())
     assert not list(tmp_path.rglob("*.tmp"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.files import free_folder
+from fedunseen.core.files import free_folder, whole_folder
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.folder import write_folder
@@ -52,12 +52,14 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
     partition = partition_of(experiment, benchmark, seed)
 
     def write(name: str, samples: Any, split: Any) -> dict[str, Any]:
-        write_folder(out / name, benchmark, samples, split)
+        write_folder(partial / name, benchmark, samples, split)
         classes = len(np.unique(benchmark.labels[samples]))
         return {"name": name, "folder": str(out / name), "samples": len(samples), "classes": classes}
 
-    dealt = [write(name, samples, "train") for name, samples in zip(names, partition.clients, strict=True)]
-    tests = np.union1d(benchmark.test_seen, benchmark.test_unseen)
+    with whole_folder(out) as partial:
+        dealt = [write(name, samples, "train") for name, samples in zip(names, partition.clients, strict=True)]
+        tests = np.union1d(benchmark.test_seen, benchmark.test_unseen)
+        coordinator = write(COORDINATOR, tests, "test")
     data: dict[str, Any] = {"name": "folder", "part": True}
     for key in ("features", "semantics"):
         if scalings := getattr(experiment.data, key):
@@ -66,7 +68,7 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
         "out": str(out),
         "seed": seed,
         "parties": dealt,
-        "coordinator": write(COORDINATOR, tests, "test"),
+        "coordinator": coordinator,
         "data": data,
     }
 
