@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedunseen.cli.main import app
 from fedunseen.engines.remote.keeper import descendants
 from fedunseen.experiment import Experiment, run
+from fedunseen.experiment.deployed import UNCALIBRATED
 from processes import ENGINES, command, free_port
 
 NAMES = ("north", "south", "west")
@@ -80,6 +81,8 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
         command("predict", tmp_path / "runs" / name, data / name / "features.npz", "--top", 1)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["gzsl_harmonic"] == undisturbed.result["gzsl_harmonic"]
+    assert [note.startswith(UNCALIBRATED) for note in result["notes"]] == [True, False]
+    assert all(f"note: {note}\n" in machine.said("host.log") for note in result["notes"])
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -13,8 +13,11 @@ from fedunseen.data import Benchmark
 from fedunseen.data.layouts import draw_test
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["deployed", "notes", "tested"]
+__all__ = ["CALIBRATED", "UNCALIBRATED", "deployed", "notes", "tested"]
 
+# How notes on the calibration begin.
+CALIBRATED = "The calibration comes from classes left out of the merged sums"
+UNCALIBRATED = "Nothing calibrates this run, so seen classes win too often"
 _FITTED = {"centre", "standard", "min-max"}  # scalings that follow from training samples
 _SHARE = 0.8  # of the coordinator's samples of a seen class is tested where the others fit the scaling
 
@@ -75,9 +78,9 @@ def notes(experiment: Experiment, benchmark: Benchmark | None = None) -> list[st
         if experiment.engine.name == "offline":  # each party answers once
             how = ""
         if getattr(experiment.method, "calibration", False):
-            found.append(f"The calibration comes from classes left out of the merged sums{how}.")
+            found.append(f"{CALIBRATED}{how}.")
         elif experiment.evaluation.factor is None:
-            found.append(f"Nothing calibrates this run, so seen classes win too often{how}.")
+            found.append(f"{UNCALIBRATED}{how}.")
     if benchmark is not None and (unused := len(benchmark.train)):
         total = unused + len(benchmark.test_seen) + len(benchmark.test_unseen)
         found.append(f"{unused} of the coordinator's {total} samples are not tested: {_use(experiment, benchmark)}.")
