@@ -32,6 +32,7 @@ from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
+from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
@@ -40,6 +41,7 @@ from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.methods.closed_form.statistics import add
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, remarks
 from fedunseen.strategies.summed import forget, kept_sums
@@ -136,7 +138,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             unlabelled: (m, d) samples without labels, to which the trained model is adapted (:meth:`adapt`).
 
         Returns:
-            The estimator itself.
+            The estimator itself. A warning names another closed form that recognizes left-out classes clearly better.
 
         Raises:
             ValueError: an array is of the wrong shape or type.
@@ -181,6 +183,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
         keeps = len(self._clients) > 1 and not federation.method.trained
         self._sums = {name: value.cpu() for name, value in state.server.items()} if keeps else {}
+        if isinstance(federation.method, ClosedForm) and len(benchmark.space.unseen):
+            _warn_if_outdone(federation.method, state.params, model)
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
         pools = [part for part in (pool, unlabelled) if part is not None]
         if pools:
@@ -603,6 +607,13 @@ def _without_unlabelled(
         None if groups is None else np.asarray(groups)[kept],
         _safe_indexing(X, without),
     )
+
+
+def _warn_if_outdone(method: ClosedForm, sums: Params, model: Params) -> None:
+    """Warn, by the rule of runs, where another closed form recognizes left-out classes clearly better."""
+    found = outdone(estimates(method, sums, model, examples=False))
+    if found is not None:
+        warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=3)
 
 
 def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:

@@ -1,10 +1,12 @@
 """Closed forms are compared on classes left out of the sums; the automatic choice is the better one."""
 
+import warnings
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import Experiment, ZeroShotClassifier, load_run, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data import Benchmark
 from fedunseen.evaluation.diagnosis import outdone
@@ -12,12 +14,17 @@ from fedunseen.evaluation.diagnosis import outdone
 SEGMENTS = (126, 48, 109, 121, 51, 91, 95, 112, 127, 123)  # of ten digits, a bit each
 
 
-def segments(method, out, unseen=(1, 3, 9), **evaluation):
-    """Run on handwritten digits, each described by which of seven segments are lit."""
+def lit_digits(unseen=(1, 3, 9)):
+    """Return handwritten digits, their names, which to train on, and which of seven segments each digit lights."""
     digits = load_digits()
     rows, names = (digits.data / 16).astype(np.float32), digits.target.astype(str)
     train = ~np.isin(digits.target, unseen) & (np.arange(len(rows)) % 10 < 7)
-    table = {str(i): [float(lit) for lit in f"{bits:07b}"] for i, bits in enumerate(SEGMENTS)}
+    return rows, names, train, {str(i): [float(lit) for lit in f"{bits:07b}"] for i, bits in enumerate(SEGMENTS)}
+
+
+def segments(method, out, **evaluation):
+    """Run on handwritten digits that are described by seven segments."""
+    rows, names, train, table = lit_digits()
     told = {
         "data": {"name": "arrays"}, "method": {"name": method}, "partition": {"clients": 2},
         "evaluation": {"selection": "last", "embedding": False, **evaluation},
@@ -43,6 +50,20 @@ def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_p
     assert load_run(auto.path).learn({"new": [1.0, 0, 0, 0, 0, 0, 0]}).predict(sample, among="unseen")
     with pytest.raises(ExperimentError, match=r"method\.name = .gaussian."):
         auto.learn(examples={"1": sample})
+
+
+def test_the_estimator_warns_of_the_same_lead():
+    rows, names, train, table = lit_digits()
+
+    def warned(method):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ZeroShotClassifier(method).fit(rows[train], names[train], classes=table)
+        return [text for one in caught if "left out" in (text := str(one.message))]
+
+    (text,) = warned("gaussian")
+    assert "Set method = 'ridge', or 'auto'" in text
+    assert warned("ridge") == warned("auto") == []
 
 
 def test_the_run_on_validation_classes_and_the_final_one_take_the_same_form(tmp_path):

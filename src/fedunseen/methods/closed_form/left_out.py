@@ -90,13 +90,14 @@ def lead_over(rival: ClosedForm, ours: NDArray[np.float64], sums: Params) -> dic
     return {"accuracy": float(theirs.mean()), "lead": float(lead.mean()), "ci95": half}
 
 
-def estimates(method: ClosedForm, sums: Params, model: Params) -> dict[str, Any]:
+def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = True) -> dict[str, Any]:
     """Return ``left_out_accuracy`` by the number of examples of a class, and ``left_out_rivals``: other closed forms.
 
     Args:
         method: of the run.
         sums: of all parties, as they were merged.
         model: what the method makes of them.
+        examples: predict the gain of examples too.
     """
     from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
     from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
@@ -105,7 +106,7 @@ def estimates(method: ClosedForm, sums: Params, model: Params) -> dict[str, Any]
         return {}
     sums = {**sums, **dequantized(sums, method.quantization)}
     quick = method.quick(model)
-    shots = (0, SHOTS) if isinstance(quick, Gaussian) else (0,)
+    shots = (0, SHOTS) if examples and isinstance(quick, Gaussian) else (0,)
     each = {k: left_out_accuracy(quick, sums, k) for k in shots}
     rivals: dict[str, dict[str, float]] = {}
     for kind, settings in ((Gaussian, GaussianSettings.model_validate({})), (Ridge, RidgeSettings.model_validate({}))):
