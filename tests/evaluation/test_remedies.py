@@ -10,10 +10,14 @@ SMALL = {
     "partition.clients": 3, "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False,
 }  # fmt: skip
 
+STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "strategy.local_epochs": 1}
+
 
 @pytest.mark.parametrize(
     ("settings", "warning", "remedy"),
     [
+        (STEEP, "training loss grew", {"method.lr": 0.3}),
+        (STEEP, "training loss grew", {"data.features": ["centre", "l2"]}),
         ({"method.lr": 1.0}, "no better than guessing", {"data.features": ["centre", "l2"]}),
         ({"method.lr": 1.0}, "no better than guessing", {"method.lr": 0.1}),
         (
@@ -37,6 +41,33 @@ def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
     (text,) = told({}, "before")
     assert all(key in text for key in remedy)
     assert told(remedy, "after") == []
+
+
+def test_an_attribute_that_tells_two_classes_apart_removes_the_warning_of_one_never_answered(tmp_path):
+    """The classes 5 and 13 differ in the attribute d alone."""
+    rng, labels, unseen = np.random.default_rng(0), np.repeat(np.arange(16), 16), (5, 10, 13)
+    codes = np.array([[*map(int, f"{c:04b}"[::-1]), 1] for c in range(16)], dtype=np.float64)
+    rows = codes[labels] @ rng.normal(size=(5, 24)) + 0.4 * rng.normal(size=(256, 24))
+    split = np.where(~np.isin(labels, unseen) & (np.arange(256) % 4 > 0), "train", "test")
+    np.savez(tmp_path / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
+    tree = {
+        "data": {"name": "folder", "root": str(tmp_path), "features": ["l2"]}, "method": {"name": "ridge"},
+        "partition": {"kind": "pccd", "clients": 2}, "evaluation": {"selection": "last", "embedding": False},
+    }  # fmt: skip
+
+    def warned(attributes):
+        table = ["name,split," + ",".join(attributes)]
+        for c in range(16):
+            told = ",".join(str(codes[c]["abcde".index(one)]) for one in attributes)
+            table.append(f"{c},{'unseen' if c in unseen else 'seen'},{told}")
+        (tmp_path / "classes.csv").write_text("\n".join(table) + "\n", "utf-8")
+        done = run(Experiment.from_dict(tree), tmp_path / attributes)
+        return [(one["what"], one["remedy"]) for one in done.result["warnings"] if "never the answer" in one["what"]]
+
+    ((what, remedy),) = warned("abce")
+    assert what.endswith("never the answer: 13.")
+    assert "add attributes that tell them apart" in remedy
+    assert warned("abcde") == []
 
 
 def test_a_wider_range_of_quantization_removes_its_warning(tmp_path):
