@@ -17,6 +17,12 @@ STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "stra
     ("settings", "warning", "remedy"),
     [
         (STEEP, "training loss grew", {"method.lr": 0.3}),
+        (
+            {"method.hidden": [], "method.lr": 1.06, "data.features": ["l2"], "strategy.rounds": 1, "run.seed": 20}
+            | {"evaluation.selection": "validation"},
+            "Calibration empties the seen classes",
+            {"evaluation.calibration": "none"},
+        ),
         (STEEP, "training loss grew", {"data.features": ["centre", "l2"]}),
         ({"method.lr": 1.0}, "no better than guessing", {"data.features": ["centre", "l2"]}),
         ({"method.lr": 1.0}, "no better than guessing", {"method.lr": 0.1}),
