@@ -37,6 +37,8 @@ def finished(tmp_path_factory):
     [
         ("run", "digit-pairs-gaussian", "--out", "made"),
         ("data", "deal", "digit-pairs", "--out", "made"),
+        ("export", "run", "--csv", "made"),
+        ("export", "run", "--out", "made"),
         ("learn", "run", "--classes", "new.csv", "--out", "made"),
     ],
     ids=" ".join,
@@ -46,10 +48,13 @@ def test_a_full_disk(finished, tmp_path, words):
     (tmp_path / "run").symlink_to(finished / "run")
     (tmp_path / "new.csv").symlink_to(finished / "new.csv")
     sentence = refused(*words, folder=tmp_path, file_size=2048)
+    assert "made" in sentence
     assert "writ" in sentence
     left = {path.name for path in tmp_path.iterdir()} - {"run", "new.csv"}
-    assert left == ({"made"} if words[0] == "run" else set())
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert left <= ({"made"} if words[0] == "run" or "--csv" in words else set())
+    assert not list(tmp_path.rglob("*.tmp")) + list(tmp_path.rglob("model.*"))
+    for table in tmp_path.glob("made/*.csv"):
+        assert table.read_text().endswith("\n")
 
 
 def test_standard_output_on_a_full_disk(tmp_path):

@@ -143,6 +143,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.errno and error.filename is None:  # a full disk names no file
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -167,6 +171,10 @@ def whole_folder(folder: Path, like: Path | None = None, without: tuple[str, ...
         if folder.exists():
             folder.rmdir()
         temporary.rename(folder)
+    except OSError as error:
+        if error.errno:
+            error.filename = str(error.filename or folder).replace(str(temporary), str(folder))
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedunseen.core.errors import ExperimentError, MissingDependencyError
-from fedunseen.core.files import free_folder, replacing, write_json, write_text
+from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
 from fedunseen.data import Scaler, fit_semantics
 
 if TYPE_CHECKING:
@@ -136,30 +136,29 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             f"method.name = {run.method_name!r} has scores that ONNX cannot express: serve the run with "
             "`fedunseen serve`"
         ) from None
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "model.onnx") as temporary:
-        program.save(temporary)
-        session = onnxruntime.InferenceSession(temporary.read_bytes())
+    with whole_folder(folder) as partial:
+        program.save(partial / "model.onnx")
+        session = onnxruntime.InferenceSession((partial / "model.onnx").read_bytes())
         _compare(session, module, run)
-    run.space.save(folder / "classes.csv")
-    write_json(
-        folder / "model.json",
-        {
-            "experiment": run.experiment.name,
-            "method": run.method_name,
-            "benchmark": run.experiment.data.name,
-            "encoder": run.experiment.encoder.name,
-            "sample_shape": list(shape),
-            "attributes": list(run.space.attribute_names),
-            "undescribed": {run.space.names[c]: run.space.semantics[c].tolist() for c in run.space.undescribed},
-            "inputs": ["samples", "semantics", "seen"],
-            "output": "scores",
-        },
-    )
-    write_text(
-        folder / "predict.py", files("fedunseen.experiment").joinpath("portable_predict.py.txt").read_text("utf-8")
-    )
-    write_text(folder / "README.md", card)
+        run.space.save(partial / "classes.csv")
+        write_json(
+            partial / "model.json",
+            {
+                "experiment": run.experiment.name,
+                "method": run.method_name,
+                "benchmark": run.experiment.data.name,
+                "encoder": run.experiment.encoder.name,
+                "sample_shape": list(shape),
+                "attributes": list(run.space.attribute_names),
+                "undescribed": {run.space.names[c]: run.space.semantics[c].tolist() for c in run.space.undescribed},
+                "inputs": ["samples", "semantics", "seen"],
+                "output": "scores",
+            },
+        )
+        write_text(
+            partial / "predict.py", files("fedunseen.experiment").joinpath("portable_predict.py.txt").read_text("utf-8")
+        )
+        write_text(partial / "README.md", card)
     return [folder / name for name in ("model.onnx", "model.json", "classes.csv", "predict.py", "README.md")]
 
 
