@@ -26,7 +26,7 @@ def tree(tmp_path):
         lines.append(f"c{c},{'seen' if c < SEEN else 'unseen'},{','.join(map(str, row))}")
     (tmp_path / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
     return {
-        "data": {"name": "folder", "root": str(tmp_path)},
+        "data": {"name": "folder", "root": str(tmp_path), "features": [], "quantization": "none"},
         "partition": {"kind": "iid", "clients": 2},
         "method": {"name": "gaussian", "shrinkage": 0.3},
         "evaluation": {"embedding": False},
