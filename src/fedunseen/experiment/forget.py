@@ -16,7 +16,7 @@ from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.finished import Run
 from fedunseen.experiment.measured_again import judged
-from fedunseen.experiment.removal import removed, without
+from fedunseen.experiment.removal import record_removal, removed, without
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import State
@@ -77,7 +77,9 @@ def forget(
     checkpoint = directory.newest_checkpoint(torch.device("cpu"))
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
-    if client in kept_sums(checkpoint.server) and not samples and removal is None:
+    kept = client in kept_sums(checkpoint.server)
+    record = record_removal(run, party, client, samples, removal, kept)
+    if kept and not samples and removal is None:
         server, params = without_party(checkpoint.server, client)
         gone = kept_sums(checkpoint.server)[client]["count"]
     else:
@@ -98,7 +100,7 @@ def forget(
     what = f"{int(gone.sum())} samples of {party}" if samples else party
     forgotten = [*run.manifest.get("forgotten", ()), what]
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
-        write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten})
+        write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten, "removed": record})
         directory = RunDirectory(partial)
         lines = [{**old, **(line if i == len(run.metrics) - 1 else {})} for i, old in enumerate(run.metrics)]
         for one in lines:

@@ -9,8 +9,10 @@ party reveals its sums, that of one sample reveals the sample. So single samples
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Quantization
@@ -30,7 +32,7 @@ from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies.summed import forget, kept_sums
 
-__all__ = ["named_samples", "read_removal", "removed", "without", "write_removal"]
+__all__ = ["named_samples", "read_removal", "record_removal", "removed", "without", "write_removal"]
 
 
 def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
@@ -110,6 +112,41 @@ def removed(
         )
     own = partition_of(run.experiment, benchmark, run.experiment.run.seed).clients[client]
     return _statistics(run, benchmark, named_samples(run, own, samples, consent) if len(samples) else own)
+
+
+def record_removal(
+    run: Run, party: str, client: int, samples: Sequence[int], removal: Path | None, kept: bool
+) -> dict[str, Any]:
+    """Return what has been removed of each party, this removal included: nothing is subtracted twice.
+
+    Args:
+        run: before the removal.
+        party: its name.
+        client: its place among the clients.
+        samples: positions to remove; none: all.
+        removal: a file of statistics to remove.
+        kept: the party's own sums are kept, without what was removed before.
+
+    Raises:
+        FedUnseenError: some of it was removed before.
+        DataError: likewise, a sample or a file.
+    """
+    before = dict(run.manifest.get("removed", {}))
+    mine = before.get(party, [])
+    if mine == "all":
+        raise FedUnseenError(
+            f"no sums of client {client} are kept, so it cannot be forgotten: {party} was removed from this run before"
+        )
+    new: list[Any] = [int(one) for one in samples]
+    if removal is not None:
+        new = [hashlib.sha256(removal.read_bytes()).hexdigest()] if removal.is_file() else [str(removal)]
+    if again := [one for one in new if one in mine]:
+        raise DataError(
+            f"sample or file {again[0]} of {party} is never a part of what is left: it was removed before, leave it out"
+        )
+    if not new and mine and not kept:
+        raise FedUnseenError(f"samples of {party} were removed from this run before: name the others with --samples")
+    return {**before, party: [*mine, *new] if new else "all"}
 
 
 def without(run: Run, server: Params, params: Params, client: int, part: Params) -> tuple[Params, Params]:
