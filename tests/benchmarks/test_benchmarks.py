@@ -14,7 +14,7 @@ from processes import run_forked
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
-APART = {"real_data", "fuzz", "structure"}  # tried elsewhere; fuzz limits the memory of its process
+APART = {"real_data", "fuzz", "structure", "mutants"}  # tried elsewhere; fuzz limits the memory of its process
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "secure_sums malicious",
