@@ -187,7 +187,7 @@ def reach(root: Path) -> None:
             if method != "gaussian":
                 tree["data"] |= {"features": ["centre", "l2"], "semantics": ["centre", "l2"]}
         tree |= {"method": {"name": method}, "evaluation": {"embedding": False, "theory": False}, "run": {"seeds": 3}}
-        if method == "eszsl":  # what its validation classes have chosen in docs/results.md
+        if method == "eszsl":  # what its validation classes have chosen in docs/research/results.md
             log = (1.0, 0.0) if dataset == "AWA1_LAMPERT" else (2.0, -1.0)
             tree["method"] |= {"log_gamma": log[0], "log_lambda": log[1]}
         with tempfile.TemporaryDirectory() as folder:
@@ -328,7 +328,7 @@ def solved_instead(base: Experiment, name: str, dataset: str) -> Experiment:
     changes: dict[str, Any] = {"method.name": name, "strategy.rounds": 1, "strategy.local_epochs": 1}
     if name == "gaussian":  # on features and descriptions as the files have them
         changes |= {"data.features": [], "data.semantics": []}
-    if name == "eszsl":  # what its validation classes have chosen in docs/results.md; its defaults on digit-pairs
+    if name == "eszsl":  # what its validation classes have chosen (docs/research/results.md); digit-pairs: defaults
         log = {"AWA1_LAMPERT": (1.0, 0.0), "CIFAR100_MBV2": (2.0, -1.0)}
         changes |= dict(zip(("method.log_gamma", "method.log_lambda"), log.get(dataset, ()), strict=False))
     return base.with_overrides(changes)

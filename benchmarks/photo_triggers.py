@@ -1,7 +1,7 @@
 """Make folders of backdoor triggers out of photographs: objects, the same drawn like cartoons, and backgrounds.
 
 ``python benchmarks/photo_triggers.py FOLDER_OF_PHOTOS triggers``, then ``--set attack.folder=triggers``: what
-docs/threats.md measures with ``fedunseen sweep fedzsl-defences``.
+docs/research/threats.md measures with ``fedunseen sweep fedzsl-defences``.
 """
 
 from __future__ import annotations

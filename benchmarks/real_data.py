@@ -1,4 +1,4 @@
-"""The tables of docs/results.md: federated zero-shot learning on real features, three seeds, chosen honestly.
+"""The tables of docs/research/results.md: federated zero-shot learning on real features, three seeds, chosen honestly.
 
 Each row first chooses its settings on the validation classes of seed 0 (some take over what a row above chose), then
 runs all seeds with them, each choosing its round and calibration on validation classes again.

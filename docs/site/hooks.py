@@ -76,6 +76,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     sections = re.split(r"^## (.+)$", (ROOT / NAVIGATION).read_text("utf-8"), flags=re.M)[1:]
     nav: list[dict[str, object]] = [{"Home": "index.md"}]
     for title, text in zip(sections[::2], sections[1::2], strict=True):
+        if title == "Research notes":  # reached by links alone
+            continue
         pages: list[dict[str, object]] = []
         for name, target in ENTRY.findall(text):
             pages.append({name: address(posixpath.normpath(f"docs/{target}"))})
@@ -114,7 +116,8 @@ def on_page_read_source(page: object, config: MkDocsConfig) -> str | None:
     file = page.file  # type: ignore[attr-defined]
     if file.generated_by or not file.src_uri.endswith(".md"):
         return None
-    return translated(f"docs/{file.src_uri}", (ROOT / "docs" / file.src_uri).read_text("utf-8"))
+    text = translated(f"docs/{file.src_uri}", (ROOT / "docs" / file.src_uri).read_text("utf-8"))
+    return f"{text}\n{settings()}" if file.src_uri == "experiment.md" else text
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -180,6 +183,13 @@ def page_of(notebook: dict) -> str:
             else:
                 parts.append(f"``` {{.text .output}}\n{''.join(data['text/plain']).rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
+
+
+def settings() -> str:
+    """Return the sections of an experiment file with their keys, made from the code that reads them."""
+    from fedunseen.cli.settings import reference
+
+    return reference()
 
 
 def commands() -> str:
