@@ -38,8 +38,8 @@ from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params, size_in_bytes
 from fedunseen.data import Benchmark, ClassSpace, Quantization, Scaler, fit_semantics
-from fedunseen.data.digit_pairs import DigitPairs
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation import answer
 from fedunseen.experiment.calibration_folds import calibration_folds as class_turns

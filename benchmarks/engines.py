@@ -347,7 +347,7 @@ def measure(asked: argparse.Namespace) -> None:
     experiment = Experiment.load("digit-pairs", settings)
     benchmark, partition = prepared(experiment, False)
     if deployed:
-        from fedunseen.data.partition import elsewhere
+        from fedunseen.federation.partition import elsewhere
 
         partition = elsewhere(experiment.partition)
     else:
@@ -634,7 +634,7 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
     from fedunseen.engines.remote import party
     from fedunseen.engines.remote.coordinator import Distributed, Meeting
     from fedunseen.federation import State
-    from fedunseen.federation.directory import RunDirectory
+    from fedunseen.federation.run_directory import RunDirectory
 
     events = Path(told["events"])
     waited = threading.Event()

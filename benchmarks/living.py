@@ -37,10 +37,11 @@ from torch.nn.functional import cross_entropy
 from compression import CLOSED, TRAINED, data_of
 from fedunseen import Experiment, FedUnseenError, run
 from fedunseen.core.parameters import Params
-from fedunseen.data import Benchmark, Partition
+from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.forget import forget
 from fedunseen.federation import Federation
+from fedunseen.federation.partition import Partition
 from fedunseen.metrics import accuracies, group_accuracies
 
 ROUNDS = {"digit-pairs": 8, "AWA1_LAMPERT": 8, "CIFAR100_MBV2": 3}

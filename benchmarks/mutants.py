@@ -31,7 +31,7 @@ GROUPS = {  # modules of the package, and the tests that must find their faults
     "metrics": (["metrics.py"], ["tests/test_metrics.py", "tests/test_paired.py"]),
     "partitions": (
         ["partitions.py", "data/partition.py"],
-        ["tests/test_partitions.py", "tests/data/test_partition.py"],
+        ["tests/test_partitions.py", "tests/federation/test_partition.py"],
     ),
     "trainer": (["core/trainer.py", "core/phases.py"], ["tests/core"]),
     "masks": (["secagg/*.py"], ["tests/secagg"]),

@@ -33,7 +33,7 @@ def parts() -> Iterator[dict[str, float]]:
     from fedunseen.engines import InProcess, Worker
     from fedunseen.experiment.stages import train
     from fedunseen.federation import callbacks
-    from fedunseen.federation.directory import RunDirectory
+    from fedunseen.federation.run_directory import RunDirectory
     from fedunseen.tasks.zero_shot import ZeroShotEvaluator
 
     spent: dict[str, float] = {}

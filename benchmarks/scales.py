@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from fedunseen import Experiment, run
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.data import Benchmark
-from fedunseen.data.digit_pairs import DigitPairs
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 
 NORMS = (0.1, 1.0, 30.0, 1000.0)
 ROUNDS = 10

@@ -52,7 +52,7 @@ from fedunseen import Experiment, run
 from fedunseen.cli.main import main as command_line
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.engines.remote.masking import PartySession
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
@@ -251,9 +251,10 @@ def malicious(args: argparse.Namespace) -> None:
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
-        "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.folder", "fedunseen.engines.remote.party",
-        "fedunseen.engines.carriers.flower.superlink", "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl",
-        "fedunseen.secagg.masks", "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
+        "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.benchmarks.folder",
+        "fedunseen.engines.remote.party", "fedunseen.engines.carriers.flower.superlink",
+        "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl", "fedunseen.secagg.masks",
+        "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip
 """Forks processes that share what it has imported: thirty parties on one machine would not have room otherwise."""

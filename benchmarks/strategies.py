@@ -21,8 +21,8 @@ from fedunseen import Experiment
 from fedunseen.core.files import write_text
 from fedunseen.core.parameters import size_in_bytes
 from fedunseen.core.registry import find
-from fedunseen.data import make_partition
 from fedunseen.experiment.assemble import assemble
+from fedunseen.federation.partition import make_partition
 
 STRATEGIES = ("fedavg", "fedprox", "fednova", "scaffold", "moon", "fedgloss")
 CASES: dict[str, dict[str, Any]] = {

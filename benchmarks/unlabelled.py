@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from sklearn.semi_supervised import LabelSpreading
 
 from fedunseen import ZeroShotClassifier
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.methods.closed_form.unlabelled import Adaptation
 
 # FC100's novel classes (Oreshkin et al. 2018): four superclasses of CIFAR-100

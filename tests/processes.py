@@ -136,10 +136,10 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         "pytest", "torch", "sklearn.covariance", "sklearn.datasets", "cryptography.x509", "fedunseen.cli.main",
-        "fedunseen.data.digit_pairs", "fedunseen.data.folder", "fedunseen.engines.carriers.flower.superlink",
-        "fedunseen.engines.carriers.nvflare", "fedunseen.secagg.masks", "fedunseen.engines.remote.party",
-        "fedunseen.experiment.running", "fedunseen.methods.fedzsl", "fedunseen.methods.closed_form.gaussian",
-        "fedunseen.report", "fedunseen.strategies.scaffold",
+        "fedunseen.data.benchmarks.digit_pairs", "fedunseen.data.benchmarks.folder",
+        "fedunseen.engines.carriers.flower.superlink", "fedunseen.engines.carriers.nvflare", "fedunseen.secagg.masks",
+        "fedunseen.engines.remote.party", "fedunseen.experiment.running", "fedunseen.methods.fedzsl",
+        "fedunseen.methods.closed_form.gaussian", "fedunseen.report", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip
 

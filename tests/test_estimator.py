@@ -17,9 +17,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedunseen import Experiment, metrics, run
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
-from fedunseen.data import make_partition
-from fedunseen.data.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.estimator import ZeroShotClassifier
+from fedunseen.federation.partition import make_partition
 
 pytestmark = pytest.mark.filterwarnings("ignore:the graphical lasso")
 

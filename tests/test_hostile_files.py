@@ -66,7 +66,7 @@ PHOTO = """
 import re, sys
 from pathlib import Path
 from fedunseen.core.errors import DataError
-from fedunseen.data.images import read_image
+from fedunseen.data.io.images import read_image
 peak = lambda: int(re.search("VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 before = peak()
 try:

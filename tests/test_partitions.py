@@ -1,4 +1,4 @@
-"""Partitions from plain labels; tests/data/test_partition.py has their laws, by way of the experiment."""
+"""Partitions from plain labels; tests/federation/test_partition.py has their laws, by way of the experiment."""
 
 import numpy as np
 import pytest

@@ -55,7 +55,7 @@ API = {
         [
             "fedunseen.data.benchmark.Benchmark",
             "fedunseen.data.class_space.ClassSpace",
-            "fedunseen.data.partition.Partition",
+            "fedunseen.federation.partition.Partition",
             "fedunseen.federation.federation.Federation",
             "fedunseen.federation.loop",
         ],

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from fedunseen import losses, methods, metrics, partitions, strategies
     from fedunseen.core.errors import FedUnseenError
     from fedunseen.core.registry import register
-    from fedunseen.data import Benchmark, ClassSpace, Partition
+    from fedunseen.data import Benchmark, ClassSpace
     from fedunseen.estimator import ZeroShotClassifier
     from fedunseen.experiment import Experiment, Prediction, Run, load_run
     from fedunseen.experiment.running import run
     from fedunseen.federation import Callback, Federation, fit
+    from fedunseen.federation.partition import Partition
 
 __all__ = [
     "Benchmark",
@@ -56,7 +57,7 @@ _HOMES = {
     "FedUnseenError": "core.errors",
     "Federation": "federation",
     "fit": "federation",
-    "Partition": "data",
+    "Partition": "federation",
     "register": "core.registry",
     "ZeroShotClassifier": "estimator",
 }

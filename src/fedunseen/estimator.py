@@ -30,7 +30,7 @@ from fedunseen.core.files import parse_json, write_tensors
 from fedunseen.core.parameters import Params, under
 from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples
-from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler, fit_semantics
+from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble
@@ -39,6 +39,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
+from fedunseen.federation.partition import Partition
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedunseen.data.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from known_names import DIGITS_MAML
 
 TINY = ["digit-pairs"]

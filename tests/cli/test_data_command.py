@@ -1,6 +1,4 @@
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,16 +19,6 @@ from published_layouts import (
     write_splits,
     write_sun,
 )
-
-REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
-
-
-@pytest.fixture
-def real_folder():
-    """The folder of real data; without it the test is skipped."""
-    if not REAL.is_dir():
-        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
-    return REAL
 
 
 @pytest.fixture
@@ -121,8 +109,8 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
     assert [told[key] for key in ("benchmark", "samples", "seen", "unseen")] == ["sent140", 60, 4, 2]
 
 
-def test_the_photos_of_cifar100_are_cifar100_s(check, real_folder):
-    told = check(real_folder / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]
+def test_the_photos_of_cifar100_are_cifar100_s(check, real_data):
+    told = check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]
     assert told["benchmark"] == "cifar100"
 
 
@@ -238,15 +226,15 @@ def test_your_own_images(check, tmp_path):
     assert told["unreadable"] == []
 
 
-def test_features(check, make_folder, tmp_path, real_folder):
+def test_features(check, make_folder, tmp_path, real_data):
     code, told = check(make_folder(tmp_path / "mine"))
     assert code == 0
     assert told["benchmark"] == "folder"
     assert told["samples"] == 8 * 14 + 4 * 4
-    code, told = check(real_folder / "xlsa17" / "CIFAR100_MBV2")
+    code, told = check(real_data / "xlsa17" / "CIFAR100_MBV2")
     assert code == 0
     assert told["snippet"].splitlines()[1:4] == [
-        'name = "xlsa17"', f"root = {json.dumps(str(real_folder / 'xlsa17'))}", 'dataset = "CIFAR100_MBV2"'
+        'name = "xlsa17"', f"root = {json.dumps(str(real_data / 'xlsa17'))}", 'dataset = "CIFAR100_MBV2"'
     ]  # fmt: skip
     assert [told[key] for key in ("samples", "seen", "unseen", "attributes")] == [30_000, 80, 20, 384]
 

@@ -9,7 +9,7 @@ import pytest
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
-from fedunseen.data.folder import Folder
+from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.experiment.assemble import partition_of
 from known_names import DIGITS_MAML
 from published_layouts import write_image, write_sentiment140

@@ -5,7 +5,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, RunDirectoryError
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.experiment.assemble import load_data
 from fedunseen.tools.encode import encode
 from published_layouts import write_image

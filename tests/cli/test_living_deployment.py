@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import app
-from fedunseen.data.folder import write_folder
+from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
 from processes import free_port

@@ -86,7 +86,7 @@ def test_without_out_the_run_goes_to_runs(command, small, tmp_path, monkeypatch)
 
 
 def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypatch):
-    from fedunseen.federation.directory import RunDirectory
+    from fedunseen.federation.run_directory import RunDirectory
 
     real = RunDirectory.save_checkpoint
 

@@ -6,8 +6,8 @@ import scipy.io
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import cifar100 as module
-from fedunseen.data.cifar100 import UNSEEN, VALIDATION, Cifar100
+from fedunseen.data.benchmarks import cifar100 as module
+from fedunseen.data.benchmarks.cifar100 import UNSEEN, VALIDATION, Cifar100
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 

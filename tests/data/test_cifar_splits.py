@@ -3,8 +3,8 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import cifar100
-from fedunseen.data.cifar_splits import (
+from fedunseen.data.benchmarks import cifar100
+from fedunseen.data.benchmarks.cifar_splits import (
     CIFAR_FS_NOVEL,
     CIFAR_FS_VALIDATION,
     FC100_NOVEL,

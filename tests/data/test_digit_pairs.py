@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 
 
 @pytest.fixture(scope="module")

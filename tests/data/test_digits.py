@@ -5,7 +5,7 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.digits import Digits, few_shot_benchmark, few_shot_space, read_strokes
+from fedunseen.data.benchmarks.digits import Digits, few_shot_benchmark, few_shot_space, read_strokes
 
 
 @pytest.fixture(scope="module")

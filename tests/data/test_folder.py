@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.folder import Folder, write_folder
+from fedunseen.data.benchmarks.folder import Folder, write_folder
 
 CLASSES = "name,split,fur,legs\ncat,seen,1,4\ndog,seen,1,4.5\nant,validation,0,6\nfly,unseen,0,6.5\nrock,,0,1\n"
 LABELS = ["cat", "cat", "dog", "dog", "ant", "ant", "fly", "fly", "rock"]

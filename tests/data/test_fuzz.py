@@ -12,8 +12,8 @@ import pytest
 
 from fedunseen.core.errors import DataError
 from fedunseen.data import Benchmark, read_features
-from fedunseen.data.folder import Folder
-from fedunseen.data.image_folder import ImageFolder
+from fedunseen.data.benchmarks.folder import Folder
+from fedunseen.data.benchmarks.image_folder import ImageFolder
 from published_layouts import write_image
 
 MEMORY = 2**31  # bytes that a mutated file may make us take beyond what the process has: their sizes are kilobytes

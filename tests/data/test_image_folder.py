@@ -8,8 +8,8 @@ from PIL import Image
 
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError
-from fedunseen.data.image_folder import ImageFolder
-from fedunseen.data.images import decoded_bytes, read_image
+from fedunseen.data.benchmarks.image_folder import ImageFolder
+from fedunseen.data.io.images import decoded_bytes, read_image
 from published_layouts import write_image
 
 CLASSES = """name,split,size,fur: long,fur: short

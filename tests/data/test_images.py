@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import images as module
-from fedunseen.data.images import cached, decode, decoded_bytes, list_images, read_image, square, to_rgb
+from fedunseen.data.io import images as module
+from fedunseen.data.io.images import cached, decode, decoded_bytes, list_images, read_image, square, to_rgb
 from published_layouts import write_image
 
 
@@ -272,7 +272,7 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from fedunseen.data import images
+from fedunseen.data.io import images
 images.BLOCK = 2
 read = images._read
 images._read = lambda *a: (time.sleep(0.2), read(*a))[1]

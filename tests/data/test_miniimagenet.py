@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.miniimagenet import MiniImageNet, read_split
+from fedunseen.data.benchmarks.miniimagenet import MiniImageNet, read_split
 from published_layouts import write_miniimagenet
 
 PAGE = "https://github.com/twitter-research/meta-learning-lstm"

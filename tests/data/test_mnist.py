@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.mnist import Mnist
+from fedunseen.data.benchmarks.mnist import Mnist
 from published_layouts import write_mnist
 
 PAGE = "http://yann.lecun.com/exdb/mnist"

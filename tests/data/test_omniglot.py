@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import omniglot as module
-from fedunseen.data.omniglot import NOVEL, TRAINING, VALIDATION, Omniglot
+from fedunseen.data.benchmarks import omniglot as module
+from fedunseen.data.benchmarks.omniglot import NOVEL, TRAINING, VALIDATION, Omniglot
 from published_layouts import write_omniglot
 
 PAGE = "https://github.com/brendenlake/omniglot/tree/master/python"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import PartitionSettings, make_partition
-from fedunseen.data.sent140 import Sent140, _chosen_users
+from fedunseen.data.benchmarks.sent140 import Sent140, _chosen_users
+from fedunseen.federation.partition import PartitionSettings, make_partition
 from published_layouts import write_sentiment140
 
 PAGE = "http://help.sentiment140.com/for-students"

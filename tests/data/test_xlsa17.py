@@ -9,7 +9,7 @@ import scipy.io
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError, MissingDependencyError
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 
 # classes 1 to 5 are seen, 4 and 5 in val_loc, 6 is unseen; sample i is of class i % 6 + 1
 CLASSES, SAMPLES, WIDTH, ATTRIBUTES = 6, 48, 7, 4

@@ -1,21 +1,8 @@
-"""What the tests of the encoders share: the real data, and small random networks saved as the hub keeps them."""
-
-import os
-from pathlib import Path
+"""What the tests of the encoders share: small random networks saved as the hub keeps them."""
 
 import numpy as np
 import pytest
 import torch
-
-REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
-
-
-@pytest.fixture
-def real_data():
-    """The folder of real data; without it the test is skipped."""
-    if not REAL.is_dir():
-        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
-    return REAL
 
 
 @pytest.fixture

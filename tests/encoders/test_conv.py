@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedunseen.core.parameters import is_statistic
-from fedunseen.data.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.encoders.conv import Conv, ConvSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,7 +8,7 @@ import torch
 
 from fedunseen import Experiment, run
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings, durations
-from fedunseen.federation.directory import RunDirectory, load_params
+from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.strategies import FedAvg, Reply
 
 FEW = {

@@ -14,7 +14,7 @@ from fedunseen.cli.main import main
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.data.folder import write_folder
+from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.class_sums import read_all_class_sums, read_class_sums, write_class_sums
 from fedunseen.experiment.forget import forget
 

@@ -10,10 +10,10 @@ import torch
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
-from fedunseen.data.xlsa17 import Xlsa17
+from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation import answer
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.statistics import add
 from fedunseen.metrics import accuracies

@@ -9,7 +9,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.registry import find, names
 from fedunseen.engines.local import in_process
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.threats.defences import DEFENCES
 from known_names import known
 from pages import without_pictures

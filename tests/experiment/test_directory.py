@@ -14,8 +14,8 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
 from fedunseen.core.shelf import Shelf, read_records
 from fedunseen.federation import State
-from fedunseen.federation import directory as directory_module
-from fedunseen.federation.directory import RunDirectory, load_params, parts_of
+from fedunseen.federation import run_directory as directory_module
+from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
 
 
 class Killed(BaseException):

@@ -14,7 +14,7 @@ from PIL import Image
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.experiment import load_run, run
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 from known_names import DIGITS_MAML
 
 pytestmark = pytest.mark.usefixtures("one_thread")

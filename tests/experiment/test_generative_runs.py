@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedunseen import load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 
 SMALL = {
     "method.name": "clswgan", "method.hidden": 16, "method.output": "linear", "method.synthetic": 20,

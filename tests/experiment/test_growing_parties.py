@@ -104,7 +104,7 @@ def test_a_class_that_nobody_described_is_refused(party):
 
 def test_what_fits_is_taken(party):
     """A class of its own, and a description from before a correction."""
-    from fedunseen.data.growth import described_as
+    from fedunseen.federation.growth import described_as
 
     growing, rows = greeting(party, ("f",))
     space = party.benchmark.space

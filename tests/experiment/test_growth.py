@@ -9,10 +9,10 @@ import torch
 
 from fedunseen import run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
-from fedunseen.data import Partition
-from fedunseen.data.growth import GrowthSettings, Timeline, Version, first_version, next_version, seen_through
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.growth import GrowthSettings, Timeline, Version, first_version, next_version, seen_through
+from fedunseen.federation.partition import Partition
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
 
 QUIET = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 220), "grey": (128, 128, 128)}
 SMALL = {"strategy.rounds": 2, "evaluation.selection": "last", "evaluation.embedding": False}

@@ -14,7 +14,7 @@ import torch
 
 import fedunseen
 from fedunseen import load_run, run
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 
 NURSERY = """
 import json, os, sys

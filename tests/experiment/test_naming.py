@@ -5,7 +5,7 @@ import pytest
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
-from fedunseen.data.folder import Folder
+from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.experiment import naming
 from fedunseen.experiment.naming import names_in, semantics_of_names
 

@@ -10,9 +10,8 @@ import torch
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.phases import SGD, Adam
-from fedunseen.data import Partition
-from fedunseen.data.partition import NEVER
 from fedunseen.experiment import rules
+from fedunseen.federation.partition import NEVER, Partition
 from known_names import DIGITS_MAML
 
 LAST = {"evaluation.selection": "last"}

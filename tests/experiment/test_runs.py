@@ -10,10 +10,10 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.registry import find
-from fedunseen.data import make_partition
 from fedunseen.engines.local import in_process
 from fedunseen.experiment.record import free_directory
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.partition import make_partition
+from fedunseen.federation.run_directory import load_params
 from fedunseen.tasks import zero_shot_summary
 
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")

@@ -11,10 +11,11 @@ import torch
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.phases import SGD
-from fedunseen.data import Benchmark, ClassSpace, Partition
+from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.experiment.assemble import load_data, settled
 from fedunseen.experiment.sweep.schema import read_sweep
 from fedunseen.federation import Federation
+from fedunseen.federation.partition import Partition
 from fedunseen.methods import FedZSL
 from fedunseen.strategies import FedAvg
 

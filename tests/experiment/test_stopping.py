@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedunseen import Experiment, run
-from fedunseen.federation.directory import RunDirectory, load_params
 from fedunseen.federation.loop import Loop
+from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.report import write_report
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learnt within a few rounds, so that gains end

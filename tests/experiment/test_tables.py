@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.data import make_partition
-from fedunseen.data.digit_pairs import DigitPairs
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+from fedunseen.federation.partition import make_partition
 from known_names import DIGITS_MAML
 
 QUICK = {

@@ -10,9 +10,9 @@ import torch
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.registry import find
-from fedunseen.data import make_partition
 from fedunseen.experiment.assemble import assemble
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.partition import make_partition
+from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 from fedunseen.threats import ATTACKS, SCREENINGS
 from known_names import known

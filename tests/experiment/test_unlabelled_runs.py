@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.data.image_folder import ImageFolder
+from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.experiment.stages import report as reporting
 from fedunseen.experiment.suggest import suggest
 

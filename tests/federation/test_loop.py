@@ -7,7 +7,7 @@ import torch
 
 from fedunseen import Benchmark, Callback, Experiment, Federation, Partition, fit, run
 from fedunseen.federation.callbacks import EarlyStop, Evaluate
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import FedZSL
 from fedunseen.strategies import FedAvg
 from fedunseen.tasks.zero_shot import ZeroShotEvaluator

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.files import write_tensors
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 from fedunseen.metrics import episode_confusion
 from fedunseen.report import figures
 from fedunseen.report.tasks.few_shot import half_width, verdict
@@ -251,7 +251,7 @@ def pixels(image):
 
 
 def test_the_images_of_a_run_are_samples_of_their_classes(few, tmp_path):
-    from fedunseen.data.digits import Digits
+    from fedunseen.data.benchmarks.digits import Digits
 
     made = few("plain")
     page, _ = page_of(made, tmp_path)

@@ -85,7 +85,7 @@ def test_every_figure_says_what_it_is_and_every_unseen_class_is_named(made, tmp_
 
 
 def test_images_are_marked_right_and_wrong_as_the_model_answered(made, tmp_path):
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     run = made()
     page, _ = page_of(run, tmp_path)
@@ -218,7 +218,7 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
 
 
 def test_similarities_by_round_stand_in_one_row_with_their_agreement(made, tmp_path):
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     run = made()
     page, _ = page_of(run, tmp_path)
@@ -241,8 +241,8 @@ def test_similarities_are_those_of_the_rounds_model(made):
     """The last round's map, made again from the model that was written and the benchmark."""
     import torch
 
-    from fedunseen.data.digit_pairs import DigitPairs
-    from fedunseen.federation.directory import load_params
+    from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+    from fedunseen.federation.run_directory import load_params
 
     run = made()
     benchmark = DigitPairs.load(run.experiment.data, 0)
@@ -263,7 +263,7 @@ def test_the_plane_shows_every_sample_and_the_silhouettes_are_those_of_the_space
     import torch
     from sklearn.metrics import silhouette_score
 
-    from fedunseen.data.digit_pairs import DigitPairs
+    from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 
     run = made()
     _, text = page_of(run, tmp_path)
@@ -320,7 +320,7 @@ def test_settings_tried_at_several_numbers_are_drawn_over_them(made, tmp_path):
 
 def test_one_class_is_not_several(made, tmp_path):
     from fedunseen.core.files import write_tensors
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     folder = tmp_path / "copy"
     shutil.copytree(made().path, folder)
@@ -343,7 +343,7 @@ def test_colour_images_are_shown_in_colour(made, tmp_path):
     from PIL import Image
 
     from fedunseen.core.files import write_tensors
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     folder = tmp_path / "copy"
     shutil.copytree(made().path, folder)

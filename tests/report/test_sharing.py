@@ -7,7 +7,7 @@ import pytest
 
 from fedunseen import load_run
 from fedunseen.core.files import write_json, write_tensors
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 from fedunseen.report.sharing import modules, traffic, written_bytes
 

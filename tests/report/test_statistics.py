@@ -44,7 +44,7 @@ def test_clients_band_reads_the_lines_of_metrics(made):
 
 
 def test_per_class_mean_is_the_accuracy_that_the_run_reports(made):
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     run = made(("evaluation.selection", "validation"))
     tensors = {k: v.numpy() for k, v in load_params(run.path / "evaluation.safetensors").items()}

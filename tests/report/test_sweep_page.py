@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedunseen.experiment.sweep import Row, read_sweep
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report.sweep_page import sweep_tables, write_sweep_report
 from known_names import DIGITS_MAML
 from pages import Page

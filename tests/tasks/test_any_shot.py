@@ -10,11 +10,11 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import main
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.registry import find
-from fedunseen.data import make_partition
 from fedunseen.evaluation.any_shot import curve
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.forget import forget
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.partition import make_partition
+from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 from pages import without_pictures
 

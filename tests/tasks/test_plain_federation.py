@@ -7,9 +7,9 @@ import torch
 from fedunseen import Experiment
 from fedunseen.core.random import stream
 from fedunseen.data.benchmark import Benchmark
-from fedunseen.data.partition import Partition
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
 from fedunseen.federation import Federation
+from fedunseen.federation.partition import Partition
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.strategies import Centralised, FedAvg, Local, Scaffold
 

@@ -150,7 +150,7 @@ def _ranked(
 
 
 def _write(told: list[dict[str, Any]], table: Path, proba: bool) -> None:
-    from fedunseen.data.tables import write_csv
+    from fedunseen.data.io.csv_io import write_csv
 
     last = ["probability"] if proba else []
     rows: list[list[str]] = [["input", "place", "class", "score", *last]]

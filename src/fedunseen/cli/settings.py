@@ -11,9 +11,10 @@ from pydantic.fields import FieldInfo
 
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
-from fedunseen.data import GrowthSettings, PartitionSettings
 from fedunseen.experiment.reading import NAMED, SECTIONS
 from fedunseen.experiment.schema import EvaluationSettings, RunSettings
+from fedunseen.federation.growth import GrowthSettings
+from fedunseen.federation.partition import PartitionSettings
 from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.threats.privacy import PrivacySettings
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.features import read_features
+from fedunseen.data.io.features import read_features
 from fedunseen.data.scaling import fit_semantics
 
 __all__ = ["BenchmarkLoader", "can_be_centred", "count", "part_of_layout", "to_spare"]
@@ -29,7 +29,7 @@ class BenchmarkLoader:
     are plain vectors, :meth:`read`. One in files also says how it is found: with ``needs``, or with :meth:`holds`.
 
     Example:
-        >>> from fedunseen.data.digit_pairs import DigitPairs
+        >>> from fedunseen.data.benchmarks.digit_pairs import DigitPairs
         >>> DigitPairs.describe()
         'two handwritten digits side by side (part of this package: nothing to download)'
         >>> DigitPairs.find(Path("."))

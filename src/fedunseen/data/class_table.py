@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.class_space import SPLITS, ClassSpace
-from fedunseen.data.tables import plain, read_csv
+from fedunseen.data.io.csv_io import plain, read_csv
 
 __all__ = ["PROMPT", "check_collisions", "class_names", "describe", "read_class_table"]
 

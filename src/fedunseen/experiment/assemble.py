@@ -16,7 +16,7 @@ from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs, Samples, ScaledSamples
-from fedunseen.data import Benchmark, Partition, Quantization, Scaler, Scaling, fit_semantics, make_partition
+from fedunseen.data import Benchmark, Quantization, Scaler, Scaling, fit_semantics
 from fedunseen.data.scaling import FITTED
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
@@ -29,6 +29,7 @@ from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import one_place, suited
+from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Strategy

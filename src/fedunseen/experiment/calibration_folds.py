@@ -14,11 +14,12 @@ import numpy as np
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, Partition
+from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
+from fedunseen.federation.partition import Partition
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.metrics import best_factor
 

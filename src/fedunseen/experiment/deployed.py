@@ -10,7 +10,7 @@ import numpy as np
 
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.data.layouts import draw_test
+from fedunseen.data.benchmarks.image_benchmark import draw_test
 from fedunseen.experiment.schema import Experiment
 
 __all__ = ["CALIBRATED", "UNCALIBRATED", "deployed", "notes", "tested"]

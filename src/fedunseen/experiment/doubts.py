@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedunseen.data.images import UNREADABLE, open_image, upright
+from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
 __all__ = ["Doubt", "doubts", "foreign_names"]
 

@@ -27,7 +27,7 @@ from fedunseen.experiment.reading import located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.weights import files_of, found, found_text
-from fedunseen.federation.directory import RunDirectory, load_params, parameter_sizes
+from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.tasks import Prediction, Question

@@ -20,9 +20,9 @@ from fedunseen.experiment.removal import record_removal, removed, without
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import State
-from fedunseen.federation.directory import RunDirectory, parts_of
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.loop import Loop, round_metrics
+from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without_party
 from fedunseen.strategies.summed import kept_sums

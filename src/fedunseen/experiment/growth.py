@@ -16,8 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, RunDirectoryError
-from fedunseen.data import Benchmark, Partition, Scaler
-from fedunseen.data.growth import (
+from fedunseen.data import Benchmark, Scaler
+from fedunseen.engines import Distributed
+from fedunseen.engines.remote.coordinator import Deployment, Meeting
+from fedunseen.experiment.assemble import assemble
+from fedunseen.experiment.rules import PRESENCE, Presence, obey
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation import Federation, State
+from fedunseen.federation.growth import (
     Timeline,
     Version,
     check_new_name,
@@ -26,14 +33,8 @@ from fedunseen.data.growth import (
     next_version,
     seen_through,
 )
-from fedunseen.engines import Distributed
-from fedunseen.engines.remote.coordinator import Deployment, Meeting
-from fedunseen.experiment.assemble import assemble
-from fedunseen.experiment.rules import PRESENCE, Presence, obey
-from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
-from fedunseen.federation import Federation, State
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.partition import Partition
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
 __all__ = ["Deployed", "Growth", "Simulated", "growth_of", "known_first"]

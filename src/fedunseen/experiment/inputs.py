@@ -19,8 +19,8 @@ from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.features import FEATURE_SUFFIXES, read_features
-from fedunseen.data.images import list_images
+from fedunseen.data.io.features import FEATURE_SUFFIXES, read_features
+from fedunseen.data.io.images import list_images
 from fedunseen.experiment.encoding import as_images
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import whole_folder, write_json, write_tensors
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks.base import Learnt
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ import torch
 
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.data.partition import elsewhere
 from fedunseen.engines import DistributedSettings
 from fedunseen.experiment.assemble import assemble, partition_of
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.partition import elsewhere
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
 if TYPE_CHECKING:

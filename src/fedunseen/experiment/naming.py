@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace, DataSettings
 from fedunseen.data.class_table import check_collisions, describe
-from fedunseen.data.tables import read_csv
+from fedunseen.data.io.csv_io import read_csv
 
 __all__ = ["names_in", "semantics_of_names"]
 

@@ -19,10 +19,8 @@ from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import existing_folder
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, ClassSpace, Partition, Scaler
+from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
-from fedunseen.data.growth import check_new_name, described_as, seen_through
-from fedunseen.data.partition import NEVER
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
@@ -35,6 +33,8 @@ from fedunseen.experiment.record import bring_home
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
+from fedunseen.federation.growth import check_new_name, described_as, seen_through
+from fedunseen.federation.partition import NEVER, Partition
 
 __all__ = ["PartyData", "simulated"]
 

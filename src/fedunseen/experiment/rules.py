@@ -19,12 +19,13 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import SGD
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, Partition
+from fedunseen.data import Benchmark
 from fedunseen.data.scaling import FITTED
 from fedunseen.encoders import Encoder
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.federation import drawn_clients
+from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
 from fedunseen.strategies.compression import Compressed

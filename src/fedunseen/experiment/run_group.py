@@ -20,7 +20,7 @@ from fedunseen.experiment.stages.select import prepare
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback
 from fedunseen.federation.callbacks import Progress
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 
 __all__ = ["RunGroup"]
 

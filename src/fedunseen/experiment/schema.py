@@ -13,11 +13,13 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.core.registry import find
 from fedunseen.core.settings import NamedSettings, Settings
-from fedunseen.data import DataSettings, GrowthSettings, PartitionSettings
+from fedunseen.data import DataSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.reading import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
 from fedunseen.experiment.rules import READING, Chosen, obey
+from fedunseen.federation.growth import GrowthSettings
+from fedunseen.federation.partition import PartitionSettings
 from fedunseen.strategies import StrategySettings
 from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.tasks import EvaluationSettings

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from fedunseen.core.files import write_json
-from fedunseen.data import Benchmark, Partition
-from fedunseen.data.partition import elsewhere
+from fedunseen.data import Benchmark
 from fedunseen.engines import DistributedSettings
 from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import Meeting, Member
@@ -28,8 +27,9 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation
 from fedunseen.federation.callbacks import Progress
-from fedunseen.federation.directory import RunDirectory
 from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.partition import Partition, elsewhere
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
 __all__ = ["Meet", "Present", "Setup", "Stage"]

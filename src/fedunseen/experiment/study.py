@@ -15,7 +15,7 @@ from fedunseen.experiment.finished import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 
 __all__ = ["LEFT_OUT", "guards", "magnitudes", "pictures", "study", "verdict"]
 

@@ -29,7 +29,7 @@ from fedunseen import metrics
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import tabular
-from fedunseen.data.tables import write_csv
+from fedunseen.data.io.csv_io import write_csv
 from fedunseen.metrics import episode_confusion
 
 if TYPE_CHECKING:

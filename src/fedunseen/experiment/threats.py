@@ -15,10 +15,11 @@ from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs
-from fedunseen.data import Benchmark, Partition, Scaler, read_features
-from fedunseen.data.features import FEATURE_SUFFIXES
+from fedunseen.data import Benchmark, Scaler, read_features
+from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
 from fedunseen.threats.attacks import Attack, AttackSettings, Probe
 from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison

@@ -1,6 +1,27 @@
 """A federation, its training loop and the callbacks, without an experiment file."""
 
-from fedunseen.federation.federation import Federation, State
-from fedunseen.federation.loop import Callback, Loop, fit
+from __future__ import annotations
 
-__all__ = ["Callback", "Federation", "Loop", "State", "fit"]
+from typing import TYPE_CHECKING
+
+from fedunseen.core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fedunseen.federation.federation import Federation, State
+    from fedunseen.federation.loop import Callback, Loop, fit
+    from fedunseen.federation.partition import Partition
+
+__all__ = ["Callback", "Federation", "Loop", "Partition", "State", "fit"]
+
+# so that the section [partition] is read without PyTorch
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "Callback": "fedunseen.federation.loop:Callback",
+        "Federation": "fedunseen.federation.federation:Federation",
+        "Loop": "fedunseen.federation.loop:Loop",
+        "Partition": "fedunseen.federation.partition:Partition",
+        "State": "fedunseen.federation.federation:State",
+        "fit": "fedunseen.federation.loop:fit",
+    },
+)

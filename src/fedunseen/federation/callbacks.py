@@ -17,11 +17,11 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.shelf import write_models
 from fedunseen.engines import Distributed
-from fedunseen.federation.directory import RunDirectory, load_params, of_clients
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
 from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.federation.personal import personal_models
+from fedunseen.federation.run_directory import RunDirectory, load_params, of_clients
 
 __all__ = [
     "Checkpoint",

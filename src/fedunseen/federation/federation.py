@@ -14,10 +14,10 @@ from torch import Tensor
 from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
-from fedunseen.data import Benchmark, Partition, Scaler
-from fedunseen.data.partition import NEVER
+from fedunseen.data import Benchmark, Scaler
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
 from fedunseen.evaluation import answer
+from fedunseen.federation.partition import NEVER, Partition
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
 from fedunseen.metrics import Answers
 from fedunseen.strategies import Reply, Strategy

@@ -131,7 +131,8 @@ def fit(
         FedUnseenError: training diverged, or too few parties of a deployment answered.
 
     Example:
-        >>> from fedunseen.data import Benchmark, Partition
+        >>> from fedunseen.data import Benchmark
+        >>> from fedunseen.federation.partition import Partition
         >>> from fedunseen.methods import FedZSL
         >>> from fedunseen.strategies import FedAvg
         >>> animals = {"horse": [1, 0, 0], "tiger": [1, 1, 0], "cow": [1, 0.1, 0.3], "zebra": [1, 0.9, 0.2]}

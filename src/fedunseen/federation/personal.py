@@ -40,7 +40,8 @@ def personal_models(
         FedUnseenError: training a client's model diverged.
 
     Example:
-        >>> from fedunseen.data import Benchmark, Partition
+        >>> from fedunseen.data import Benchmark
+        >>> from fedunseen.federation.partition import Partition
         >>> from fedunseen.methods import FedZSL
         >>> animals = {"horse": [1, 0, 0], "tiger": [1, 1, 0], "cow": [1, 0.1, 0.3], "zebra": [1, 0.9, 0.2]}
         >>> seen = ["horse", "tiger", "cow"]

@@ -34,7 +34,7 @@ def _similarity(facts: Facts) -> dict[str, Any] | None:
 
 def _learnt(facts: Facts) -> dict[str, Any] | None:
     """Draw how well each class's mean predicted attributes fit every class, after some rounds, beside the semantics."""
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     found = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "similarity").glob("round-*.safet*")}
     if not found or not facts.one_model:

@@ -70,7 +70,7 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
 
 def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     """Draw how each candidate did on validation classes, round by round; of one round each there is no curve."""
-    from fedunseen.federation.directory import RunDirectory
+    from fedunseen.federation.run_directory import RunDirectory
 
     chosen = run.result["chosen_on_validation"]
     criterion = run.manifest["experiment"]["evaluation"]["criterion"]

@@ -191,7 +191,7 @@ def written_bytes(count: float) -> str:
 
 
 def _travel(facts: Facts) -> dict[str, Any] | None:
-    from fedunseen.federation.directory import parameter_sizes
+    from fedunseen.federation.run_directory import parameter_sizes
 
     run = facts.run
     sizes = parameter_sizes(run.path / "model.safetensors")

@@ -510,7 +510,7 @@ def _band_words(figure: Figure, rows: Sequence[Row]) -> str:
 
 def _rounds(lines: Mapping[tuple[str, ...], Sequence[Row]], figure: Figure, metric: str, out: Path) -> str:
     """Draw an accuracy by round."""
-    from fedunseen.federation.directory import RunDirectory
+    from fedunseen.federation.run_directory import RunDirectory
 
     curves: list[Curve] = []
     for i, (label, rows) in enumerate(lines.items()):

@@ -18,11 +18,11 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError,
 from fedunseen.core.files import write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.features import FEATURE_SUFFIXES
-from fedunseen.data.tables import plain
+from fedunseen.data.io.csv_io import plain
+from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.experiment import Run
 from fedunseen.experiment.naming import semantics_of_names
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 from fedunseen.methods.closed_form.unlabelled import Arriving
 from fedunseen.tasks import shares
 from fedunseen.tasks.zero_shot import added_classes

@@ -18,8 +18,8 @@ from PIL import Image
 
 from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.errors import DataError
-from fedunseen.data.features import FEATURE_SUFFIXES
-from fedunseen.data.images import UNREADABLE
+from fedunseen.data.io.features import FEATURE_SUFFIXES
+from fedunseen.data.io.images import UNREADABLE
 from fedunseen.serve.model import Recogniser
 
 __all__ = ["MOST_PIXELS", "MOST_SAMPLES", "TooLargeError", "checked", "read_file", "read_texts"]

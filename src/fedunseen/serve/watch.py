@@ -25,7 +25,7 @@ from fedunseen.engines.remote.coordinator import Member, needed
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment import Experiment
 from fedunseen.experiment.traits import task_of
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 
 __all__ = ["Phase", "Watch"]
 

@@ -19,13 +19,14 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
-from fedunseen.data import Benchmark, Partition
+from fedunseen.data import Benchmark
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
-from fedunseen.federation.directory import load_params, of_clients
 from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import Loop
+from fedunseen.federation.partition import Partition
+from fedunseen.federation.run_directory import load_params, of_clients
 from fedunseen.methods import Method
 from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML

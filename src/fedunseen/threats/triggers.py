@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.images import UNREADABLE, open_image, upright
+from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
 __all__ = ["TRANSFORMS", "as_cartoon", "before_sky", "pieces", "read_folder", "sky"]
 

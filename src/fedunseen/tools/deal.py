@@ -12,7 +12,7 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import free_folder, whole_folder
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.data.folder import write_folder
+from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.tools.names import COORDINATOR, party_names

@@ -11,12 +11,13 @@ import torch
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.memory import peak_memory
-from fedunseen.data import Benchmark, Partition
+from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import is_measured
 from fedunseen.federation.federation import Federation, drawn_clients
+from fedunseen.federation.partition import Partition
 from fedunseen.tasks.zero_shot_summary import some
 
 __all__ = ["Estimate", "estimate"]

@@ -14,10 +14,11 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, Partition
+from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, masks_of, partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
+from fedunseen.federation.partition import Partition
 from fedunseen.strategies import Strategy
 from fedunseen.threats import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
 from fedunseen.threats.leakage import Network

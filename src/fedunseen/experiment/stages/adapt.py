@@ -10,7 +10,7 @@ import torch
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.unlabelled import adapted_numbers
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.run_directory import load_params
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, scorer
 
 __all__ = ["adapt_unlabelled"]

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from fedunseen.core.files import write_tensors
-from fedunseen.data.partition import NEVER
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.deployed import notes
 from fedunseen.experiment.finished import load_run
 from fedunseen.experiment.record import encoder_of, write_inputs
 from fedunseen.experiment.setup import Meet, Setup
 from fedunseen.experiment.weights import carry, carry_text
-from fedunseen.federation.directory import load_params
+from fedunseen.federation.partition import NEVER
+from fedunseen.federation.run_directory import load_params
 
 __all__ = ["finish_late", "report"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, Partition, fit_semantics
+from fedunseen.data import Benchmark, fit_semantics
 from fedunseen.experiment.assemble import settled
 from fedunseen.experiment.calibration_folds import factor_of_folds
 from fedunseen.experiment.rules import PRESENCE, Presence, obey
@@ -19,6 +19,7 @@ from fedunseen.experiment.stages.train import train
 from fedunseen.experiment.stages.warm_start import warm_start
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.partition import Partition
 
 __all__ = ["prepare", "select"]
 

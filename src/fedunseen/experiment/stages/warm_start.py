@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.stages.train import train
-from fedunseen.federation.directory import load_params
 from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.run_directory import load_params
 
 __all__ = ["warm_start"]
 

@@ -15,7 +15,7 @@ from fedunseen.core.files import write_text
 from fedunseen.core.runs import read_json
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 
 __all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
 

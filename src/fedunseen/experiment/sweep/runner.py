@@ -35,7 +35,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
-from fedunseen.federation.directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory
 
 __all__ = ["OnCell", "free_memory", "run_sweep"]
 

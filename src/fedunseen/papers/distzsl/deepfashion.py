@@ -21,9 +21,7 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
-from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.images import cached
-from fedunseen.data.layouts import (
+from fedunseen.data.benchmarks.image_benchmark import (
     TEST_SHARE,
     ImageBenchmark,
     ImageSettings,
@@ -32,7 +30,9 @@ from fedunseen.data.layouts import (
     draw_test,
     unit_length,
 )
-from fedunseen.data.tables import read_lines
+from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.io.csv_io import read_lines
+from fedunseen.data.io.images import cached
 
 __all__ = ["DeepFashion"]
 

@@ -389,7 +389,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
 
 def _plane(facts: Facts) -> dict[str, Any] | None:
     """Draw the first test episode in the plane of two features, after some rounds (FedFSL, Fig. 6)."""
-    from fedunseen.federation.directory import load_params
+    from fedunseen.federation.run_directory import load_params
 
     stored = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "plane").glob("round-*.safetensors")}
     if not stored:

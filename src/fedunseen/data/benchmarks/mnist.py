@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark
-from fedunseen.data.digits import DigitSettings, digit_space, few_shot_benchmark, read_strokes
+from fedunseen.data.benchmarks.digits import DigitSettings, digit_space, few_shot_benchmark, read_strokes
 
 __all__ = ["Mnist", "read_idx"]
 

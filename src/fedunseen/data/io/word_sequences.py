@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, MissingDependencyError
-from fedunseen.data.images import cached
+from fedunseen.data.io.images import cached
 from fedunseen.encoders.cache import array_digest
 from fedunseen.encoders.word_vectors import read_vectors
 

@@ -42,8 +42,8 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.digits import few_shot_benchmark, few_shot_space, read_strokes
-from fedunseen.data.images import UNREADABLE, cached
+from fedunseen.data.benchmarks.digits import few_shot_benchmark, few_shot_space, read_strokes
+from fedunseen.data.io.images import UNREADABLE, cached
 
 __all__ = ["Omniglot"]
 

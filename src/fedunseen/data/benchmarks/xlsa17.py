@@ -29,11 +29,11 @@ from pydantic import Field
 from fedunseen.core.arrays import check_unpacked
 from fedunseen.core.errors import DataError, MissingDependencyError, unknown
 from fedunseen.core.files import existing_folder
-from fedunseen.data.attribute_groups import builtin_groups
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmarks.attribute_groups import builtin_groups
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.tables import read_lines
+from fedunseen.data.io.csv_io import read_lines
 
 __all__ = ["Xlsa17", "read_mat", "texts"]
 

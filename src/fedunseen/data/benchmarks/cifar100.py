@@ -26,8 +26,8 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.class_table import PROMPT, check_collisions, describe, read_class_table
-from fedunseen.data.images import UNREADABLE, cached, open_image, read_image
-from fedunseen.data.tables import did_you_mean, plain, read_lines
+from fedunseen.data.io.csv_io import did_you_mean, plain, read_lines
+from fedunseen.data.io.images import UNREADABLE, cached, open_image, read_image
 
 __all__ = ["UNSEEN", "VALIDATION", "Cifar100", "Source", "class_images", "find_source"]
 

@@ -27,11 +27,11 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
+from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import PROMPT, check_collisions, class_names, read_class_table
-from fedunseen.data.images import list_images
-from fedunseen.data.layouts import ImageBenchmark, ImageSettings, Listing, draw_test
-from fedunseen.data.tables import did_you_mean, plain
+from fedunseen.data.io.csv_io import did_you_mean, plain
+from fedunseen.data.io.images import list_images
 
 __all__ = ["UNLABELLED", "ImageFolder"]
 

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import cifar100
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.cifar100 import SIDE, Cifar100, class_images, find_source
-from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.images import UNREADABLE, cached, open_image, read_image, to_rgb
-from fedunseen.data.tables import did_you_mean, plain, read_lines
+from fedunseen.data.benchmarks import cifar100
+from fedunseen.data.benchmarks.cifar100 import SIDE, Cifar100, class_images, find_source
+from fedunseen.data.benchmarks.digits import few_shot_benchmark, few_shot_space
+from fedunseen.data.io.csv_io import did_you_mean, plain, read_lines
+from fedunseen.data.io.images import UNREADABLE, cached, open_image, read_image, to_rgb
 
 __all__ = ["SUPERCLASSES", "CifarFs", "Fc100"]
 

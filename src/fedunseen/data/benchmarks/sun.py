@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.attribute_groups import builtin_groups
-from fedunseen.data.layouts import (
+from fedunseen.data.benchmarks.attribute_groups import builtin_groups
+from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
     ImageBenchmark,
     ImageFiles,
@@ -23,7 +23,7 @@ from fedunseen.data.layouts import (
     class_means,
     published,
 )
-from fedunseen.data.xlsa17 import read_mat, texts
+from fedunseen.data.benchmarks.xlsa17 import read_mat, texts
 
 __all__ = ["Sun"]
 

@@ -43,8 +43,8 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
+from fedunseen.data.io.csv_io import composed, did_you_mean
 from fedunseen.data.scaling import blocks
-from fedunseen.data.tables import composed, did_you_mean
 
 __all__ = ["Folder", "write_folder"]
 

@@ -27,10 +27,10 @@ from fedunseen.core.files import cache_folder, existing_folder
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count, part_of_layout
 from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split
+from fedunseen.data.benchmarks.xlsa17 import read_mat, texts
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.images import Box, decode, decoded_bytes, read_image
-from fedunseen.data.tables import did_you_mean, plain, read_lines
-from fedunseen.data.xlsa17 import read_mat, texts
+from fedunseen.data.io.csv_io import did_you_mean, plain, read_lines
+from fedunseen.data.io.images import Box, decode, decoded_bytes, read_image
 
 __all__ = [
     "ClassSplit",

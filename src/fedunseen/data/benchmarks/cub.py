@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.layouts import (
+from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
     ImageBenchmark,
     ImageFiles,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError, unknown
-from fedunseen.data.tables import is_number, iter_csv, number
+from fedunseen.data.io.csv_io import is_number, iter_csv, number
 
 __all__ = ["FEATURE_SUFFIXES", "read_features"]
 

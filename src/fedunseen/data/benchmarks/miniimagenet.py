@@ -6,7 +6,7 @@ the columns ``filename,label``. The images are ImageNet's (ILSVRC 2012), which m
 easy to find, the images have to be cut out of ImageNet.
 
 An image becomes 84 x 84 pixels without keeping its proportions (Pillow's Lanczos filter), as in that split's own
-script. That is done once, see ``fedunseen.data.images.cached``.
+script. That is done once, see ``fedunseen.data.io.images.cached``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from PIL import Image
 from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.images import UNREADABLE, cached, open_image, upright
-from fedunseen.data.tables import read_csv
+from fedunseen.data.benchmarks.digits import few_shot_benchmark, few_shot_space
+from fedunseen.data.io.csv_io import read_csv
+from fedunseen.data.io.images import UNREADABLE, cached, open_image, upright
 
 __all__ = ["MiniImageNet"]
 

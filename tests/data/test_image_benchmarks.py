@@ -10,14 +10,14 @@ import scipy.io
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.apy import Apy
-from fedunseen.data.attribute_groups import builtin_groups
-from fedunseen.data.awa2 import Awa2
-from fedunseen.data.cub import Cub
-from fedunseen.data.images import read_image
-from fedunseen.data.layouts import draw_test
-from fedunseen.data.sun import Sun
-from fedunseen.data.tables import plain
+from fedunseen.data.benchmarks.apy import Apy
+from fedunseen.data.benchmarks.attribute_groups import builtin_groups
+from fedunseen.data.benchmarks.awa2 import Awa2
+from fedunseen.data.benchmarks.cub import Cub
+from fedunseen.data.benchmarks.image_benchmark import draw_test
+from fedunseen.data.benchmarks.sun import Sun
+from fedunseen.data.io.csv_io import plain
+from fedunseen.data.io.images import read_image
 from fedunseen.papers.distzsl.deepfashion import DeepFashion
 from published_layouts import (
     ANIMALS,

@@ -11,8 +11,8 @@ client a user, and FedFSL a few-shot one, 2-way, whose training, validation and 
 - Neutral tweets are left out and counted. (LEAF's preprocessing makes them negative.)
 - A tweet none of whose words has a vector is left out too, and counted.
 
-A sample is a sequence of word vectors, (words, width) in 16 bits, see ``fedunseen.data.word_vectors``: zeros after the
-last word are padding.
+A sample is a sequence of word vectors, (words, width) in 16 bits, see ``fedunseen.data.io.word_sequences``:
+zeros after the last word are padding.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from fedunseen.core.files import check_ordinary
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.digits import few_shot_benchmark, few_shot_space
-from fedunseen.data.word_vectors import PADDING, WordIds, look_up, sequences
+from fedunseen.data.benchmarks.digits import few_shot_benchmark, few_shot_space
+from fedunseen.data.io.word_sequences import PADDING, WordIds, look_up, sequences
 
 __all__ = ["Sent140"]
 

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.images import Box
-from fedunseen.data.layouts import (
+from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
     ImageBenchmark,
     ImageFiles,
@@ -23,7 +22,8 @@ from fedunseen.data.layouts import (
     class_means,
     published,
 )
-from fedunseen.data.tables import did_you_mean, read_lines
+from fedunseen.data.io.csv_io import did_you_mean, read_lines
+from fedunseen.data.io.images import Box
 
 __all__ = ["Apy"]
 

@@ -13,9 +13,8 @@ from typing import Literal
 import numpy as np
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.attribute_groups import builtin_groups
-from fedunseen.data.images import list_images
-from fedunseen.data.layouts import (
+from fedunseen.data.benchmarks.attribute_groups import builtin_groups
+from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
     ImageBenchmark,
     ImageFiles,
@@ -26,7 +25,8 @@ from fedunseen.data.layouts import (
     read_matrix,
     read_numbered,
 )
-from fedunseen.data.tables import did_you_mean
+from fedunseen.data.io.csv_io import did_you_mean
+from fedunseen.data.io.images import list_images
 
 __all__ = ["Awa2"]
 

@@ -22,8 +22,8 @@ from pydantic import Field
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmarks.digits import read_strokes, scanned
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.digits import read_strokes, scanned
 
 __all__ = ["DigitPairs"]
 
@@ -78,7 +78,7 @@ class DigitPairs(BenchmarkLoader):
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.float32]:
-        """Read a picture of two digits side by side, shape (1, 128); see :func:`fedunseen.data.digits.read_strokes`.
+        """Read a picture of two digits side by side, shape (1, 128); see :func:`read_strokes`.
 
         Raises:
             DataError: if the file is missing or not a readable picture.

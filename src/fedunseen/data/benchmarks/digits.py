@@ -27,7 +27,7 @@ from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.images import UNREADABLE, open_image, upright
+from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
 __all__ = ["DigitSettings", "Digits", "few_shot_benchmark", "few_shot_space", "read_strokes", "scanned"]
 

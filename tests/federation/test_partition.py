@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.data import Partition, PartitionSettings, make_partition
-from fedunseen.data.partition import NEVER
+from fedunseen.federation.partition import NEVER, Partition, PartitionSettings, make_partition
 
 
 @pytest.fixture(scope="session")
@@ -541,7 +540,7 @@ def test_bad_files(small, tmp_path, text, error, message):
 
 
 def test_digit_pairs_ten_clients_eight_classes_each():
-    from fedunseen.data.digit_pairs import DigitPairs
+    from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 
     benchmark = DigitPairs.load(DigitPairs.Settings(), 0)
     counts = held(deal(benchmark), benchmark)

@@ -1,0 +1,1 @@
+"""Readers of files: tables, feature files, images, texts; and the cache of decoded arrays."""
