@@ -1,4 +1,4 @@
-"""Compare frozen encoders on photos: new classes by their names, and by one example each (docs/own-data.md).
+"""Compare frozen encoders on photos: new classes by their names, and by one example each (docs/research/own-data.md).
 
 ``python benchmarks/encoders.py DATA`` takes 1,200 photos of CIFAR-100 from ``DATA/cifar100``, and MobileNetV2 from
 ``DATA/mobilenet_v2``. ESZSL answers among the unseen classes; its two exponents are chosen on validation classes.

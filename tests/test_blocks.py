@@ -66,7 +66,7 @@ NOT_RUN = {
 
 ELSEWHERE = {
     "README.md": "test_documents: one block, and what it prints",
-    "docs/guide.md": "test_documents: with the files of the page",
+    "docs/data.md": "test_documents: with the files of the page",
     "docs/any-shot.md": "test_documents: between the page's commands",
     "docs/extending.md": "test_documents: as files of an installed package",
     "docs/library.md": "test_documents: as doctests",

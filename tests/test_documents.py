@@ -17,11 +17,11 @@ from fedunseen.experiment.assemble import load_data
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-GUIDE = (ROOT / "docs" / "guide.md").read_text("utf-8")
+DATA = (ROOT / "docs" / "data.md").read_text("utf-8")
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
 
 
-def block(language, contains, page=GUIDE):
+def block(language, contains, page=DATA):
     """Return a page's one code block of a language that contains a text."""
     (found,) = [b for b in re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL) if contains in b]
     return found
@@ -73,7 +73,7 @@ def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
     Path("my-animals").mkdir()
     Path("my-animals/classes.csv").write_text(block("text", "zebra,seen"))
     exec(block("python", "np.savez"), {})
-    Path("my-animals.toml").write_text(block("toml", 'name = "folder"'))
+    Path("my-animals.toml").write_text(block("toml", "# my-animals.toml"))
     done = run(Experiment.load("my-animals.toml"), "out")
     assert done.result["zsl"] > 60.0  # of two unseen classes
     features = np.load("my-animals/features.npz")["features"][-1:]
@@ -90,7 +90,7 @@ def first_run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_predictions_of_the_guide_are_right(first_run):
+def test_the_predictions_of_the_readme_are_right(first_run):
     done = load_run(first_run)
     for name in ("03", "47", "85"):
         (ranking,) = done.predict([ROOT / f"examples/digit-pairs/{name}.png"], among="unseen", top=3)

@@ -131,7 +131,7 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def address(source: str) -> str:
-    """Return where a file of the repository stands on the site: ``docs/guide.md`` at ``guide.md``.
+    """Return where a file of the repository stands on the site: ``docs/data.md`` at ``data.md``.
 
     What is no page stands there as text: ``deploy/compose.yaml`` at ``source/deploy/compose.yaml.txt``.
     """
