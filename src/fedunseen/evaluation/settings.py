@@ -36,7 +36,7 @@ class EvaluationSettings(Settings):
     """Keep class similarities after a few rounds for the report (DistZSL, Fig. 5); only for methods that predict
     attributes under strategies that merge."""
     embedding: bool = True
-    """Draw a t-SNE picture of the unseen classes for the report, which takes some seconds at the end of a run."""
+    """Draw a t-SNE picture of the unseen classes for the report."""
     episodes: int = Field(600, ge=2)
     """Few-shot: test episodes, fixed by the seed, on which accuracy and its 95 % interval are measured in the end."""
     validation_episodes: int = Field(100, ge=2)

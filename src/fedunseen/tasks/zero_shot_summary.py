@@ -16,6 +16,7 @@ from fedunseen.core.class_similarity import correlation
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.engines import RoundResult
+from fedunseen.evaluation.tsne import silhouette, tsne
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from fedunseen.tasks.base import EvaluationSettings
 
 __all__ = [
-    "embed",
     "model_outputs",
     "observe_round",
     "semantics_correlation",
@@ -208,29 +208,11 @@ def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     spaces = {"model": model_outputs(federation, params, rows, "represent"), "inputs": coming}
     if not all(np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()):
         return {}  # features that have collapsed to one point have no picture
-    from sklearn.metrics import silhouette_score
-
-    found: dict[str, NDArray[Any]] = {"embedding_labels": labels}
-    for name, points in spaces.items():
-        found[f"embedding_{name}"] = embed(points)
-    found["silhouettes"] = np.array([silhouette_score(points, labels) for points in spaces.values()])
-    return found
-
-
-def embed(points: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the t-SNE embedding (n, 2) of points (n, d), the same bits at each call.
-
-    Args:
-        points: at least four, finite, not all the same.
-    """
-    from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits
-
-    if points.shape[1] < 2:  # the first two principal components are where it starts
-        points = np.pad(points, ((0, 0), (0, 1)))
-    tsne = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", max_iter=500, random_state=0)
-    with threadpool_limits(1, "openmp"):  # the order in which threads add up their parts is not fixed
-        return np.asarray(tsne.fit_transform(points), dtype=np.float32)
+    return {
+        "embedding_labels": labels,
+        **{f"embedding_{name}": tsne(points) for name, points in spaces.items()},
+        "silhouettes": np.array([silhouette(points, labels) for points in spaces.values()]),
+    }
 
 
 def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
@@ -257,7 +239,7 @@ def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     return {
         "generated_labels": np.concatenate([labels, labels]),
         "generated_kind": np.repeat(np.array([0, 1]), len(rows)),
-        "generated_plane": embed(points),
+        "generated_plane": tsne(points),
         "generated_accuracy": np.array(right, dtype=np.float32),
     }
 
