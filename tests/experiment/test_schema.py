@@ -12,7 +12,7 @@ from fedunseen.engines import ENGINES
 from fedunseen.experiment.reading import SECTIONS, parse_override
 from fedunseen.experiment.schema import preset_names, preset_text
 from fedunseen.methods import METHODS
-from fedunseen.report.reproduce import command
+from fedunseen.report.reproducibility import command
 from fedunseen.strategies import STRATEGIES
 from known_names import known
 

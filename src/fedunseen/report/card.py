@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
-from fedunseen.report.reproduce import command
+from fedunseen.report.parts import render
+from fedunseen.report.reproducibility import command
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
@@ -45,94 +47,37 @@ def model_card(run: Run) -> str:
          '## How to use it']
     """
     first = run.seeds[0] if run.seeds else run
-    experiment, manifest = first.experiment, first.manifest
-    few_shot, strategy = "few_shot" in run.result, find("strategy", experiment.strategy.name)
-    head = {
-        "library_name": "fedunseen",
-        "tags": ["federated-learning", "few-shot" if few_shot else "zero-shot", experiment.method.name],
-        "datasets": [experiment.data.name],
-    }
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items()), "---", ""]
-    what = "learns new classes from a few examples" if few_shot else "recognises classes from their attributes"
-    lines += [
-        f"# {_inert(experiment.name)}",
-        "",
-        f"A model that {what}, trained by federated learning: every client kept its samples, and "
-        + ("only what it learnt from them was merged." if strategy.merges else "trained alone."),
-        "",
-    ]
-    one, merged = manifest.get("client", first.client), experiment.strategy.personal_epochs is not None
-    if one is not None:
-        of = "those of the merged model" if merged else "means over the clients' own models"
-        lines += [f"This is the own model of client {one}; the numbers below are {of}.", ""]
-    elif merged and first.own_models:
-        lines += [f"Beside it, {len(first.own_models)} clients have models of their own, trained on from it.", ""]
-    elif not first.one_model:
-        lines += ["Every client has its own model; the numbers below are means over the clients' own models.", ""]
-    lines += _origin(run, first)
-    lines += ["## Numbers", "", *_numbers(run.result), ""]
-    selection = run.result.get("selection", experiment.evaluation.selection)
-    lines += [f"Round, calibration and settings were chosen {SELECTED[selection]}.", ""]
-    for one in run.result.get("warnings", []):
-        lines += [f"**Something seems to be wrong:** {_inert(one['what'])} {_inert(one['remedy'])}", ""]
-    lines += ["## Privacy", "", *_privacy(run), "", "## Limits", "", *_limits(few_shot), "", "## How to use it", ""]
-    lines += _usage(run, first, few_shot)
-    return "\n".join(lines) + "\n"
-
-
-def _origin(run: Run, first: Run) -> list[str]:
-    """Return what the model learnt from, and how: data, classes and method."""
-    experiment, space, manifest = first.experiment, first.space, first.manifest
-    lines = ["## Data", ""]
-    shape = " x ".join(map(str, manifest["input_shape"]))
-    lines += [
-        f"- Benchmark: `{experiment.data.name}`; one sample is {shape} numbers.",
-        f"- Encoder before the model: `{experiment.encoder.name}`.",
-        f"- Clients: {experiment.partition.clients}, partition `{experiment.partition.kind}`.",
-    ]
-    lines += [f"- Fingerprint of the data: `{manifest['data']}`."] if isinstance(manifest.get("data"), str) else []
-    unseen = [space.names[c] for c in space.unseen]
-    lines += [
-        "",
-        "## Classes",
-        "",
-        f"- {len(space.seen)} seen in training, of which {len(space.validation)} are validation classes; "
-        f"{len(unseen)} unseen.",
-        f"- {space.attributes} attributes describe a class." if space.attributes else "- No attributes describe them.",
-        f"- Unseen: {_listed(unseen)}.",
-        "",
-        "## Method",
-        "",
-        f"- Method `{experiment.method.name}`, strategy `{experiment.strategy.name}`.",
-    ]
-    if "rounds" in run.result:
-        chosen = (
-            f", of which round {run.result['selected_round']} is the model" if "selected_round" in run.result else ""
-        )
-        rounds = run.result["rounds"]
-        lines += ["- One round." if rounds == 1 else f"- {rounds} rounds{chosen}."]
-    lines += [f"- Seeds: {', '.join(map(str, run.result.get('seeds', [manifest['seed']])))}."]
+    experiment, result = first.experiment, run.result
+    few_shot = "few_shot" in result
     again, whole = command(run.manifest["experiment"], run.manifest.get("plugins", ()))
-    made = "Made by" if whole else "Made by, with the experiment of `manifest.json` written to that file,"
-    lines += [f"- {made}:", "", *(f"      {line}" for line in again.splitlines()), ""]
-    return lines
-
-
-def _usage(run: Run, first: Run, few_shot: bool) -> list[str]:
-    """Return how the model is used from Python and in a browser."""
-    own = first.own_models[0] if not first.one_model else first.client
-    taken, named = ("", "") if own is None else (f".of_client({own})", f" --client {own}")
-    lines = ["```python", "from fedunseen import load_run", "", f"run = load_run({json.dumps(run.path.name)}){taken}"]
-    if few_shot:
-        lines += ['print(run.predict("picture.png", support="examples", top=3))  # examples/CLASS/*.png']
-    else:
-        lines += ['print(run.predict("picture.png", top=3))']
-    lines += [
-        "```",
-        "",
-        f"In a browser, and for other programs: `fedunseen serve {_inert(quote(run.path.name))}{named}`.",
-    ]
-    return lines
+    context = {
+        "head": {
+            "library_name": "fedunseen",
+            "tags": ["federated-learning", "few-shot" if few_shot else "zero-shot", experiment.method.name],
+            "datasets": [experiment.data.name],
+        },
+        "first": first,
+        "experiment": experiment,
+        "manifest": {"data": None, **first.manifest},
+        "space": first.space,
+        "unseen": _listed([first.space.names[c] for c in first.space.unseen]),
+        "result": {"seeds": None, "warnings": (), **result},
+        "few_shot": few_shot,
+        "merges": find("strategy", experiment.strategy.name).merges,
+        "client": first.manifest.get("client", first.client),
+        "personal": experiment.strategy.personal_epochs is not None,
+        "command": again,
+        "whole": whole,
+        "numbers": list(_numbers(result)),
+        "selected": SELECTED[result.get("selection", experiment.evaluation.selection)],
+        "privacy": {"aggregation": "plain", "name": "none", **(run.manifest["experiment"].get("privacy") or {})},
+        "path": run.path.name,
+        "own": first.own_models[0] if not first.one_model else first.client,
+        "inert": _inert,
+        "json": json.dumps,
+        "quote": quote,
+    }
+    return render("texts/card.md", context)
 
 
 def write_card(run: Run, path: Path | None = None) -> Path:
@@ -152,10 +97,9 @@ def _listed(names: list[str]) -> str:
     return (", ".join(map(_inert, names[:_LISTED])) or "none") + more
 
 
-def _numbers(result: Any) -> list[str]:
-    """Return the table of the accuracies in percent."""
-    words = {one.name: one.words for one in ZERO_SHOT_MEASURES}
-    rows = ["| accuracy | % | what it is |", "|---|--:|---|"]
+def _numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float, str, str]]:
+    """Yield title, percentage, spread and meaning of each accuracy."""
+    words = {measure.name: measure.words for measure in ZERO_SHOT_MEASURES}
     for name, title in TITLES.items():
         if name not in result:
             continue
@@ -164,32 +108,4 @@ def _numbers(result: Any) -> list[str]:
             spread = f" ± {result[f'{name}_ci95']:.1f} (95 % interval)"
         elif f"{name}_sd" in result:
             spread = f" ± {result[f'{name}_sd']:.1f} (standard deviation over seeds)"
-        rows.append(f"| {title} | {result[name]:.1f}{spread} | {words.get(name, '')} |")
-    return rows
-
-
-def _privacy(run: Run) -> list[str]:
-    privacy = run.manifest["experiment"].get("privacy") or {"name": "none"}
-    if privacy["name"] == "none":
-        told = "- Merged without differential privacy. What the model says of one client's data is not bounded."
-    else:
-        told = f"- Merged with `{privacy['name']}` differential privacy."
-        if "epsilon" in run.result:
-            told += f" Epsilon {run.result['epsilon']:.2f} at delta {privacy['delta']:g}."
-    if privacy.get("aggregation") == "masked":
-        lines = [told, "- Merged under masks: the server saw the sum of each round's updates, and none of them alone."]
-        if privacy.get("dropouts") == "allow":
-            lines.append("- Sums of nearly the same clients were allowed: a server that lies can compare two of them.")
-        return lines
-    return [told, "- The server saw what each client sent, one by one: it is trusted."]
-
-
-def _limits(few_shot: bool) -> list[str]:
-    lines = [
-        "- It answers with one of the classes that it is given, also for a sample of none of them.",
-        "- Its numbers hold for samples like those of the benchmark, prepared in the same way.",
-        "- A softmax of its scores is no probability of being right: nothing has calibrated it to be one.",
-    ]
-    if not few_shot:
-        lines.append("- A class is told from others by its attributes alone: two classes with the same ones are one.")
-    return lines
+        yield title, result[name], spread, words.get(name, "")

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
-from fedunseen.report.again import AGAIN
-from fedunseen.report.alike import EMBEDDING, GENERATED, LEARNT, SIMILARITY
 from fedunseen.report.attacked import ATTACKED
 from fedunseen.report.chosen import CHOSEN
+from fedunseen.report.class_similarity import EMBEDDING, GENERATED, LEARNT, SIMILARITY
+from fedunseen.report.communication_cost import COMMUNICATION_COST
+from fedunseen.report.data_distribution import PARTIES
 from fedunseen.report.growing import GROWING
-from fedunseen.report.holdings import PARTIES
 from fedunseen.report.merging import MERGING
 from fedunseen.report.own_models import OWN_MODELS
 from fedunseen.report.parts import Facts, Section, View, render_sections
-from fedunseen.report.sharing import TRAVEL
-from fedunseen.report.short import WARNINGS
+from fedunseen.report.reproducibility import REPRODUCIBILITY
 from fedunseen.report.shots import LATER, PROTOTYPES, SHOTS
+from fedunseen.report.summary import WARNINGS
 from fedunseen.report.tasks import few_shot, other, zero_shot
 from fedunseen.report.tasks.few_shot import PLANE
 
@@ -35,15 +35,15 @@ def main_sections(view: View) -> tuple[Section, ...]:
         Section("header", view.header),
         WARNINGS,
         LATER,
-        Section("short", view.summary),
+        Section("summary", view.summary),
         Section("numbers", view.numbers),
         Section("seeds", view.seeds),
         Section("classes", view.classes),
         view.samples,
         PARTIES,
-        Section("holdings", view.holdings),
+        Section("data_distribution", view.holdings),
         CHOSEN,
-        AGAIN,
+        REPRODUCIBILITY,
     )
 
 
@@ -51,7 +51,7 @@ def details(view: View) -> tuple[Section, ...]:
     """Return what a page folds away below."""
     curves = Section("learning", view.curves)
     alike = (SIMILARITY, LEARNT, EMBEDDING, GENERATED, PLANE)
-    return (curves, GROWING, OWN_MODELS, SHOTS, PROTOTYPES, *alike, ATTACKED, MERGING, TRAVEL)
+    return (curves, GROWING, OWN_MODELS, SHOTS, PROTOTYPES, *alike, ATTACKED, MERGING, COMMUNICATION_COST)
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
@@ -70,7 +70,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     facts = Facts.of(run)
     view = VIEWS.get(facts.task)
     if view is None:
-        text = render_sections(facts, (other.HEADER, WARNINGS, PARTIES, AGAIN), (TRAVEL,))
+        text = render_sections(facts, (other.HEADER, WARNINGS, PARTIES, REPRODUCIBILITY), (COMMUNICATION_COST,))
     else:
         text = render_sections(facts, main_sections(view), details(view))
     target = path if path is not None else run.path / "report.html"

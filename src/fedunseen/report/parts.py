@@ -6,6 +6,7 @@ the template shows. ``parts.html`` has the macros that all templates may use.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -37,6 +38,7 @@ __all__ = [
     "chips",
     "client_names",
     "labelled",
+    "paragraphs",
     "parties",
     "render",
     "render_sections",
@@ -80,7 +82,7 @@ def _environment() -> Environment:
     source = files("fedunseen.report")
     environment = Environment(
         loader=FunctionLoader(lambda name: (source / name).read_text("utf-8")),
-        autoescape=True,
+        autoescape=lambda name: not (name or "").startswith("texts/"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -94,6 +96,12 @@ def _environment() -> Environment:
 def render(template: str, context: Mapping[str, Any]) -> str:
     """Return the text of a page: a template of this folder, filled in."""
     return _environment().get_template(template).render(context) + "\n"
+
+
+def paragraphs(template: str, context: Mapping[str, Any]) -> list[str]:
+    """Return the paragraphs of a plain text, a template of ``texts/`` filled in, each on one line."""
+    text = render(f"texts/{template}.txt", context)
+    return [re.sub(r"[ \n]+", " ", part).strip() for part in text.split("\n\n") if part.strip()]
 
 
 Content = Callable[["Facts"], Mapping[str, Any] | None]

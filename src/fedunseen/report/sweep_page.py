@@ -20,9 +20,9 @@ from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.experiment.traits import task_of
 from fedunseen.metrics import student
 from fedunseen.report import figures, statistics
+from fedunseen.report.communication_cost import written_bytes
 from fedunseen.report.figures import Curve
 from fedunseen.report.parts import render, upper_end
-from fedunseen.report.sharing import written_bytes
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep

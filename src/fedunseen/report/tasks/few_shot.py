@@ -12,8 +12,8 @@ from fedunseen import metrics
 from fedunseen.evaluation.summary import Weak, weak_classes, weak_words
 from fedunseen.report import figures, statistics
 from fedunseen.report.classes import most_confused
+from fedunseen.report.data_distribution import holdings
 from fedunseen.report.figures import Curve
-from fedunseen.report.holdings import holdings
 from fedunseen.report.learning import losses
 from fedunseen.report.parts import (
     BLIND,
@@ -30,7 +30,7 @@ from fedunseen.report.parts import (
     stopped,
     upper_end,
 )
-from fedunseen.report.short import advice
+from fedunseen.report.summary import advice
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run

@@ -10,7 +10,8 @@ from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
 from fedunseen.report import figures
 from fedunseen.report.classes import classes
-from fedunseen.report.holdings import holdings
+from fedunseen.report.communication_cost import coverage_section
+from fedunseen.report.data_distribution import holdings
 from fedunseen.report.learning import curves, seeds
 from fedunseen.report.parts import (
     BLIND,
@@ -24,8 +25,7 @@ from fedunseen.report.parts import (
     rounds_tried,
     stopped,
 )
-from fedunseen.report.sharing import coverage_section
-from fedunseen.report.short import advice
+from fedunseen.report.summary import advice
 
 __all__ = ["VIEW"]
 

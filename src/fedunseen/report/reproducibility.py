@@ -1,17 +1,22 @@
-"""How to make a run again: its experiment as a TOML file, and the shortest command that says the same."""
+"""How to reproduce a run: its experiment as a TOML file, the shortest command that is the same, and what the run cost."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.presets import preset_text
-from fedunseen.core.toml import toml_value
+from fedunseen.core.toml import toml_text, toml_value
+from fedunseen.report import statistics
+from fedunseen.report.parts import Facts, Section
 
-__all__ = ["command"]
+__all__ = ["REPRODUCIBILITY", "attack_command", "command"]
 
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
@@ -54,6 +59,14 @@ def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | Non
     return " \\\n    ".join([f"fedunseen {verb} {shlex.quote(name + '.toml')}", *kit]), False
 
 
+def attack_command(tree: Mapping[str, Any], kind: str, options: Sequence[str]) -> str:
+    """Return the command of an attack, ``fedunseen attack KIND``, and the experiment's file where it needs one."""
+    tree = json.loads(json.dumps(tree))
+    text, whole = command(tree)
+    text = " \\\n    ".join([text.replace("fedunseen run", f"fedunseen attack {kind}", 1), " ".join(options)])
+    return text if whole else f"{text}\n\n{shlex.quote(tree['name'])}.toml:\n\n{toml_text(tree)}"
+
+
 def _filled(name: str) -> Mapping[str, Any]:
     """Return a preset with all defaults; its text alone, where it cannot do without something of the user's."""
     from fedunseen.experiment.schema import Experiment
@@ -85,3 +98,20 @@ def _assignment(key: str, value: Any) -> str:
 
     bare = f"{key}={value}"
     return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={toml_value(value)}"
+
+
+def _reproducibility(facts: Facts) -> dict[str, Any]:
+    """Return what is needed to reproduce the run, and what it cost."""
+    run, tree, lines = facts.whole, facts.experiment, facts.run.metrics
+    again, whole = command(tree, run.manifest.get("plugins", ()), f"{run.result['run']}-again")
+    return {
+        "command": again,
+        "whole": whole,
+        "toml": toml_text(tree),
+        "manifest": run.manifest,
+        "seconds": run.result["seconds"],
+        "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
+    }
+
+
+REPRODUCIBILITY = Section("reproducibility", _reproducibility)

@@ -9,7 +9,7 @@ from fedunseen import load_run
 from fedunseen.core.files import write_json, write_tensors
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
-from fedunseen.report.sharing import modules, traffic, written_bytes
+from fedunseen.report.communication_cost import modules, traffic, written_bytes
 
 SIZES = {"generator": 90, "critic": 60, "softmax": 10}
 MODEL = {"generator.0.weight": 80, "generator.0.bias": 10, "critic.0.weight": 50, "critic.1.weight": 10, "zsl.bias": 7}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.report import figures, statistics
-from fedunseen.report.holdings import DRAWN_CLIENTS
+from fedunseen.report.data_distribution import DRAWN_CLIENTS
 from fedunseen.report.parts import Facts, Section
 from fedunseen.strategies.selective import matches
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedunseen.data import ClassSpace
 
 __all__ = [
-    "TRAVEL",
+    "COMMUNICATION_COST",
     "Module",
     "coverage_section",
     "modules",
@@ -201,4 +201,4 @@ def _travel(facts: Facts) -> dict[str, Any] | None:
     return {"travel": found} if found else None
 
 
-TRAVEL = Section("travel", _travel)
+COMMUNICATION_COST = Section("communication_cost", _travel)

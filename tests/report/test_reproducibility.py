@@ -6,7 +6,7 @@ import pytest
 from fedunseen import Experiment
 from fedunseen.core.toml import toml_text
 from fedunseen.experiment.reading import parse_override
-from fedunseen.report.reproduce import command
+from fedunseen.report.reproducibility import command
 
 CASES = {
     "as it is": {},
