@@ -1,6 +1,6 @@
 """t-SNE and silhouette of a few hundred points, in NumPy.
 
-scikit-learn has both for any number of points. To import it and to run it took two seconds of every run; this takes a tenth.
+scikit-learn has both, for any number of points. To import and run it took two seconds of every run; this takes a tenth.
 """
 
 from __future__ import annotations
