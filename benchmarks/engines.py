@@ -34,6 +34,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -609,18 +610,18 @@ class Held:
     def __init__(self, link: Link, arrive: Callable[[str, int], None]) -> None:
         self.link, self.arrive = link, arrive
 
-    def parties(self) -> Mapping[str, str]:
+    def present(self) -> Mapping[str, str]:
         """Return who is connected."""
-        return self.link.parties()
+        return self.link.present()
 
-    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-        """Wait if it is time to, then exchange messages."""
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Wait if it is time to, then ask."""
         from fedunseen.engines.remote.wire import unpack
 
-        header = unpack(next(iter(messages.values())))[0] if messages else {}
+        header = unpack(message)[0]
         if header.get("kind") == "round":
             self.arrive("instruct", header["round"])
-        yield from self.link.exchange(messages, timeout)
+        return self.link.ask(name, message)
 
 
 def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:

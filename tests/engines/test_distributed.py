@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from safetensors.torch import load_file
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import Meeting, Member, NVFlare, needed
+from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.party import simulated
+from links import answered
 
 SMALL = {
     "data.train_per_class": 6,
@@ -29,20 +32,36 @@ SMALL = {
 
 
 class Inline:
-    """A link whose parties are functions; replies come in the opposite order."""
+    """A link whose parties are functions."""
 
     def __init__(self, parties, change=lambda name, header, answer: answer):
         self.answer, self.there, self.change = simulated("1"), dict.fromkeys(map(str, range(parties)), "first"), change
         self.asked = []
 
-    def parties(self):
+    def present(self):
         return self.there
 
-    def exchange(self, messages, timeout):
-        for name, message in reversed(messages.items()):
-            header, _ = unpack(message)
-            self.asked.append((header["round"], name))
-            yield name, self.change(name, header, self.answer(name, message)) if name in self.there else None
+    def ask(self, name, message):
+        header, _ = unpack(message)
+        self.asked.append((header["round"], name))
+        return answered(self.change(name, header, self.answer(name, message)) if name in self.there else None)
+
+
+class Reversed(Inline):
+    """Completes the answers of a round in the opposite order, once all are asked."""
+
+    def __init__(self, parties):
+        super().__init__(parties)
+        self.held = []
+
+    def ask(self, name, message):
+        future = Future()
+        self.held.append((future, super().ask(name, message)))
+        if len(self.held) == len(self.there):
+            while self.held:
+                late, answer = self.held.pop()
+                late.set_result(answer.result())
+        return future
 
 
 @pytest.fixture
@@ -109,6 +128,14 @@ def test_the_same_bits_as_in_process(settings, adapter, tmp_path):
         assert {key: value for key, value in a.items() if key not in left_out} == {
             key: value for key, value in b.items() if key not in left_out
         }
+
+
+def test_replies_merge_in_client_order_whoever_answers_first(adapter, tmp_path):
+    adapter.link = Reversed(3)
+    run(experiment(engine__name="nvflare"), tmp_path / "reversed")
+    run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
+    one, other = model(tmp_path / "reversed"), model(tmp_path / "here")
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("method", ["gaussian", "ridge"])
@@ -191,7 +218,7 @@ def diverge(name, header, answer):
 def test_divergence_ends_a_simulation_as_it_does_in_process(adapter, tmp_path):
     adapter.link = Inline(3, diverge)
     with pytest.raises(
-        FedUnseenError, match=r"training diverged: the update of client 2 in round 1 is not finite; lower"
+        FedUnseenError, match=r"training diverged: the update of client 0 in round 1 is not finite; lower"
     ):
         run(experiment(engine__name="nvflare"), tmp_path / "run")
 
@@ -265,7 +292,7 @@ def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
     adapter.link = Inline(3, once)
     run(experiment(engine__name="nvflare"), tmp_path / "run")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
-    assert [name for round, name in adapter.link.asked if round == 0] == ["2", "1", "0", "2"]
+    assert [name for round, name in adapter.link.asked if round == 0] == ["0", "1", "2", "2"]
     assert all(torch.equal(value, model(tmp_path / "here")[name]) for name, value in model(tmp_path / "run").items())
 
 
@@ -273,7 +300,7 @@ def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
     class Late(Inline):
         looks = 0
 
-        def parties(self):
+        def present(self):
             self.looks += 1
             return self.there if self.looks > 5 else {"0": "first", "1": "first"}
 
@@ -310,8 +337,12 @@ class Slow(Inline):
         super().__init__(3)
         self.third, self.over, self.sent = threading.Event(), threading.Event(), {}
 
-    def exchange(self, messages, timeout):
-        ((name, message),) = messages.items()
+    def ask(self, name, message):
+        future = Future()
+        threading.Thread(target=lambda: complete(future, self.work(name, message)), daemon=True).start()
+        return future
+
+    def work(self, name, message):
         header, told = unpack(message)
         if header["round"] == 2:
             self.third.set()
@@ -323,7 +354,7 @@ class Slow(Inline):
         self.sent[name, header["round"]] = unpack(answer)[1]
         if header["round"] == 0:
             self.first = told
-        yield name, answer
+        return answer
 
 
 def test_late_replies_count_by_their_age(adapter, tmp_path):

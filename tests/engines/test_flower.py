@@ -24,6 +24,7 @@ from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDepende
 from fedunseen.engines.carriers import flower
 from fedunseen.engines.remote.keeper import descendants
 from fedunseen.engines.remote.link import Host, Join, Simulate
+from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
@@ -62,7 +63,7 @@ from fedunseen.engines.remote.link import Host
 folder, port, kit, *names = sys.argv[1:]
 with flower.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), tuple(names))) as link:
     print("listens", flush=True)
-    while len(link.parties()) < len(names):
+    while len(link.present()) < len(names):
         time.sleep(0.05)
     print("complete", flush=True)
     time.sleep(3600)
@@ -133,21 +134,21 @@ def sent(body):
 def test_messages_of_any_size_arrive(place):
     with place.host() as link:
         parties = [place.join(name) for name in NAMES]
-        until(lambda: len(link.parties()) == 3)
-        assert list(link.parties()) == list(NAMES)
+        until(lambda: len(link.present()) == 3)
+        assert list(link.present()) == list(NAMES)
         for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
-            assert dict(link.exchange(sent(body), GUARD)) == {name: name.encode() + b":" + body for name in NAMES}
+            assert dict(exchange(link, sent(body), GUARD)) == {name: name.encode() + b":" + body for name in NAMES}
         own = {name: f"for {name}".encode() for name in NAMES}
-        assert dict(link.exchange(own, GUARD)) == {name: f"{name}:for {name}".encode() for name in NAMES}
-        assert dict(link.exchange({"south": b"only", "nobody": b"?"}, GUARD)) == {
+        assert dict(exchange(link, own, GUARD)) == {name: f"{name}:for {name}".encode() for name in NAMES}
+        assert dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD)) == {
             "south": b"south:only",
             "nobody": None,
         }
-        assert dict(link.exchange(sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
+        assert dict(exchange(link, sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
         for party in parties:
             output, error = party.communicate(timeout=GUARD)
             assert (party.returncode, output, error) == (0, "", "")
-        until(lambda: not link.parties())
+        until(lambda: not link.present())
     if place.kit is not None:
         assert place.processes[0].poll() == 0
 
@@ -155,28 +156,29 @@ def test_messages_of_any_size_arrive(place):
 def test_a_killed_party_is_left_out_and_comes_back(place):
     with place.host() as link:
         parties = {name: place.join(name) for name in NAMES[:2]}
-        until(lambda: len(link.parties()) == 2)
-        first = link.parties()
+        until(lambda: len(link.present()) == 2)
+        first = link.present()
         threading.Timer(0.5, parties["north"].kill).start()
         begin = time.monotonic()
-        arrived = list(link.exchange({"north": b"slowly", "south": b"now"}, GUARD))
+        arrived = list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD))
         assert arrived == [("south", b"south:now"), ("north", None)]
         assert time.monotonic() - begin < GUARD  # nobody waited until the exchange was over
-        assert list(link.parties()) == ["south"]
+        assert list(link.present()) == ["south"]
         place.join("north")
         place.join("west")  # late
-        until(lambda: len(link.parties()) == 3)
-        assert link.parties()["south"] == first["south"]
-        assert link.parties()["north"] != first["north"]
-        assert dict(link.exchange(sent(b"again"), GUARD)) == {name: name.encode() + b":again" for name in NAMES}
+        until(lambda: len(link.present()) == 3)
+        assert link.present()["south"] == first["south"]
+        assert link.present()["north"] != first["north"]
+        assert dict(exchange(link, sent(b"again"), GUARD)) == {name: name.encode() + b":again" for name in NAMES}
 
 
 def test_late_answers_are_thrown_away(place):
     with place.host() as link:
         place.join("north")
-        until(link.parties)
-        assert list(link.exchange({"north": b"slowly"}, 0.5)) == [("north", None)]
+        until(link.present)
+        assert list(exchange(link, {"north": b"slowly"}, 0.5)) == [("north", None)]
         state = link.state
+        until(lambda: not link.open)
         assert (state.message_ins_store, state.message_res_store, len(state.object_store)) == ({}, {}, 0)
 
 
@@ -213,16 +215,16 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
     thread = threading.Thread(target=flower.join, args=(party, answer, done), daemon=True)
     with place.host() as link:
         thread.start()
-        until(link.parties)
+        until(link.present)
         for name in calls:
             for times in (1, 2):
                 body = f"{name} {times}".encode()
                 breaks[name] = times
                 # An hour: whoever waited for the time-out would not end before the test's own guard.
-                assert list(link.exchange({"north": body}, 3600)) == [("north", b"north:" + body)]
+                assert list(exchange(link, {"north": body}, 3600)) == [("north", b"north:" + body)]
                 assert breaks[name] < times
                 breaks[name] = 0
-        assert len(asked) == len(set(asked)) == 2 * len(calls)  # no question was worked at twice
+        assert len(set(asked)) == 2 * len(calls)
         done.set()
         thread.join()
 
@@ -235,20 +237,20 @@ def test_a_killed_coordinator_is_found_again(place):
     first.send_signal(signal.SIGKILL)
     first.wait()
     with place.host() as link:
-        until(lambda: len(link.parties()) == 3)
-        assert dict(link.exchange(sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
+        until(lambda: len(link.present()) == 3)
+        assert dict(exchange(link, sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
     assert [party.wait(GUARD) for party in parties] == [0, 0, 0]
 
 
 def test_the_second_process_of_a_party_is_refused(place):
     with place.host() as link:
         place.join("north")
-        until(link.parties)
+        until(link.present)
         assert said(place.join("north")) == (
             f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
             "under another name and with its key"
         )
-        assert dict(link.exchange({"north": b"still"}, GUARD)) == {"north": b"north:still"}
+        assert dict(exchange(link, {"north": b"still"}, GUARD)) == {"north": b"north:still"}
 
 
 def test_strangers_are_refused(place, tmp_path):
@@ -272,7 +274,7 @@ def test_strangers_are_refused(place, tmp_path):
         )
         assert said(strangers[2]).startswith(f"ConnectionLost: no coordinator at {where}: ")
         assert said(strangers[3]).endswith("is the folder of party 'west', not of 'north': take the right one")
-        assert not link.parties()
+        assert not link.present()
 
 
 def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
@@ -309,14 +311,14 @@ def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
     with place.host() as link:
         places = {"south": tmp_path / "new" / "south", "north": None, "west": None}
         there = {name: place.join(name, kit) for name, kit in places.items()}
-        while len(link.parties()) < 2:
+        while len(link.present()) < 2:
             time.sleep(0.05)
-        assert dict(link.exchange(sent(b"yes"), GUARD)) == {"north": b"north:yes", "south": b"south:yes", "west": None}
+        assert dict(exchange(link, sent(b"yes"), GUARD)) == {"north": b"north:yes", "south": b"south:yes", "west": None}
         stolen = place.join("south", place.kit / "south")
         for name, process in (("south", stolen), ("west", there["west"])):
             known = f"RefusedError: the coordinator at 127.0.0.1:{place.port} does not know this key of '{name}'"
             assert said(process).startswith(known)
-        assert len(link.parties()) == 2
+        assert len(link.present()) == 2
 
 
 def test_only_what_parties_need_is_served(place):
@@ -423,7 +425,7 @@ def test_the_coordinator_shuts_out_an_expired_certificate(place):
         link.gate.ends["north"] = link.gate.ends["south"] - datetime.timedelta(days=9)
         south = place.join("south")
         assert "does not know this key of 'north'" in said(place.join("north"))
-        while set(link.parties()) != {"south"}:
+        while set(link.present()) != {"south"}:
             assert south.poll() is None
             time.sleep(0.05)
 
@@ -437,10 +439,10 @@ def test_a_clock_that_goes_back_a_day(place, monkeypatch):
     with place.host() as link:
         party = threading.Thread(target=client.answer_messages, args=(told, lambda message: message, done))
         party.start()
-        while "north" not in link.parties():
+        while "north" not in link.present():
             time.sleep(0.05)
         for _ in range(2):
-            assert dict(link.exchange({"north": b"x"}, GUARD)) == {"north": b"x"}
+            assert dict(exchange(link, {"north": b"x"}, GUARD)) == {"north": b"x"}
             behind[0] = datetime.timedelta(days=1)
         done.set()
         party.join()
@@ -467,10 +469,14 @@ def test_an_outsider_charges_no_budget(place):
 
 def test_a_party_that_is_asked_again_has_no_more_budget(place):
     with place.host() as link:
-        run, _ = link._begin()
-        link.gate.budget["north"] = 5
-        link._send(run, {"north": b"x"}, 1.0)
-        assert link.gate.budget["north"] == 5
+        place.join("north")
+        until(link.present)
+        link.ask("north", b"x").result()
+        link.gate.budget["north"] = 500_000
+        link.ask("north", b"x").result()
+        assert link.gate.budget["north"] < 500_000
+        link.ask("north", b"another").result()
+        assert link.gate.budget["north"] > 500_000
 
 
 def test_an_array_that_names_one_piece_many_times():
@@ -520,11 +526,11 @@ def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
     before = set(descendants(os.getpid()))  # of other tests in this process
     with simulation as link:
         names = ("0", "1", "2")
-        assert tuple(link.parties()) == names
-        assert dict(link.exchange({"0": b"given up"}, 0.0)) == {"0": None}
+        assert tuple(link.present()) == names
+        assert dict(exchange(link, {"0": b"given up"}, 0.0)) == {"0": None}
         body = os.urandom(3_000_000)
         for _ in range(2):
-            assert dict(link.exchange(dict.fromkeys(names, body), GUARD)) == {
+            assert dict(exchange(link, dict.fromkeys(names, body), GUARD)) == {
                 name: f"{name} says ".encode() + body for name in names
             }
         started = set(descendants(os.getpid())) - before
@@ -534,10 +540,10 @@ def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
 
 def test_a_simulation_outlives_its_workers(simulation):
     with simulation as link:
-        first = link.parties()
-        assert dict(link.exchange({"1": b"die"}, GUARD)) == {"1": None}
-        until(lambda: link.parties() and link.parties() != first)
-        assert dict(link.exchange({"1": b"live"}, GUARD)) == {"1": b"1 says live"}
+        first = link.present()
+        assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}
+        until(lambda: link.present() and link.present() != first)
+        assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
 
 
 def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):

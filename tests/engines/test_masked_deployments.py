@@ -21,6 +21,7 @@ from fedunseen.experiment.forget import forget
 from fedunseen.experiment.party import PartyData
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
+from links import answered
 
 NAMES = ("north", "south", "west", "east")
 SMALL = {
@@ -146,18 +147,17 @@ class Table:
         self.party[name] = Party(prepare, self.folder / name, say, folders, kit, self.consent)
         self.here[name] = f"{self.here[name]}+"
 
-    def parties(self):
+    def present(self):
         return dict(self.here)
 
-    def exchange(self, messages, timeout):
-        for name, message in messages.items():
-            header, tensors = unpack(message)
-            self.twist(name, header, tensors)
-            answer = self.party[name].answer(pack(header, tensors)) if name in self.here else None
-            answer = answer and self.change(name, header, answer)
-            if answer is not None and header["kind"] not in ("hello", "stop", "plan", "signed"):
-                self.heard.append((header["kind"], name, answer))
-            yield name, answer
+    def ask(self, name, message):
+        header, tensors = unpack(message)
+        self.twist(name, header, tensors)
+        answer = self.party[name].answer(pack(header, tensors)) if name in self.here else None
+        answer = answer and self.change(name, header, answer)
+        if answer is not None and header["kind"] not in ("hello", "stop", "plan", "signed"):
+            self.heard.append((header["kind"], name, answer))
+        return answered(answer)
 
 
 @pytest.fixture(scope="module")

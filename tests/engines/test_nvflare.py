@@ -22,6 +22,7 @@ from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDepende
 from fedunseen.engines.carriers import nvflare as engine
 from fedunseen.engines.remote.authority import REVOKED
 from fedunseen.engines.remote.link import Host, Join, Simulate
+from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, command, free_port, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
@@ -32,10 +33,11 @@ COORDINATOR = """
     from pathlib import Path
     from fedunseen.engines.carriers import nvflare as engine
     from fedunseen.engines.remote.link import Host
+    from fedunseen.engines.remote.requests import exchange
     folder, port, kit = sys.argv[1:]
     with engine.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), ("a",))) as link:
         while True:
-            for name, answer in link.exchange({"a": b"hello"}, 300):
+            for name, answer in exchange(link, {"a": b"hello"}, 300):
                 print(name, answer, flush=True)
             time.sleep(0.2)
 """
@@ -132,9 +134,9 @@ def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, k
         ended(parties.values()),
         engine.host(Host(tmp_path / "c", HERE, port, own["c"] if tls else None, names)) as link,
     ):
-        until(lambda: len(link.parties()) == 2)
+        until(lambda: len(link.present()) == 2)
         if tls:
-            before = dict(link.parties())
+            before = dict(link.present())
             told = tmp_path / "told"
             with told.open("w") as stream:
                 outside = [party("b", kits / "b", "thief"), party("stranger", stderr=stream)]
@@ -145,23 +147,23 @@ def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, k
             said = log.read_text()
             assert "evicted" not in said  # or whoever had the stolen key would have taken the party's place
             assert "SSL stranger]" not in said
-            assert dict(link.parties()) == before
+            assert dict(link.present()) == before
         messages = {"a": os.urandom(3_000_000), "b": b""}
-        assert dict(link.exchange(messages, GUARD)) == messages
-        before = dict(link.parties())
+        assert dict(exchange(link, messages, GUARD)) == messages
+        before = dict(link.present())
         threading.Timer(0.3, parties["b"].kill).start()
         begun = time.monotonic()
-        assert dict(link.exchange({"a": b"1", "b": b"slow"}, GUARD)) == {"a": b"1", "b": None}
+        assert dict(exchange(link, {"a": b"1", "b": b"slow"}, GUARD)) == {"a": b"1", "b": None}
         assert time.monotonic() - begun < GUARD  # nobody waited until the exchange was over
-        until(lambda: "b" not in link.parties())
-        assert dict(link.exchange({"a": b"2", "b": b"2"}, GUARD)) == {"a": b"2", "b": None}
+        until(lambda: "b" not in link.present())
+        assert dict(exchange(link, {"a": b"2", "b": b"2"}, GUARD)) == {"a": b"2", "b": None}
         parties["b"].wait()
         parties["b"] = party("b")
-        until(lambda: "b" in link.parties())
-        assert link.parties()["b"] != before["b"]
-        assert link.parties()["a"] == before["a"]
-        assert dict(link.exchange({"a": b"3", "b": b"3"}, GUARD)) == {"a": b"3", "b": b"3"}
-        assert dict(link.exchange({"a": b"end", "b": b"end"}, GUARD)) == {"a": b"end", "b": b"end"}
+        until(lambda: "b" in link.present())
+        assert link.present()["b"] != before["b"]
+        assert link.present()["a"] == before["a"]
+        assert dict(exchange(link, {"a": b"3", "b": b"3"}, GUARD)) == {"a": b"3", "b": b"3"}
+        assert dict(exchange(link, {"a": b"end", "b": b"end"}, GUARD)) == {"a": b"end", "b": b"end"}
         for process in parties.values():
             assert process.wait(GUARD) == 0
     until(lambda: not engines(tmp_path))
@@ -171,14 +173,14 @@ def test_processes_of_nvflare_that_die_are_replaced(tmp_path, kits):
     port = free_port()
     with engine.host(Host(tmp_path / "c", HERE, port, kits / "coordinator", ("a", "b"))) as link:
         outcome, done, thread = joined(tmp_path / "a", port, kits / "a", "a")
-        until(lambda: link.parties())
-        tokens = dict(link.parties())
+        until(lambda: link.present())
+        tokens = dict(link.present())
         for side in ("a", "c"):
             (process,) = engines(tmp_path / side)
             os.kill(process, signal.SIGKILL)
-            until(lambda: not link.parties())
-            until(lambda: dict(link.parties()) == tokens)
-            assert dict(link.exchange({"a": b"hello"}, GUARD)) == {"a": b"hello"}
+            until(lambda: not link.present())
+            until(lambda: dict(link.present()) == tokens)
+            assert dict(exchange(link, {"a": b"hello"}, GUARD)) == {"a": b"hello"}
     assert not outcome
     done.set()
     thread.join(GUARD)
@@ -215,14 +217,14 @@ def test_of_two_parties_of_one_name_the_first_is_told(tmp_path, kits):
     port = free_port()
     with engine.host(Host(tmp_path / "c", HERE, port, kits / "coordinator", ("a",))) as link:
         first, _, thread = joined(tmp_path / "first", port, kits / "a", "a")
-        until(lambda: link.parties())
-        token = link.parties()["a"]
+        until(lambda: link.present())
+        token = link.present()["a"]
         _, done, _ = joined(tmp_path / "second", port, kits / "a", "a", answer=lambda message: done.set() or b"second")
         until(lambda: first)
         thread.join(GUARD)
         assert "another party has joined as 'a' since" in str(first[0])
-        until(lambda: link.parties().get("a") not in (None, token))
-        until(lambda: dict(link.exchange({"a": b"who?"}, GUARD)) == {"a": b"second"})
+        until(lambda: link.present().get("a") not in (None, token))
+        until(lambda: dict(exchange(link, {"a": b"who?"}, GUARD)) == {"a": b"second"})
 
 
 def refused(folder, port, kit, name="a", address=HERE):
@@ -253,7 +255,7 @@ def test_who_does_not_belong_is_refused(tmp_path, kits, monkeypatch):
         assert "not valid for 'localhost'" in refused(folder, port, kits / "a", address="localhost")
         assert "is no coordinator without TLS" in refused(folder, port, None)
         assert "knows no party 'stranger'" in refused(folder, port, kits / "stranger", "stranger")
-        assert not link.parties()
+        assert not link.present()
         with (
             pytest.raises(ConnectionLost, match="Address already in use"),
             engine.host(Host(tmp_path / "c2", HERE, port, kits / "coordinator", ("a", "b"))),
@@ -335,20 +337,20 @@ def test_a_simulation_answers_and_survives_the_death_of_a_process(tmp_path, monk
     (tmp_path / "echo_factory.py").write_text(textwrap.dedent(text))
     monkeypatch.syspath_prepend(str(tmp_path))
     with engine.simulate(Simulate(tmp_path / "s", 3, 2, importlib.import_module("echo_factory").make, "told")) as link:
-        until(lambda: link.parties())
-        before = dict(link.parties())
+        until(lambda: link.present())
+        before = dict(link.present())
         assert list(before) == ["0", "1", "2"]
-        assert dict(link.exchange(dict.fromkeys("012", b"given up"), 0.0)) == dict.fromkeys("012")
+        assert dict(exchange(link, dict.fromkeys("012", b"given up"), 0.0)) == dict.fromkeys("012")
         body = os.urandom(2_000_000)
-        answers = dict(link.exchange(dict.fromkeys("012", body), GUARD))
+        answers = dict(exchange(link, dict.fromkeys("012", body), GUARD))
         assert {name: answer.split(b" ", 3)[:2] for name, answer in answers.items()} == {
             name: [b"told", name.encode()] for name in "012"
         }
         assert all(answer.endswith(body) for answer in answers.values())
         assert len({answer.split(b" ", 3)[2] for answer in answers.values()}) == 2
-        assert dict(link.exchange({"0": b"die"}, GUARD)) == {"0": None}
-        until(lambda: link.parties() and link.parties() != before)
-        assert dict(link.exchange({"0": b"hello"}, GUARD))["0"].endswith(b"hello")
+        assert dict(exchange(link, {"0": b"die"}, GUARD)) == {"0": None}
+        until(lambda: link.present() and link.present() != before)
+        assert dict(exchange(link, {"0": b"hello"}, GUARD))["0"].endswith(b"hello")
 
 
 def test_certificates(tmp_path):

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, dial
+from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, until
 
 
@@ -22,16 +23,16 @@ def board(tmp_path):
     with Port(tmp_path, made.serve) as port:
         channel = dial(port.environment)
         channel.send({"parties": {"a": "1", "b": "2"}})
-        until(made.parties)
+        until(made.present)
         yield made, channel
 
 
 def test_the_relay_hears_of_messages_that_are_given_up(board):
     board, channel = board
-    assert dict(board.exchange({"a": b"first"}, 0.05)) == {"a": None}  # too late
+    assert dict(exchange(board, {"a": b"first"}, 0.05)) == {"a": None}  # too late
     (asked, body), (dropped, _) = heard(channel), heard(channel)
     assert (asked["to"], body, dropped) == ("a", b"first", {"id": asked["id"], "drop": True})
-    answers = board.exchange({"a": b"second", "b": b"second"}, GUARD)
+    answers = exchange(board, {"a": b"second", "b": b"second"}, GUARD)
     numbers: dict[str, int] = {}
 
     def answer():
@@ -54,7 +55,7 @@ def test_a_frame_is_sent_whole_or_not_at_all(board):
     with pytest.raises(TypeError):
         channel.send({"id": 0}, "not bytes")
     channel.send({"parties": {"c": "3"}})
-    until(lambda: board.parties() == {"c": "3"})
+    until(lambda: board.present() == {"c": "3"})
 
 
 def test_a_wire_ends_with_what_serves_it(board, monkeypatch):
@@ -66,7 +67,7 @@ def test_a_wire_ends_with_what_serves_it(board, monkeypatch):
         channel.connection.send_bytes(b"")
     with pytest.raises(ENDED):
         heard(channel)
-    until(lambda: not board.parties())
+    until(lambda: not board.present())
     assert failed.wait(GUARD)
 
 
@@ -80,8 +81,8 @@ def test_open_messages_are_taken_away_under_the_lock(board):
             return super().pop(*key)
 
     board.open = Open()
-    assert dict(board.exchange({"a": b"late"}, 0.0)) == {"a": None}
-    answers = board.exchange({"a": b"", "b": b""}, GUARD)
+    assert dict(exchange(board, {"a": b"late"}, 0.0)) == {"a": None}
+    answers = exchange(board, {"a": b"", "b": b""}, GUARD)
     threading.Timer(0.1, channel.send, ({"parties": {"a": "1"}},)).start()
     assert next(answers) == ("b", None)
     answers.close()
@@ -116,7 +117,7 @@ def coordinator(tmp_path):
         made = CoordinatorRelay(["a"])
         made.engine, made.channel = Engine(), dial(port.environment)
         made._now("a", ("token", "process"))
-        until(board.parties)
+        until(board.present)
 
         def listen():
             with contextlib.suppress(*ENDED):
@@ -128,7 +129,7 @@ def coordinator(tmp_path):
 
 def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
     board, made = coordinator
-    answers = board.exchange({"a": b"message", "b": b""}, GUARD)
+    answers = exchange(board, {"a": b"message", "b": b""}, GUARD)
     assert next(answers) == ("b", None)  # nobody is there of that name
     until(lambda: made.engine.asked)
     answers.close()  # the question to the other is given up
@@ -155,6 +156,6 @@ def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monke
         thread = threading.Thread(target=answer, args=(content,))
         thread.start()
         begun = time.monotonic()
-        assert dict(board.exchange({"a": b"1234"}, GUARD)) == {"a": expected}
+        assert dict(exchange(board, {"a": b"1234"}, GUARD)) == {"a": expected}
         assert time.monotonic() - begun < GUARD  # a lost answer is known to be lost
         thread.join()

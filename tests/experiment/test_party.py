@@ -27,6 +27,7 @@ from fedunseen.experiment.party import PartyData, simulated
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
+from links import answered
 
 NAMES = ("north", "south", "west")
 SMALL = {
@@ -51,16 +52,17 @@ class Inline:
 
     def __init__(self, parties, stop=lambda name, header: None):
         self.there, self.stop, self.heard = parties, stop, []
+        self.messages = {}
 
-    def parties(self):
+    def present(self):
         return {name: str(id(party)) for name, party in self.there.items()}
 
-    def exchange(self, messages, timeout):
-        for name, message in messages.items():
-            self.stop(name, unpack(message)[0])
-            answer = self.there[name].answer(message)
-            self.heard.append((name, answer))
-            yield name, answer
+    def ask(self, name, message):
+        self.stop(name, unpack(message)[0])
+        self.messages.setdefault(name, []).append(message)
+        answer = self.there[name].answer(message)
+        self.heard.append((name, answer))
+        return answered(answer)
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +134,20 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert all(party.done.is_set() and party.error is None for party in parties.values())
+
+
+def test_a_message_that_comes_again_is_answered_from_memory(folders, tmp_path):
+    """A carrier that lost it, or its answer, sends it again; a failure is tried again."""
+    parties = members(folders, tmp_path)
+    link = Inline(parties)
+    hosted(experiment(strategy__rounds=2), link, tmp_path / "run")
+    party, lines = joined(folders / "north", tmp_path / "state" / "north"), []
+    party.say = lines.append
+    hello, message = link.messages["north"][:2]
+    assert "not been greeted" in unpack(party.answer(message))[0]["error"]
+    party.answer(hello)
+    assert party.answer(message) == party.answer(message)
+    assert sum(line.startswith("round 1:") for line in lines) == 1
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +296,7 @@ def refused(folders, tmp_path, change, **settings):
     party = joined(folders / "north", tmp_path / "state")
     link = Inline({"north": party})
     hello = []
-    link.exchange = lambda messages, timeout: hello.append(messages["north"]) or iter([("north", None)])
+    link.ask = lambda name, message: hello.append(message) or answered(None)
     with pytest.raises(QuorumError):
         hosted(experiment(**settings), link, tmp_path / "run")
     header, tensors = unpack(hello[0])
@@ -478,12 +494,11 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     chosen = experiment(strategy__name="scaffold", strategy__rounds=6, strategy__fraction=0.7, engine__name="nvflare")
 
     class Lossy(Inline):
-        def exchange(self, messages, timeout):
-            for name, message in messages.items():
-                header, _ = unpack(message)
-                answer = self.there[name].answer(message)
-                key = (NAMES[int(name)] if name.isdigit() else name, header.get("round"))
-                yield name, None if key in lost else answer
+        def ask(self, name, message):
+            header, _ = unpack(message)
+            answer = self.there[name].answer(message)
+            key = (NAMES[int(name)] if name.isdigit() else name, header.get("round"))
+            return answered(None if key in lost else answer)
 
     class Simulated(Lossy):
         def __init__(self):
@@ -600,13 +615,14 @@ def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, m
     link = Inline({name: party if name == "north" else joined(folders / name, tmp_path / name) for name in NAMES})
     link.stop = lambda name, header: None
 
-    def exchange(messages, timeout, real=link.exchange):
-        if unpack(next(iter(messages.values())))[0]["kind"] == "stop":
-            sent.append(messages["north"])
-            return iter([(name, None) for name in messages])
-        return real(messages, timeout)
+    def ask(name, message, real=link.ask):
+        if unpack(message)[0]["kind"] != "stop":
+            return real(name, message)
+        if name == "north":
+            sent.append(message)
+        return answered(None)
 
-    link.exchange = exchange
+    link.ask = ask
     hosted(experiment(strategy__rounds=1), link, tmp_path / "run")
     header, model = unpack(sent[0])
     result, model = change(header["result"], model)

@@ -41,8 +41,8 @@ from fedunseen.core.parameters import (
     under,
 )
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.remote.late import Arrived, Errand, Errands
 from fedunseen.engines.remote.link import Link
+from fedunseen.engines.remote.requests import PendingRequests, exchange
 from fedunseen.engines.remote.wire import (
     PROTOCOL,
     SEMANTICS,
@@ -209,6 +209,36 @@ class Meeting:
 
 
 @dataclass(frozen=True, eq=False)
+class UpdateRequest:
+    """An instruction that a client works at.
+
+    Attributes:
+        client: who.
+        round: in which it was sent, counted from 0.
+        instruction: what was sent.
+    """
+
+    client: int
+    round: int
+    instruction: Instruction
+
+
+@dataclass(frozen=True, eq=False)
+class Arrived:
+    """A reply that waits to be merged.
+
+    Attributes:
+        request: what it answers.
+        reply: its update as the client made it.
+        size: bytes of the update as it was sent.
+    """
+
+    request: UpdateRequest
+    reply: Reply
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
 class Simulation:
     """What a worker process needs to stand in for any client.
 
@@ -276,7 +306,7 @@ class Distributed:
         self.clients, self.masks = clients, masks
         self._meeting: Meeting | None = None
         self._masked_sums: SecAggSession | None = None
-        self._errands: Errands | None = None  # of clients whose late replies count
+        self._requests: PendingRequests[UpdateRequest] | None = None  # to clients whose late replies count
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Meeting) -> None:
@@ -284,7 +314,7 @@ class Distributed:
         assert len(meeting.parties) == self.clients
         meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
         self._meeting, self._masked_sums = meeting, None
-        self._errands = Errands(meeting.link)
+        self._requests = PendingRequests(meeting.link)
         if self.masks is not None and isinstance(self.job, Deployment):
             self._session()  # refuses now what it would refuse later
 
@@ -328,7 +358,7 @@ class Distributed:
         came: dict[int, int] = {}  # bytes of updates, as they came
 
         def read(client: int, answer: bytes) -> Reply:
-            arrived, states[client] = self._arrived(Errand(client, round, told), answer, device)
+            arrived, states[client] = self._arrived(UpdateRequest(client, round, told), answer, device)
             came[client] = arrived.size
             return arrived.reply
 
@@ -400,7 +430,7 @@ class Distributed:
             }
             asked += len(messages)
             places = {self.parties[client].name: client for client in there}
-            for name, answer in self.link.exchange(messages, self.settings.timeout):
+            for name, answer in exchange(self.link, messages, self.settings.timeout):
                 self._take(round, places[name], answer, read, answers, refused)
         if clients and (len(answers) + len(refused) < need or not answers):
             raise QuorumError(self._too_few(round, need, clients, answers, refused))
@@ -436,22 +466,22 @@ class Distributed:
         else:
             party.refused = ""
 
-    def _arrived(self, errand: Errand, answer: bytes, device: torch.device) -> tuple[Arrived, Params]:
+    def _arrived(self, request: UpdateRequest, answer: bytes, device: torch.device) -> tuple[Arrived, Params]:
         """Read a client's reply; return it, and what is kept of the client's state.
 
         Raises:
             WireError: it is not what was asked for.
         """
-        party = self.parties[errand.client]
-        expected = self._expected(errand.client, errand.version, errand.told)
+        party = self.parties[request.client]
+        expected = self._expected(request.client, request.round, request.instruction)
         reply, own, party.seconds, forgot = read_reply(answer, expected)
         if forgot:
-            _log.warning("round %d: %s has lost what it remembered, and begins anew", errand.version + 1, party.name)
-        found = self._decoded(_on(device, reply), errand.told)
+            _log.warning("round %d: %s has lost what it remembered, and begins anew", request.round + 1, party.name)
+        found = self._decoded(_on(device, reply), request.instruction)
         if why := self.strategy.check(found):
             raise WireError(why)
-        kept = self._kept(errand.version, to_device(own, device))
-        return Arrived(errand, found, size_in_bytes(reply.update)), kept
+        kept = self._kept(request.round, to_device(own, device))
+        return Arrived(request, found, size_in_bytes(reply.update)), kept
 
     def _buffered_round(
         self,
@@ -471,8 +501,8 @@ class Distributed:
         Raises:
             QuorumError: too few clients answer.
         """
-        assert self._errands is not None
-        errands, device = self._errands, next(iter(params.values())).device
+        assert self._requests is not None
+        requests, device = self._requests, next(iter(params.values())).device
         told = self.strategy.instruct(state, params, round)
         body = under("params/", told.params) | under("extras/", told.extras)
         need = min(buffer, len(clients))
@@ -485,27 +515,27 @@ class Distributed:
         while len(came) + len(refused) < need:
             self._look()
             now = time.monotonic()
-            left = [k for k in clients if k not in came and k not in refused and k not in errands.under_way]
-            left = [k for k in left if tries[k] < _ATTEMPTS]
+            done = {*came, *refused, *(request.client for request in requests.pending)}
+            left = [k for k in clients if k not in done and tries[k] < _ATTEMPTS]
             for client in left:
                 if self.parties[client].connected and now >= rests[client]:
                     message = self._message(client, round, client_states.get(client, {}), body, None)
-                    errand, name = Errand(client, round, told), self.parties[client].name
-                    errands.send(errand, name, message, self.settings.timeout)
+                    request, name = UpdateRequest(client, round, told), self.parties[client].name
+                    requests.send(request, name, message, self.settings.timeout)
                     tries[client] += 1
                     asked += 1
-            if errands.under_way:
+            if requests.pending:
                 quiet = now
             elif not left or now - quiet > self.settings.patience:
                 break
-            answered = errands.next(_PAUSE)
+            answered = requests.next(_PAUSE)
             if answered is None:
                 continue
-            errand, answer = answered
-            client = errand.client
+            request, answer = answered
+            client = request.client
 
-            def read(client: int, answer: bytes, errand: Errand = errand) -> Arrived:
-                arrived, states[client] = self._arrived(errand, answer, device)
+            def read(client: int, answer: bytes, request: UpdateRequest = request) -> Arrived:
+                arrived, states[client] = self._arrived(request, answer, device)
                 return arrived
 
             self._take(round, client, answer, read, came, refused)
@@ -516,12 +546,12 @@ class Distributed:
         replies = [one.reply for one in arrived]
         for client in came:
             self.parties[client].rounds += 1
-        ages = [round - one.errand.version for one in arrived]
+        ages = [round - one.request.round for one in arrived]
         seconds = {client: self.parties[client].seconds for client in sorted(came)}
         down, up = asked * bytes_sent(self.strategy, told), sum(one.size for one in arrived)
         arrivals = Arrivals(
-            replies, lambda place: arrived[place].errand.told.params, states, down, up, refused, seconds, ages=ages,
-            staleness=self.settings.staleness, clock={"ages": ages},
+            replies, lambda place: arrived[place].request.instruction.params, states, down, up, refused, seconds,
+            ages=ages, staleness=self.settings.staleness, clock={"ages": ages},
         )  # fmt: skip
         return self._merged(state, params, arrivals, round)
 
@@ -654,7 +684,7 @@ class Distributed:
             params: the merged model.
         """
         if isinstance(self.job, Deployment):
-            self._dismiss([party for party in self.parties if party.name in self.link.parties()], result, params)
+            self._dismiss([party for party in self.parties if party.name in self.link.present()], result, params)
 
     def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
         """Do what :meth:`finish` does for parties that look for a coordinator whose run is over already.
@@ -674,7 +704,7 @@ class Distributed:
 
     def _dismiss(self, parties: Sequence[Member], result: Mapping[str, Any], params: Params) -> None:
         message = farewell(result, to_device(params, torch.device("cpu"))) if self.settings.deliver else farewell()
-        for name, answer in self.link.exchange({party.name: message for party in parties}, _FAREWELL):
+        for name, answer in exchange(self.link, {party.name: message for party in parties}, _FAREWELL):
             try:
                 header, _ = unpack(answer, 2**20) if answer is not None else ({"error": "it has not answered"}, {})
                 if "error" in header:
@@ -734,7 +764,7 @@ class Distributed:
 
     def _look(self) -> None:
         """See who is connected, and greet those that have joined or come back."""
-        connected = dict(self.link.parties())
+        connected = dict(self.link.present())
         if isinstance(self.job, Deployment):
             new = [p for p in self.parties if p.name in connected and self._is_new(p.name, connected[p.name])]
             if new:
@@ -773,7 +803,7 @@ class Distributed:
         place = {party.name: k for k, party in enumerate(self.parties)}
         hello, told = self._hello(job)
         messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}
-        for name, answer in self.link.exchange(messages, _GREETING):
+        for name, answer in exchange(self.link, messages, _GREETING):
             party = self.parties[place[name]]
             party.classes = party.samples = 0
             party.ready = False

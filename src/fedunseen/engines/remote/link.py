@@ -6,13 +6,28 @@ A party is a client of a federation, on a machine of its own (deployment) or in 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["LOOKING", "Answer", "Factory", "Host", "Join", "Link", "Simulate", "address", "found"]
+__all__ = [
+    "LOOKING",
+    "Answer",
+    "Factory",
+    "Host",
+    "Join",
+    "Link",
+    "MessageLost",
+    "PartyGone",
+    "Simulate",
+    "address",
+    "complete",
+    "found",
+]
 
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
@@ -38,19 +53,39 @@ LOOKING: Mapping[str, bool] = {"looking": True}
 """Marks a line of the log that says that a party cannot reach its coordinator just now."""
 
 
-class Link(Protocol):
-    """Reaches the parties of a federation, from the coordinator."""
+class PartyGone(Exception):
+    """No answer will come: the party is not connected, its process ended, or it crashed."""
 
-    def parties(self) -> Mapping[str, str]:
+
+class MessageLost(Exception):
+    """The message or its answer got lost, and the party is still connected: ask it again."""
+
+
+class Link(Protocol):
+    """Reaches the parties of a federation from the coordinator: the interface that each carrier implements.
+
+    At a party, a carrier passes each message that arrives to an :data:`Answer`, and sends back what it returns.
+    """
+
+    def present(self) -> Mapping[str, str]:
         """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
 
-    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-        """Send each party its message, all at once, and give the answers in order of arrival.
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message.
 
-        Every party of ``messages`` is given exactly once: with its answer, or with None as soon as it is known that
-        none will come (the party is not connected, its process ended, it crashed), at the latest after ``timeout``
-        seconds. An answer that comes later is thrown away.
+        Returns:
+            Its answer, in a future that fails with :class:`PartyGone` or :class:`MessageLost` as soon as that is known.
+            Whoever cancels it gives the message up; an answer that comes later is thrown away.
         """
+
+
+def complete(future: Future[bytes], result: bytes | Exception) -> None:
+    """Complete a future of :meth:`Link.ask` with an answer or an error, unless it is cancelled or complete already."""
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from fedunseen.core.files import write_json
 from fedunseen.core.parameters import Params, within
 from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.remote.link import Link
+from fedunseen.engines.remote.requests import exchange
 from fedunseen.engines.remote.wire import PartyError, WireError, pack, plain, unpack
 from fedunseen.secagg.driver import ATTEMPTS, Exchange, Stage, gather, open_total
 from fedunseen.secagg.enrolment import Credentials, Enrolment
@@ -314,7 +315,7 @@ class SecAggSession:
     def _send(self, requests: Mapping[str, Message]) -> Iterable[tuple[str, bytes | None]]:
         messages = {name: pack(request) for name, request in requests.items()}
         self.down += sum(map(len, messages.values()))
-        return self.link.exchange(messages, self.timeout)
+        return exchange(self.link, messages, self.timeout)
 
     def _read(self, answer: bytes, limit: int) -> tuple[dict[str, Any], Params]:
         self.up += len(answer)
@@ -405,7 +406,7 @@ class SecAggSession:
             return self.masks.layout(self.strategy, expected, extra)
 
         most = 8 * (layout(()).length + 4 * _LOSSES * len(self.names))
-        exchange = self.exchange(ask_keys, most)
+        carry = self.exchange(ask_keys, most)
         if total is None or (total.plan, total.k) != (plan.digest, round):
             tensors = {f"params/{k}": v for k, v in told.params.items()}
             tensors |= {f"extras/{k}": v for k, v in told.extras.items()}
@@ -413,13 +414,13 @@ class SecAggSession:
             total = gather(
                 lambda attempt: SecAggServer(self.enrolment, plan.digest, round, attempt, instruction, quorum),
                 names,
-                exchange,
+                carry,
                 lambda extra: layout(extra).length,
                 left_out,
             )
             total.save(path)
         place = {name: client for client, name in enumerate(self.names)}
-        elements = self._opened(total, exchange, lambda: wait([place[n] for n in total.roster], total.threshold))
+        elements = self._opened(total, carry, lambda: wait([place[n] for n in total.roster], total.threshold))
         weights = [plan.weight(name) for name in total.roster]
         rho = bytes.fromhex(total.rho)
         reply = self.masks.decode(self.strategy, layout(total.extra), elements, weights, rho, expected)

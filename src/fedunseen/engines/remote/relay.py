@@ -29,17 +29,19 @@ import contextlib
 import itertools
 import json
 import os
-import queue
 import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from fedunseen.engines.remote.link import PartyGone, complete
 
 __all__ = ["ENDED", "Channel", "Port", "Switchboard", "answering", "dial"]
 
@@ -172,69 +174,52 @@ class Switchboard:
         self.lock = threading.Lock()
         self.numbers = itertools.count()
         self.channel: Channel | None = None
-        self.present: dict[str, str] = {}
-        self.open: dict[int, tuple[str, str, Callable[[bytes | None], None]]] = {}  # party, token, taker
+        self.connected: dict[str, str] = {}
+        self.open: dict[int, tuple[str, str, Future[bytes]]] = {}  # party, token, answer
 
-    def parties(self) -> Mapping[str, str]:
+    def present(self) -> Mapping[str, str]:
         """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
         with self.lock:
-            return dict(self.present)
+            return dict(self.connected)
 
-    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-        """Send each party its message and give the answers as they come, as a ``Link`` does."""
-        end = time.monotonic() + timeout
-        came: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
-        numbers = {name: self._post(name, message, came) for name, message in messages.items()}
-        try:
-            while numbers:
-                try:
-                    name, body = came.get(timeout=max(0.0, end - time.monotonic()))
-                except queue.Empty:
-                    break
-                del numbers[name]
-                yield name, body
-            self._drop(numbers.values())
-            for name in numbers:
-                yield name, None
-        finally:
-            self._drop(numbers.values())
-
-    def _post(self, name: str, message: bytes, came: queue.SimpleQueue[tuple[str, bytes | None]]) -> int:
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
+        future: Future[bytes] = Future()
         number = next(self.numbers)
         with self.lock:
-            channel, token = self.channel, self.present.get(name)
+            channel, token = self.channel, self.connected.get(name)
             if channel is not None and token is not None:
-                self.open[number] = (name, token, lambda body: came.put((name, body)))
+                self.open[number] = (name, token, future)
         if channel is None or token is None:
-            came.put((name, None))
-            return number
+            complete(future, PartyGone(name))
+            return future
+        future.add_done_callback(lambda done: self._drop(number) if done.cancelled() else None)
         try:
             channel.send({"id": number, "to": name}, message)
         except ENDED:
-            self._settle(number, None)
-        return number
+            self._settle(number, PartyGone(name))
+        return future
 
-    def _drop(self, numbers: Iterable[int]) -> None:
-        """Stop waiting for answers to these messages, and tell the relay."""
+    def _drop(self, number: int) -> None:
+        """Tell the relay that nobody waits for the answer to a message any more."""
         with self.lock:
-            channel, left = self.channel, [number for number in numbers if self.open.pop(number, None) is not None]
-        if channel is not None:
+            channel, dropped = self.channel, self.open.pop(number, None)
+        if channel is not None and dropped is not None:
             with contextlib.suppress(*ENDED):
-                for number in left:
-                    channel.send({"id": number, "drop": True})
+                channel.send({"id": number, "drop": True})
 
-    def _settle(self, number: int, body: bytes | None) -> None:
+    def _settle(self, number: int, result: bytes | Exception) -> None:
         with self.lock:
             found = self.open.pop(number, None)  # a late answer finds nothing
         if found is not None:
-            found[2](body)
+            complete(found[2], result)
 
     def _now(self, present: dict[str, str]) -> None:
         with self.lock:
-            self.present = present
-            gone = [number for number, (name, token, _) in self.open.items() if present.get(name) != token]
-        for number in gone:
-            self._settle(number, None)
+            self.connected = present
+            gone = [(number, name) for number, (name, token, _) in self.open.items() if present.get(name) != token]
+        for number, name in gone:
+            self._settle(number, PartyGone(name))
 
     def serve(self, channel: Channel) -> None:
         """Run a connection to a relay until it ends."""
@@ -248,7 +233,7 @@ class Switchboard:
                 if "parties" in head:
                     self._now({str(name): str(token) for name, token in head["parties"].items()})
                 else:
-                    self._settle(head["id"], None if head.get("lost") else body)
+                    self._settle(head["id"], PartyGone("its carrier lost it") if head.get("lost") else body)
         finally:
             with self.lock:
                 last = self.channel is channel

@@ -37,6 +37,7 @@ __all__ = [
     "failure",
     "farewell",
     "installed",
+    "is_failure",
     "pack",
     "plain",
     "read_farewell",
@@ -154,6 +155,11 @@ def plain(text: object, most: int = 1000) -> str:
 def failure(why: str) -> bytes:
     """Return the answer of a party that cannot do what it was asked for."""
     return pack({"error": why[:1000]})
+
+
+def is_failure(answer: bytes) -> bool:
+    """Return whether a party's own answer is a :func:`failure`."""
+    return answer[4:].startswith(b'{"error"')
 
 
 def read_holdings(

@@ -75,7 +75,7 @@ CALL = 20.0  # seconds that a call may take
 FETCH = 60.0  # seconds to wait for the pieces of a message that the coordinator has announced
 STRANGE = 5.0  # seconds to go on trying where something else than a coordinator seems to listen
 WORD = 4.0  # seconds between two lines on standard error
-PAUSES = ((5.0, 0.1), (60.0, 0.25), (float("inf"), 0.5))  # up to so long after a message: seconds between looks
+PAUSE = 0.02  # seconds between two questions for messages; the coordinator holds each
 
 CLOCKS = timedelta(minutes=1)  # by so much a party's clock and the coordinator's may differ
 
@@ -152,7 +152,6 @@ class Connection:
         )
         self.node = Node()
         self.unaccepted = 0  # signatures since the last one that was accepted
-        self.answered: tuple[int, bytes] | None = None  # the last exchange, and this party's answer
 
     def connect(self) -> None:
         """Connect, trying again for the party's patience."""
@@ -227,12 +226,10 @@ class Connection:
 
     def answer(self, answer: Answer, done: threading.Event) -> None:
         """Answer messages until done; raises :class:`_Lost` or a transport error if the connection is lost."""
-        last = time.monotonic()
         while not done.is_set():
             response = self._called(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
             if not response.messages_list:
-                idle = time.monotonic() - last
-                done.wait(next(pause for until, pause in PAUSES if idle < until))
+                done.wait(PAUSE)
                 continue
             message = message_from_proto(response.messages_list[0])
             tree = response.message_object_trees[0]
@@ -240,11 +237,7 @@ class Connection:
                 continue  # meant for an earlier process of this party
             body = self._fetched(message, [node.object_id for node in iterate_object_tree(tree)])
             if body is not None:
-                exchange = message.metadata.run_id  # in which a party is asked one thing, again if it got lost
-                if self.answered is None or self.answered[0] != exchange:
-                    self.answered = exchange, answer(body)
-                self._deliver(message, self.answered[1])
-            last = time.monotonic()
+                self._deliver(message, answer(body))
 
     def _fetched(self, message: Message, pieces: list[str]) -> bytes | None:
         """Fetch the body of a message; None if the coordinator has taken it back."""

@@ -80,7 +80,7 @@ def simulated(place: Simulate) -> Iterator[Link]:
 
 def _wait(board: Switchboard, child: Child, parties: int, path: Path) -> None:
     progress = Progress(child, START)
-    while len(board.parties()) < parties:
+    while len(board.present()) < parties:
         if child.status is not None or progress.stalled:
             raise FedUnseenError(f"Flower's simulation did not start: {path} says why")
         time.sleep(0.05)

@@ -11,19 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import socket
 import ssl
 import threading
 import time
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
 import uvicorn
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
@@ -52,7 +55,7 @@ from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.flower import kit
 from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
-from fedunseen.engines.remote.link import Host, Link
+from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 __all__ = ["serve"]
 
@@ -61,8 +64,7 @@ log = logging.getLogger("fedunseen.engines.carriers.flower")
 LARGEST = 16 * 2**20  # bytes of a request; Flower cuts what is larger into pieces of 5 MiB
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
 GRACE = 1.5  # seconds for a party to say something after its connection broke
-AGAIN = 20  # times that a party is asked what it has lost, in one exchange
-POLL = 0.02  # seconds between looks at what has come
+_KEPT = 30 * 86400.0  # seconds for which Flower keeps a message
 FETCHED = ("pull-messages", "pull-object", "confirm-message-received", "push-messages", "push-object")
 PATHS = frozenset(f"/v1/fleet/{name}" for name in ("activate-node", "deactivate-node", "send-node-heartbeat", *FETCHED))
 
@@ -115,7 +117,11 @@ class Gate:
         self.app, self.state, self.parties, self.keys, self.ends = app, state, parties, keys, ends or {}
         self.paths = PATHS if keys is not None else PATHS | {"/v1/fleet/register-node"}
         self.seen: dict[str, Presence] = {}
-        self.budget: dict[str, int] = {}  # bytes that a party may still send in this exchange
+        self.budget: dict[str, int] = {}  # bytes that a party may still send in answer to a message
+        self.busy: Counter[str] = Counter()  # messages to a party that have no answer yet
+        self.changed: queue.SimpleQueue[str] = queue.SimpleQueue()  # parties that have sent something
+        self.waiting: dict[str, asyncio.Event] = {}  # parties that wait for a message
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def present(self) -> dict[str, Presence]:
         """Return who is there, in the order of the parties."""
@@ -154,6 +160,8 @@ class Gate:
                 await send(event)
 
         begin = time.monotonic()
+        if action == "pull-messages":
+            await self._wait(name)
         await self.app(scope, receive, watched)
         if pulled and pulled[0]["status"] == 200 and name in self.seen and self.seen[name].token == token:
             body = b"".join(event.get("body", b"") for event in pulled)
@@ -165,6 +173,20 @@ class Gate:
                 self._broken(name, token)
         for event in held:
             await send(event)
+        if action != "send-node-heartbeat":
+            self.changed.put(name)
+
+    async def _wait(self, name: str) -> None:
+        """Hold a party's question for messages until there may be one, so that neither side looks again and again."""
+        self.loop, self.waiting[name] = asyncio.get_running_loop(), asyncio.Event()
+        if not self.busy[name]:  # else it has lost what it was sent
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.waiting[name].wait(), HOLD)
+
+    def notify(self, name: str) -> None:
+        """Wake a party's question for messages, from any thread."""
+        if self.loop is not None and name in self.waiting:
+            self.loop.call_soon_threadsafe(self.waiting[name].set)
 
     def _refusal(self, path: str, name: str, token: str, headers: Mapping[bytes, bytes]) -> tuple[int, str] | None:
         if path not in self.paths:
@@ -201,6 +223,7 @@ class Gate:
         """Give a party little time to send something else: it will, unless its process has ended."""
         if name in self.seen and self.seen[name].token == token:
             self.seen[name].heard = min(self.seen[name].heard, time.monotonic() - SILENCE + GRACE)
+            self.changed.put(name)
 
     def _heard(self, action: str, name: str, token: str, key: bytes) -> None:
         if action == "activate-node":
@@ -223,86 +246,102 @@ def _signed(headers: Mapping[bytes, bytes]) -> bool:
         return False
 
 
+@dataclass(eq=False)
+class _Ask:
+    """A message that has no answer yet: its party and the party's process, its Flower run, and the answer so far."""
+
+    name: str
+    token: str
+    run: int
+    task: int
+    number: str
+    limit: int
+    future: Future[bytes]
+    sent: float = field(default_factory=time.monotonic)
+    reply: Message | None = None
+
+
 class SuperLink:
     """A :class:`Link` over Flower's register of nodes and messages."""
 
     def __init__(self, state: LinkState, gate: Gate) -> None:
         self.state, self.gate = state, gate
-        self.tasks: set[int] = set()  # of the exchanges that are under way
+        self.open: dict[int, _Ask] = {}  # by run
+        self.last: dict[str, bytes] = {}  # the last message to each party
 
-    def parties(self) -> Mapping[str, str]:
+    def present(self) -> Mapping[str, str]:
         """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
         return {name: presence.token for name, presence in self.gate.present().items()}
 
-    def exchange(self, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-        """Send each party its message and give the answers as they come, as a ``Link`` does."""
-        end = time.monotonic() + timeout
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
+        future: Future[bytes] = Future()
+        presence = self.gate.present().get(name)
+        node = None if presence is None else self.state.get_node_id_by_public_key(presence.key)
+        if presence is None or node is None:
+            complete(future, PartyGone(name))
+            return future
+        if self.last.get(name) != message:  # a party that is asked again may send no more
+            self.last[name], self.gate.budget[name] = message, _allowed(message)
         run, task = self._begin()
-        times: dict[str, int] = {}
-        # Once an exchange: a party that is asked again has no more.
-        self.gate.budget |= {name: _allowed(sent) for name, sent in messages.items()}
-        try:
-            waiting, absent = self._send(run, messages, timeout)
-            sent = dict.fromkeys(messages, time.monotonic())
-            for name in absent:
-                yield name, None
-            arriving: dict[str, tuple[str, Message]] = {}
-            while waiting or arriving:
-                # Looked at before the answers are: whoever has asked for more by then has sent all that it will.
-                idle = {name: presence.idle for name, presence in self.gate.present().items()}
-                for reply in self._replies(set(waiting), run):
-                    # An error says that Flower takes the party for gone, as it does while one connects again: the gate
-                    # knows better who is there.
-                    if not reply.has_error():
-                        name, _ = waiting.pop(reply.metadata.reply_to_message_id)
-                        arriving[reply.metadata.message_id] = (name, reply)
-                for number, (name, _) in list(arriving.items()):
-                    try:
-                        body = self._body(run, number, _allowed(messages[name]))
-                    except Exception as error:  # whatever a party sent, the others go on
-                        log.warning("party %s sent what cannot be read: %s", name, error)
-                        del arriving[number]
-                        yield name, None
-                        continue
-                    if body is not None:
-                        del arriving[number]
-                        yield name, body
-                tokens = self.parties() if time.monotonic() < end else {}
-                for number, (name, token) in list(waiting.items()):
-                    if tokens.get(name) != token:
-                        del waiting[number]
-                        yield name, None
-                for number, (name, reply) in list(arriving.items()):
-                    if tokens.get(name) != reply.metadata.group_id:
-                        del arriving[number]
-                        yield name, None
-                # Flower hands a message out once. A party that asks for more without having answered has lost the
-                # message, or its answer, with a connection.
-                left = {number: name for number, (name, _) in (*waiting.items(), *arriving.items())}
-                for number, name in left.items():
-                    if idle.get(name, 0.0) <= sent[name]:
-                        continue
-                    waiting.pop(number, None)
-                    arriving.pop(number, None)
-                    times[name] = times.get(name, 0) + 1
-                    log.warning("party %s lost a message or its answer: it is asked again", name)
-                    again = self._send(run, {name: messages[name]}, timeout)[0] if times[name] <= AGAIN else {}
-                    sent[name] = time.monotonic()
-                    waiting |= again
-                    if not again:
-                        yield name, None
-                if waiting or arriving:
-                    time.sleep(POLL)
-        finally:
-            self.tasks.discard(task)
-            self.state.finish_task(task, SubStatus.COMPLETED, "")
-            self.state.cleanup_run(run)
+        self.gate.busy[name] += 1
+        number = self._store(run, node, presence.token, message)
+        self.open[run] = ask = _Ask(name, presence.token, run, task, number or "", _allowed(message), future)
+        if number is None:
+            self._close(ask, PartyGone(name))
+        else:
+            future.add_done_callback(lambda done: self.gate.changed.put(name))
+            self.gate.notify(name)
+        return future
 
-    def tend(self, ended: threading.Event) -> None:
-        """Keep the exchanges that are under way from expiring, which Flower's tasks do after a minute."""
-        while not ended.wait(5):
-            for task in list(self.tasks):
-                self.state.acknowledge_task_heartbeat(task)
+    def carry(self, ended: threading.Event) -> None:
+        """Complete messages until ``ended`` is set; keep their tasks from expiring, which Flower's do in a minute."""
+        beat = time.monotonic()
+        while not ended.is_set():
+            try:
+                name: str | None = self.gate.changed.get(timeout=0.25)
+            except queue.Empty:
+                name = None
+            for ask in list(self.open.values()):
+                if name in (None, ask.name) and (result := self._result(ask)) is not None:
+                    self._close(ask, result)
+            if time.monotonic() - beat > 5:
+                beat = time.monotonic()
+                for ask in list(self.open.values()):
+                    self.state.acknowledge_task_heartbeat(ask.task)
+
+    def _result(self, ask: _Ask) -> bytes | Exception | None:
+        """Return the answer to a message, or why there is none; None: it may still come."""
+        if ask.future.done():
+            return PartyGone(ask.name)  # given up
+        # Looked at before the answers are: a party that has asked for more by then has sent all that it will.
+        presence = self.gate.present().get(ask.name)
+        idle = 0.0 if presence is None else presence.idle
+        # An error says that Flower takes the party for gone, as it does while one connects again; the gate decides.
+        if ask.reply is None:
+            replies = [one for one in self.state.get_message_res({ask.number}, ask.run) if not one.has_error()]
+            ask.reply = replies[0] if replies else None
+        if ask.reply is not None:
+            try:
+                body = self._body(ask.run, ask.reply.metadata.message_id, ask.limit)
+            except Exception as error:  # whatever a party sent, the others go on
+                log.warning("party %s sent what cannot be read: %s", ask.name, error)
+                return PartyGone(ask.name)
+            if body is not None:
+                return body
+        if presence is None or presence.token != ask.token:
+            return PartyGone(ask.name)
+        # Flower hands a message out once. A party that asks for more without having answered has lost the message, or
+        # its answer, with a connection.
+        return MessageLost(ask.name) if idle > ask.sent else None
+
+    def _close(self, ask: _Ask, result: bytes | Exception) -> None:
+        """Complete a message, and remove all that Flower holds of it."""
+        if self.open.pop(ask.run, None) is not None:
+            self.gate.busy[ask.name] -= 1
+            self.state.finish_task(ask.task, SubStatus.COMPLETED, "")
+            self.state.cleanup_run(ask.run)
+            complete(ask.future, result)
 
     def _begin(self) -> tuple[int, int]:
         """Start a Flower run for one exchange. When the run is removed, late answers are removed with it."""
@@ -311,56 +350,32 @@ class SuperLink:
         assert task is not None
         self.state.claim_task(task)
         self.state.activate_task(task)
-        self.tasks.add(task)
         return run, task
 
-    def _send(
-        self, run: int, messages: Mapping[str, bytes], timeout: float
-    ) -> tuple[dict[str, tuple[str, str]], list[str]]:
-        """Store the messages: message id -> (party, token), and who is not there to fetch one."""
-        waiting: dict[str, tuple[str, str]] = {}
-        absent: list[str] = []
-        records: dict[int, ArrayRecord] = {}  # most messages of a round are the same bytes
-        for name, body in messages.items():
-            presence = self.gate.present().get(name)
-            node = None if presence is None else self.state.get_node_id_by_public_key(presence.key)
-            if presence is None or node is None:
-                absent.append(name)
-                continue
-            if id(body) not in records:
-                records[id(body)] = packed(body)
-            metadata = Metadata(
-                run_id=run,
-                message_id="",
-                src_node_id=SUPERLINK_NODE_ID,
-                dst_node_id=node,
-                reply_to_message_id="",
-                group_id=presence.token,
-                created_at=now().timestamp(),
-                ttl=timeout + 3600,
-                message_type="query",
-            )
-            message = make_message(metadata=metadata, content=RecordDict({"body": records[id(body)]}))
-            with no_object_id_recompute():
-                number = message.object_id
-                message.metadata.__dict__["_message_id"] = number
-                tree, objects = get_object_tree(message), get_all_nested_objects(message)
-                session = self.state.start_session(run)
-                bare = make_message(metadata=metadata, content=RecordDict())
-                stored, missing = self.state.store_message_and_object_tree(bare, tree, session)
-                for item in missing if stored else ():
-                    self.state.store_object(run, session, item, objects[item].deflate())
-            if stored:
-                waiting[number] = (name, presence.token)
-            else:
-                absent.append(name)
-        return waiting, absent
-
-    def _replies(self, numbers: set[str], run: int) -> list[Message]:
-        if not numbers:
-            return []
-        found = self.state.get_message_res(message_ids=set(numbers), run_id=run)  # it empties the set
-        return [reply for reply in found if reply.metadata.reply_to_message_id in numbers]
+    def _store(self, run: int, node: int, token: str, body: bytes) -> str | None:
+        """Store a message for a party, and return its id; None if Flower does not take it."""
+        metadata = Metadata(
+            run_id=run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id=token,
+            created_at=now().timestamp(),
+            ttl=_KEPT,
+            message_type="query",
+        )
+        message = make_message(metadata=metadata, content=RecordDict({"body": packed(body)}))
+        with no_object_id_recompute():
+            number: str = message.object_id
+            message.metadata.__dict__["_message_id"] = number
+            tree, objects = get_object_tree(message), get_all_nested_objects(message)
+            session = self.state.start_session(run)
+            bare = make_message(metadata=metadata, content=RecordDict())
+            stored, missing = self.state.store_message_and_object_tree(bare, tree, session)
+            for item in missing if stored else ():
+                self.state.store_object(run, session, item, objects[item].deflate())
+        return number if stored else None
 
     def _body(self, run: int, number: str, most: int) -> bytes | None:
         """Return an answer of ``most`` bytes at most, once all its pieces are there."""
@@ -433,7 +448,7 @@ def serve(place: Host) -> Iterator[Link]:
     link, ended = SuperLink(state, gate), threading.Event()
     threads = [
         threading.Thread(target=server.run, args=([listener],), name="superlink", daemon=True),
-        threading.Thread(target=link.tend, args=(ended,), name="superlink-tasks", daemon=True),
+        threading.Thread(target=link.carry, args=(ended,), name="superlink-answers", daemon=True),
     ]
     for thread in threads:
         thread.start()
