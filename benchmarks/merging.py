@@ -92,6 +92,7 @@ def strategy_of(rule: str, clients: int) -> Strategy:
     import torch
 
     from fedunseen.core.registry import find
+    from fedunseen.strategies import Pipeline
     from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
     from fedunseen.threats.defences import Robust, Scores
     from fedunseen.threats.privacy import PrivacySettings, Private
@@ -101,7 +102,7 @@ def strategy_of(rule: str, clients: int) -> Strategy:
         return inner
     if rule == "privacy":
         settings = PrivacySettings(name="client-level", clip=1.0, noise=1.0)
-        return Private(inner, settings, 1.0, 1, dict.fromkeys(range(clients), 1.0), 0)
+        return Pipeline(inner, [Private(settings, 1.0, 1, dict.fromkeys(range(clients), 1.0), 0)])
 
     def scores(params: Mapping[str, torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
         hidden = torch.relu(torch.relu(inputs @ params["0.weight"].T) @ params["1.weight"].T)
@@ -112,7 +113,8 @@ def strategy_of(rule: str, clients: int) -> Strategy:
 
     held = {k: torch.tensor([k % CLASSES]) for k in range(clients)}
     kind = find("defence", rule)
-    return Robust(inner, kind(kind.Settings(name=rule), 0, Scores(scores, random, torch.arange(CLASSES), held)))
+    scored = Scores(scores, random, torch.arange(CLASSES), held)
+    return Pipeline(inner, [Robust(kind(kind.Settings(name=rule), 0, scored))])
 
 
 def make(clients: int, numbers: int, folder: Path | None) -> tuple[dict[str, torch.Tensor], list[Reply]]:

@@ -234,18 +234,18 @@ def malicious(args: argparse.Namespace) -> None:
     ]
     print("| masks | defence | ZSL before, % | ZSL after, % | backdoor before, % | backdoor after, % |")
     print("|---|---|--:|--:|--:|--:|")
-    real = Private.blurred
+    real = Private.add_local_noise
 
     def honest(self: Private, reply: Reply, parties: int, round: int) -> Reply:
         return reply if reply.client == 0 else real(self, reply, parties, round)
 
     for masks, what, more, binds in rows:
-        Private.blurred = real if binds else honest  # type: ignore[method-assign]
+        Private.add_local_noise = real if binds else honest  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder:
             before, after = run(Experiment.load("digit-pairs", attacked | more), Path(folder) / "run").metrics[-2:]
         numbers = (before["zsl"], after["zsl"], before["backdoor"], after["backdoor"])
         print(f"| {masks} | {what} | " + " | ".join(f"{value:.1f}" for value in numbers) + " |", flush=True)
-    Private.blurred = real  # type: ignore[method-assign]
+    Private.add_local_noise = real  # type: ignore[method-assign]
 
 
 SERVER = multiprocessing.get_context("forkserver")

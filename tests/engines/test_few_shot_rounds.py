@@ -15,7 +15,7 @@ from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.local.worker import Work
 from fedunseen.methods import METHODS
-from fedunseen.strategies import STRATEGIES
+from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.peers import Peers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,7 +43,7 @@ def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one
     inputs = torch.from_numpy(rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH)))
     chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (told or {}))))
     if made.compares:
-        chosen = Peers(chosen, made.settings.exclusive, made.settings.mi_from)
+        chosen = Pipeline(chosen, [Peers(made.settings.exclusive, made.settings.mi_from)])
     samples = [np.flatnonzero(owner == k) for k in range(len(CLASSES))]
     worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, mode)
     return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}

@@ -19,7 +19,7 @@ from fedunseen.encoders import Backbone
 from fedunseen.engines import EngineSettings, InProcess, Worker
 from fedunseen.engines.local import in_process
 from fedunseen.methods import METHODS
-from fedunseen.strategies import STRATEGIES, Reply
+from fedunseen.strategies import STRATEGIES, Pipeline, Reply
 from fedunseen.strategies.selective import Selective, travelling
 from fedunseen.strategies.summed import Summed, forget
 
@@ -103,7 +103,7 @@ class Federation:
             sent = travelling(list(self.first), self.strategy.settings.shared, kind.private)
             stays = {name: value for name, value in self.first.items() if name not in sent}
             if stays:
-                self.strategy = Selective(self.strategy, stays)
+                self.strategy = Pipeline(self.strategy, [Selective(stays)])
                 self.first = {name: self.first[name] for name in self.first if name in sent}
             if not kind.trained:
                 self.strategy = Summed(self.strategy, self.first)

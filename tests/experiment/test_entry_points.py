@@ -14,8 +14,9 @@ MODULE = """
 from typing import Literal
 
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
+from fedunseen.strategies import FilterResult
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
-from fedunseen.threats.defences import Defence, DefenceSettings, Sifted
+from fedunseen.threats.defences import Defence, DefenceSettings
 
 
 class MineSettings(FedZSLSettings):
@@ -37,9 +38,9 @@ class FirstSettings(DefenceSettings):
 class First(Defence):
     Settings = FirstSettings
 
-    def sift(self, state, params, replies, norms, weights, round):
+    def filter(self, view):
         rest = len(replies) - 1
-        return Sifted(replies[:1], [1.0] + rest * [0.0], [0] + rest * [2])
+        return FilterResult(view.replies[:1], [1.0] + rest * [0.0], [0] + rest * [2])
 
 
 class HalfSettings(FedAvgSettings):

@@ -7,18 +7,17 @@ from pydantic import ValidationError
 
 from fedunseen import Experiment
 from fedunseen.core.parameters import add_scaled, size_in_bytes
-from fedunseen.core.trainer import LocalResult
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.federation import Federation
-from fedunseen.strategies import FedAvg, Instruction
-from fedunseen.strategies.compression import FORMS, Compressed, CompressionSettings
+from fedunseen.strategies import FedAvg, Pipeline
+from fedunseen.strategies.compression import FORMS, Codec, CompressionSettings
 
 SHAPES = {"f.weight": (12, 7), "f.bias": (7,), "conv.weight": (6, 2, 3, 3), "f.running_var": (9,)}
 NAMES = sorted(FORMS)
 
 
 def made(name, **more):
-    return Compressed(FedAvg(), CompressionSettings(name=name, **more), seed=3)
+    return Codec(CompressionSettings(name=name, **more), seed=3)
 
 
 def change(seed=0):
@@ -26,14 +25,14 @@ def change(seed=0):
     return {name: torch.randn(shape, generator=rng) for name, shape in SHAPES.items()}
 
 
-def told():
-    return Instruction({name: torch.zeros(shape) for name, shape in SHAPES.items()})
+def like():
+    return {name: torch.zeros(shape) for name, shape in SHAPES.items()}
 
 
-def sent(strategy, update, state=None):
+def sent(codec, update, state=None):
     """Return what a client sends whose parameters change by ``update``, what arrives, and the client's new state."""
-    short, state = strategy.finish(told(), LocalResult(dict(update)), state or {})
-    return short, strategy.decode(short, told()), state
+    short, state = codec.encode(update, state or {})
+    return short, codec.decode(short, like()), state
 
 
 def slow_top_k(value, keep):
@@ -77,10 +76,10 @@ def test_each_form_is_its_slow_reference():
     _, got, _ = sent(made("1-bit"), update)
     for name in ("f.weight", "f.bias", "conv.weight"):
         assert torch.allclose(got[name], slow_1_bit(update[name]), rtol=1e-6)
-    strategy = made("low-rank", rank=2)
-    _, got, _ = sent(strategy, update)
+    codec = made("low-rank", rank=2)
+    _, got, _ = sent(codec, update)
     for name in ("f.weight", "conv.weight"):
-        start = strategy._start(name, strategy.parts(name, update[name]), update[name])
+        start = codec._start(name, codec.parts(name, update[name]), update[name])
         assert torch.allclose(got[name].double(), slow_low_rank(update[name], start), atol=1e-5)
     assert torch.equal(got["f.bias"], update["f.bias"])  # a vector has no low rank
 
@@ -107,11 +106,11 @@ def test_the_bytes_of_each_form():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_left_out_comes_later(name):
     """After any number of rounds, what has arrived and what is left add up to what the client has done."""
-    strategy, state = made(name), None
+    codec, state = made(name), None
     arrived, done = {}, {}
     for round in range(6):
         update = change(round)
-        _, got, state = sent(strategy, update, state)
+        _, got, state = sent(codec, update, state)
         done = add_scaled(done or {n: torch.zeros_like(v) for n, v in update.items()}, [update], [1.0])
         arrived = add_scaled(arrived or {n: torch.zeros_like(v) for n, v in update.items()}, [got], [1.0])
     for key, value in done.items():
@@ -123,14 +122,13 @@ def test_what_is_left_out_comes_later(name):
 def test_the_mean_of_what_arrives_tends_to_the_update():
     """The same update every round: what is left stays bounded, so its share of the sum falls as one over the rounds."""
     update = {"f.weight": change()["f.weight"]}
-    start = Instruction({name: torch.zeros_like(value) for name, value in update.items()})
     for name in NAMES:
-        strategy, state = made(name, **({"keep": 0.1} if name == "top-k" else {})), {}
+        codec, state = made(name, **({"keep": 0.1} if name == "top-k" else {})), {}
         total = {key: torch.zeros_like(value) for key, value in update.items()}
         apart = {}
         for round in range(1, 801):
-            short, state = strategy.finish(start, LocalResult(dict(update)), state)
-            total = add_scaled(total, [strategy.decode(short, start)], [1.0])
+            short, state = codec.encode(update, state)
+            total = add_scaled(total, [codec.decode(short, update)], [1.0])
             apart[round] = max(float((total[key] / round - value).norm()) for key, value in update.items())
         assert apart[800] < max(0.3 * apart[200], 1e-4), name
 
@@ -148,12 +146,12 @@ def test_the_search_for_factors_goes_on_from_the_last_round():
     matrix = change()["f.weight"]
     u, s, v = torch.linalg.svd(matrix)
     best = (matrix - (u[:, :2] * s[:2]) @ v[:2]).norm()
-    strategy, start = made("low-rank", rank=2), Instruction({"f.weight": torch.zeros_like(matrix)})
+    codec, update = made("low-rank", rank=2), {"f.weight": matrix}
     state, error = {}, []
     for _ in range(60):
         state.pop("left/f.weight", None)  # the same matrix again, not what is left of it
-        short, state = strategy.finish(start, LocalResult({"f.weight": matrix}), state)
-        error.append(float((matrix - strategy.decode(short, start)["f.weight"]).norm()))
+        short, state = codec.encode(update, state)
+        error.append(float((matrix - codec.decode(short, update)["f.weight"]).norm()))
     assert error[0] > 1.05 * best
     assert error[-1] == pytest.approx(float(best), rel=1e-3)
 
@@ -166,7 +164,7 @@ def test_the_largest_of_all_numbers_are_all_of_them():
     partition = partition_of(experiment, benchmark, 0)
     method = assemble(experiment, benchmark, partition).method
     states = []
-    for strategy in (FedAvg(), Compressed(FedAvg(), CompressionSettings(name="top-k", keep=1.0))):
+    for strategy in (FedAvg(), Pipeline(FedAvg(), codec=made("top-k", keep=1.0))):
         federation = Federation(benchmark, partition, method, strategy)
         state = federation.start()
         for _ in range(2):
@@ -182,7 +180,7 @@ def test_an_update_of_zeros_and_one_that_is_not_finite(name):
     for bad in (torch.nan, torch.inf):
         spoilt = change()
         spoilt["f.weight"][3, 4] = bad
-        short, _ = made(name).finish(told(), LocalResult(spoilt), {})
+        short, _ = made(name).encode(spoilt, {})
         assert not all(torch.isfinite(value).all() for value in short.values() if value.is_floating_point())
 
 
@@ -199,17 +197,17 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_what_stands_for_no_update_is_refused(lie):
     name, key, spoil, why = LIES[lie]
-    strategy = made(name, **({"keep": 0.1} if name == "top-k" else {}))
-    short, _, _ = sent(strategy, change())
+    codec = made(name, **({"keep": 0.1} if name == "top-k" else {}))
+    short, _, _ = sent(codec, change())
     with pytest.raises(ValueError, match=f"'f.weight' of its update cannot be read: {why}"):
-        strategy.decode({**short, key: spoil(short[key])}, told())
+        codec.decode({**short, key: spoil(short[key])}, like())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_form_that_is_expected_is_the_form_that_is_sent(name):
-    strategy = made(name)
-    short, _, _ = sent(strategy, change())
-    expected = strategy.expects(told())
+    codec = made(name)
+    short, _, _ = sent(codec, change())
+    expected = codec.expects(like())
     assert short.keys() == expected.keys()
     for key, value in expected.items():
         assert (short[key].shape, short[key].dtype) == (value.shape, value.dtype)

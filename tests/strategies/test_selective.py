@@ -9,6 +9,7 @@ import torch
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.phases import Step
 from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies import Pipeline
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
 from fedunseen.strategies.fedgloss import FedGloSS
 from fedunseen.strategies.fedprox import FedProx, FedProxSettings
@@ -43,7 +44,7 @@ def test_patterns_that_choose_nothing_or_everything_are_refused(shared, private,
 
 def test_what_stays_starts_from_the_seed_and_then_from_itself():
     own = {"critic.w": torch.tensor([3.0])}
-    strategy = Selective(FedAvg(FedAvgSettings()), own)
+    strategy = Pipeline(FedAvg(FedAvgSettings()), [Selective(own)])
     sent = {"generator.w": torch.tensor([1.0])}
     first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
     assert first.params is sent
@@ -64,7 +65,7 @@ def gradients(seen):
 
 
 def test_the_inner_strategy_corrects_what_travels_alone():
-    strategy = Selective(FedProx(FedProxSettings(mu=2.0)), {"critic.w": torch.zeros(2)})
+    strategy = Pipeline(FedProx(FedProxSettings(mu=2.0)), [Selective({"critic.w": torch.zeros(2)})])
     params = {"generator.w": torch.tensor([1.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
     step = Step({}, {}, {"global/generator.w": torch.zeros(2)}, {})
     grads, _ = strategy.correct(gradients([]))(params, step)
@@ -76,7 +77,7 @@ def test_the_inner_strategy_corrects_what_travels_alone():
 
 def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
     inner = FedGloSS(FedGloSS.Settings(rho=0.5, dual=False))
-    strategy = Selective(inner, {"critic.w": torch.zeros(2)})
+    strategy = Pipeline(inner, [Selective({"critic.w": torch.zeros(2)})])
     params = {"generator.w": torch.tensor([3.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
     told = strategy.recall(strategy.instruct(strategy.init({"generator.w": torch.zeros(2)}, 2), params, 0), {}, 0)
     seen = []
@@ -90,7 +91,7 @@ def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
 def test_the_inner_strategys_memory_is_kept_apart():
     from fedunseen.strategies.moon import Moon, MoonSettings
 
-    strategy = Selective(Moon(MoonSettings()), {"critic.w": torch.zeros(1)})
+    strategy = Pipeline(Moon(MoonSettings()), [Selective({"critic.w": torch.zeros(1)})])
     sent = {"generator.w": torch.tensor([1.0])}
     first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
     trained = {"generator.w": torch.tensor([2.0]), "critic.w": torch.tensor([9.0])}

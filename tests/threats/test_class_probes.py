@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.strategies import Reply
-from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.strategies import FedAvg, Pipeline, Reply
 from fedunseen.threats.defences import Robust, Scores
 from fedunseen.threats.defences.class_probes import ClassProbes, ClassProbesSettings, class_inputs, pull, standing_out
 
@@ -34,7 +33,7 @@ def honest(client, size=0.4, seed=0):
 
 
 def probing(**settings):
-    return Robust(FedAvg(FedAvgSettings()), ClassProbes(ClassProbesSettings(**settings), 3, scores()))
+    return Pipeline(FedAvg(), [Robust(ClassProbes(ClassProbesSettings(**settings), 3, scores()))])
 
 
 def round_of(strategy, replies, state=None):
@@ -49,7 +48,7 @@ def test_honest_clients_are_all_merged_as_they_are():
     assert notes["dropped"] == {}
     assert notes["kept"] == [1.0] * CLIENTS
     assert max(notes["judged"]) < 0.1
-    plain = FedAvg(FedAvgSettings()).merge({}, MODEL, replies, 0)[1]
+    plain = FedAvg().merge({}, MODEL, replies, 0)[1]
     assert torch.equal(after["w"], plain["w"])
 
 
@@ -61,7 +60,7 @@ def test_a_replaced_model_takes_classes_that_are_not_its_own_and_is_left_out():
     _, after, notes = round_of(strategy, replies)
     assert notes["dropped"] == {"2": "it turns inputs of classes that its client does not hold into others"}
     assert notes["judged"][2] > 0.9
-    rest = FedAvg(FedAvgSettings()).merge({}, MODEL, [r for r in replies if r.client != 2], 0)[1]
+    rest = FedAvg().merge({}, MODEL, [r for r in replies if r.client != 2], 0)[1]
     assert torch.equal(after["w"], rest["w"])
 
 
@@ -70,9 +69,10 @@ def test_what_is_theft_elsewhere_is_a_clients_own_business_at_home():
     update = torch.zeros(CLASSES, CLASSES)
     update[4, 5] = 2 * 6.0 * CLIENTS  # once merged with the weight 1 / 6, twice what class 5 has
     strategy = probing()
-    probes = strategy.defence._probes(MODEL, 0)
+    probes = strategy.filters[0].defence._probes(MODEL, 0)
     stolen = [
-        strategy.defence._judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0] for k in (0, 2)
+        strategy.filters[0].defence._judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0]
+        for k in (0, 2)
     ]
     assert stolen == [pytest.approx(1 / (CLASSES - 2)), 0.0]  # one of ten foreign classes, and one of its own two
 
@@ -81,7 +81,7 @@ def test_what_pulls_nonsense_towards_one_class_is_left_out():
     """Loud or quiet: only the direction counts."""
     strategy = probing(loud=12.0)
     bright = replace(scores(), random=lambda rng, count: 0.1 + scores().random(rng, count))
-    strategy.defence.scores = bright
+    strategy.filters[0].defence.scores = bright
     update = torch.zeros(CLASSES, CLASSES)
     update[7, :] = 1.0  # class 7 likes whatever is bright
     for size in (0.01, 1.0, 10.0):
@@ -107,12 +107,12 @@ def test_what_is_typical_is_remembered_so_that_a_round_of_liars_sets_no_standard
     strategy = probing()
     state, _, notes = round_of(strategy, [honest(k) for k in range(CLIENTS)])
     typical = np.median(notes["norms"])
-    assert float(state["rule/length"]) == pytest.approx(typical)
+    assert float(state["defence/rule/length"]) == pytest.approx(typical)
     liars = [Reply(k, {"w": 50.0 * honest(k).update["w"]}, 2, 10) for k in (0, 1)]
     state, _, notes = round_of(strategy, liars, state)
     kept = [k * n for k, n in zip(notes["kept"], notes["norms"], strict=True)]
     assert max(kept) <= 1.5 * 2 * typical * 1.001
-    assert float(state["rule/length"]) <= 2 * typical * 1.001
+    assert float(state["defence/rule/length"]) <= 2 * typical * 1.001
 
 
 def test_the_same_round_has_the_same_probes():

@@ -11,8 +11,7 @@ import torch
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Scaled, length
 from fedunseen.experiment import Experiment
-from fedunseen.strategies import STRATEGIES, Reply
-from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.strategies import STRATEGIES, FedAvg, FilterResult, Pipeline, Reply
 from fedunseen.strategies.selective import Selective
 from fedunseen.threats.defences import DEFENCES, Defence, Robust
 from fedunseen.threats.defences.base import add_noise
@@ -30,6 +29,10 @@ def find(registry, name):
 def rule(name, **settings):
     kind = find(DEFENCES, name)
     return kind(kind.Settings(**settings), seed=3)
+
+
+def robust(defence, strategy=None):
+    return Pipeline(strategy or FedAvg(), [Robust(defence)])
 
 
 def params(seed=0):
@@ -61,7 +64,7 @@ def matrix(many):
 
 def merged(name, many, strategy=None, **settings):
     """Give the change of the model, flat, and the round's notes."""
-    strategy = Robust(strategy or FedAvg(FedAvgSettings()), rule(name, **settings))
+    strategy = robust(rule(name, **settings), strategy or FedAvg())
     state, after = strategy.merge(strategy.init(params(), len(many)), params(), many, 0)
     return flat(after) - flat(params()), strategy.notes(state)["defence"]
 
@@ -85,13 +88,13 @@ def test_a_rule_that_leaves_everything_is_the_strategy_bit_for_bit(strategy, nam
     kind, many = find(STRATEGIES, strategy), replies(7)
     inner = kind(kind.Settings(server_lr=0.5))
     plain_state, plain = inner.merge(inner.init(params(), 9), params(), many, 2)
-    robust = Robust(inner, rule(name, **settings))
-    state, after = robust.merge(robust.init(params(), 9), params(), many, 2)
+    pipeline = robust(rule(name, **settings), inner)
+    state, after = pipeline.merge(pipeline.init(params(), 9), params(), many, 2)
     assert all(torch.equal(after[n], plain[n]) for n in plain)
-    inside = {n.removeprefix("inner/"): v for n, v in state.items() if n.startswith("inner/")}
+    inside = {n.removeprefix("strategy/"): v for n, v in state.items() if n.startswith("strategy/")}
     assert set(inside) == set(plain_state)
     assert all(torch.equal(inside[n], plain_state[n]) for n in plain_state)
-    assert robust.notes(state)["defence"]["kept"] == [1.0] * 7
+    assert pipeline.notes(state)["defence"]["kept"] == [1.0] * 7
 
 
 def test_clipping_shortens_what_is_longer_than_the_bound_and_nothing_else():
@@ -116,7 +119,7 @@ def test_a_replaced_model_counts_as_one_honest_client_once_it_is_clipped():
 
 def test_noise_is_that_of_the_round_and_of_the_setting():
     many = replies(4)
-    strategy = Robust(FedAvg(FedAvgSettings()), rule("clip-noise", bound=1e9, deviation=0.5))
+    strategy = robust(rule("clip-noise", bound=1e9, deviation=0.5))
     one, again, other = (strategy.merge({}, params(), many, round)[1] for round in (0, 0, 1))
     assert all(torch.equal(one[n], again[n]) for n in one)
     assert not torch.equal(one["a.weight"], other["a.weight"])
@@ -218,7 +221,7 @@ def test_flame_leaves_out_another_direction_clips_and_adds_noise():
         many.append(Reply(k, {n: 3 * v + near[n] for n, v in common.items()}, 1, 1))
     many[2] = Reply(2, {n: -8 * v for n, v in common.items()}, 1, 1)
     start = {n: torch.zeros_like(v) for n, v in common.items()}
-    strategy = Robust(FedAvg(FedAvgSettings()), rule("flame", noise=0.0))
+    strategy = robust(rule("flame", noise=0.0))
     state, after = strategy.merge({}, start, many, 0)
     notes = strategy.notes(state)["defence"]
     assert "2" in notes["dropped"]
@@ -228,7 +231,7 @@ def test_flame_leaves_out_another_direction_clips_and_adds_noise():
     factors[[int(k) for k in notes["dropped"]]] = 0.0
     close(notes["kept"], factors)
     close(flat(after), factors @ matrix(many) / np.count_nonzero(factors))
-    noisy = Robust(FedAvg(FedAvgSettings()), rule("flame", noise=0.1)).merge({}, start, many, 0)[1]
+    noisy = robust(rule("flame", noise=0.1)).merge({}, start, many, 0)[1]
     difference = flat(noisy) - flat(after)
     assert 0.3 < difference.std() / (0.1 * np.median(norms)) < 2.0
 
@@ -290,7 +293,7 @@ def test_running_statistics_are_never_turned_round():
         Reply(k, {"w": torch.ones(2), "bn.running_var": torch.tensor([4.0, 4.0 * (-1) ** k])}, 1, 1) for k in range(2)
     ]
     many.append(Reply(2, {"w": -torch.ones(2), "bn.running_var": torch.tensor([-2.0, 0.0])}, 1, 1))
-    strategy = Robust(FedAvg(FedAvgSettings()), rule("robust-learning-rate", threshold=3))
+    strategy = robust(rule("robust-learning-rate", threshold=3))
     after = strategy.merge({}, start, many, 0)[1]
     assert after["w"].tolist() == pytest.approx([-1 / 3, -1 / 3])
     assert after["bn.running_var"].tolist() == pytest.approx([3.0, 1.0])  # the plain mean
@@ -310,10 +313,10 @@ def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
     many = replies(5)
     for k in (0, 1, 2):
         many[k].update["c"] = torch.tensor(torch.nan)
-    strategy = Robust(FedAvg(FedAvgSettings()), rule("krum", malicious=1))
-    state, after = strategy.merge({"inner/x": torch.ones(1)}, params(), many, 0)
+    strategy = robust(rule("krum", malicious=1))
+    state, after = strategy.merge({"strategy/x": torch.ones(1)}, params(), many, 0)
     assert all(torch.equal(after[n], v) for n, v in params().items())
-    assert state["inner/x"].tolist() == [1.0]
+    assert state["strategy/x"].tolist() == [1.0]
     notes = strategy.notes(state)["defence"]
     assert notes["merged"] is False
     few = "too few replies are left for the rule"
@@ -324,15 +327,15 @@ def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
 
 
 def test_a_round_that_has_not_been_merged_has_nothing_to_say():
-    strategy = Robust(FedAvg(FedAvgSettings()), rule("median"))
+    strategy = robust(rule("median"))
     assert strategy.notes(strategy.init(params(), 3)) == {}
 
 
 @pytest.mark.parametrize("name", ["krum", "median", "norm-clip", "bulyan", "robust-learning-rate"])
 def test_it_makes_no_difference_who_else_is_wrapped(name):
     own = {"critic.w": torch.zeros(2)}
-    bare = Robust(FedAvg(FedAvgSettings()), rule(name))
-    wrapped = Robust(Selective(FedAvg(FedAvgSettings()), own), rule(name))
+    bare = robust(rule(name))
+    wrapped = Pipeline(FedAvg(), [Selective(own), Robust(rule(name))])
     many = replies(9, c2=7.0)
     after, again = (s.merge(s.init(params(), 9), params(), many, 0)[1] for s in (bare, wrapped))
     assert all(torch.equal(after[n], again[n]) for n in after)
@@ -343,11 +346,11 @@ def test_it_makes_no_difference_who_else_is_wrapped(name):
 def test_control_variates_see_what_is_merged_not_what_came():
     kind = find(STRATEGIES, "scaffold")
     many = replies(9, c0=1e4)
-    strategy = Robust(kind(kind.Settings(weights="uniform")), rule("median"))
+    strategy = robust(rule("median"), kind(kind.Settings(weights="uniform")))
     state, after = strategy.merge(strategy.init(params(), 9), params(), many, 0)
     middle = np.median(matrix(many), axis=0)
     close(flat(after) - flat(params()), middle)
-    c = flat({n.removeprefix("inner/c/"): v for n, v in state.items() if n.startswith("inner/c/")})
+    c = flat({n.removeprefix("strategy/c/"): v for n, v in state.items() if n.startswith("strategy/c/")})
     close(c, -middle * np.mean([1 / (1.0 + k) for k in range(9)]))
 
 
@@ -408,14 +411,13 @@ def test_scaled_tensors_are_made_when_they_are_asked_for():
     assert np.isnan(length({"w": torch.tensor([1.0, torch.nan])}))
 
 
-def test_a_rule_of_another_package_needs_no_more_than_sift():
+def test_a_rule_of_another_package_needs_no_more_than_filter():
     class First(Defence):
-        def sift(self, state, params, replies, norms, weights, round):
-            from fedunseen.threats.defences import Sifted
+        def filter(self, view):
+            rest = len(view.replies) - 1
+            return FilterResult(view.replies[:1], [1.0] + [0.0] * rest, [0] + [2] * rest)
 
-            return Sifted(replies[:1], [1.0] + [0.0] * (len(replies) - 1), [0] + [2] * (len(replies) - 1))
-
-    strategy = Robust(FedAvg(FedAvgSettings()), First(find(DEFENCES, "none").Settings()))
+    strategy = robust(First(find(DEFENCES, "none").Settings()))
     many = replies(3)
     close(flat(strategy.merge({}, params(), many, 0)[1]) - flat(params()), matrix(many)[0])
 

@@ -12,7 +12,7 @@ from fedunseen.experiment import Experiment, run
 from fedunseen.report import write_report
 from fedunseen.secagg.masks import Masks
 from fedunseen.secagg.primitives import SecAggError
-from fedunseen.strategies import FedAvg, Reply
+from fedunseen.strategies import FedAvg, Pipeline, Reply
 from fedunseen.threats.privacy import PrivacySettings, Private
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="no dp-accounting")
@@ -22,7 +22,7 @@ CLASSES = (1, 2, 3, 1, 3)
 def private(noise, weights="classes", clip=2.0):
     settings = PrivacySettings(name="client-level", clip=clip, noise=noise, noise_from="seed", aggregation="masked")
     table = dict(enumerate(map(float, CLASSES if weights == "classes" else [1] * len(CLASSES))))
-    return Private(FedAvg(weights=weights), settings, 1.0, 3, table, seed=5)
+    return Pipeline(FedAvg(weights=weights), [Private(settings, 1.0, 3, table, 5, weights == "uniform")])
 
 
 def replies(updates):
@@ -37,7 +37,7 @@ def masks(noisy=True):
 def test_a_masked_round_releases_the_clipped_weighted_mean(weights):
     """With next to no noise it is the mean that the server would make of single updates."""
     strategy = private(1.0, weights)
-    strategy.noise = 1e-9
+    strategy.filters[0].noise = 1e-9
     updates = [[3.0, 4.0], [0.3, -0.4], [0.0, 1.0], [-30.0, 40.0], [0.5, 0.5]]
     params = {"w": torch.zeros(2)}
     masked = masks().sum(strategy, replies(updates), params)
@@ -65,7 +65,7 @@ def test_the_sum_of_all_parts_is_as_noisy_as_the_accountant_takes_it_to_be():
 def test_each_client_and_each_round_has_noise_of_its_own():
     strategy = private(1.0)
     zero = {"w": torch.zeros(50)}
-    drawn = [strategy.blurred(Reply(k, zero, 1, 1), 4, round).update["w"] for k in (0, 1) for round in (0, 1)]
+    drawn = [strategy.add_local_noise(Reply(k, zero, 1, 1), 4, round).update["w"] for k in (0, 1) for round in (0, 1)]
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 
 

@@ -10,7 +10,7 @@ from scipy import optimize, special
 from scipy.stats import norm as normal
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
-from fedunseen.strategies import Reply
+from fedunseen.strategies import Pipeline, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
 from fedunseen.threats import privacy
 from fedunseen.threats.defences import Robust
@@ -110,7 +110,7 @@ def test_a_small_budget_is_kept_by_the_better_of_two_bounds():
     for noise in (1.0, needed):
         assert epsilon(noise, q, rounds, delta) <= epsilon(noise, q, rounds, delta, "rdp")
     strategy = private(dict.fromkeys(range(9), 1.0), rate=q, rounds=rounds, noise=None, epsilon=0.01)  # not refused
-    assert strategy.cost(rounds) <= 0.01
+    assert strategy.filters[0].cost(rounds) <= 0.01
 
 
 @accounted
@@ -127,9 +127,10 @@ def reply(client, values, classes=1):
     return Reply(client, {"w": torch.tensor(values)}, classes, 10)
 
 
-def private(weights, rate=0.5, rounds=3, inner=None, **settings):
+def private(weights, rate=0.5, rounds=3, inner=None, more=(), **settings):
     told = PrivacySettings(name="client-level", **{"clip": 2.0, "noise": 1e-6, **settings})
-    return Private(inner or FedAvg(FedAvgSettings(server_lr=0.5)), told, rate, rounds, weights, 7)
+    noise = Private(told, rate, rounds, weights, 7)
+    return Pipeline(inner or FedAvg(FedAvgSettings(server_lr=0.5)), [noise, *more])
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_noise_is_the_multiplier_times_what_one_client_can_change():
     most = 0.5 * 3 * 2.0 / (0.5 * 4)  # server_lr * w_max * C / (q W)
     assert float(released.std()) == pytest.approx(2.0 * most, rel=0.02)
     assert float(released.mean()) == pytest.approx(0.0, abs=0.05)
-    assert strategy.deviation == pytest.approx(2.0 * 3 * 2.0 / (0.5 * 4))
+    assert strategy.filters[0].deviation == pytest.approx(2.0 * 3 * 2.0 / (0.5 * 4))
     # and no client can change more than that, whatever it sends
     random = np.random.default_rng(0)
     for _ in range(20):
@@ -200,8 +201,8 @@ def test_no_update_changes_more_than_it_may_however_long_it_is(size):
 
 @pytest.mark.usefixtures("free")
 def test_a_defence_that_judges_each_alone_goes_first():
-    inner = private({0: 1.0, 1: 1.0}, rate=1.0, inner=FedAvg(FedAvgSettings()))
-    strategy = Robust(inner, NormClip(NormClipSettings(bound=1.0), 0))
+    clip = Robust(NormClip(NormClipSettings(bound=1.0), 0))
+    strategy = private({0: 1.0, 1: 1.0}, rate=1.0, inner=FedAvg(FedAvgSettings()), more=[clip])
     start = {"w": torch.zeros(2)}
     state, after = strategy.merge(strategy.init(start, 2), start, [reply(0, [3.0, 4.0]), reply(1, [0.5, 0.0])], 0)
     np.testing.assert_allclose(after["w"], [0.55, 0.4], atol=1e-4)
@@ -216,17 +217,17 @@ def test_a_defence_that_judges_each_alone_goes_first():
 @accounted
 def test_a_budget_is_kept_to():
     strategy = private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=10, noise=None, epsilon=5.0)
-    assert strategy.noise == needed_noise(5.0, 0.3, 10, 1e-5)
+    assert strategy.filters[0].noise == needed_noise(5.0, 0.3, 10, 1e-5)
     state, _ = strategy.merge({}, {"w": torch.zeros(2)}, [], 9)
     found = strategy.notes(state)["privacy"]
-    assert found["epsilon"] == epsilon(strategy.noise, 0.3, 10, 1e-5) <= 5.0
-    assert (found["delta"], found["noise"]) == (1e-5, strategy.noise)
-    rounds = affordable_rounds(5.0, strategy.noise, 0.3, 1000, 1e-5)
+    assert found["epsilon"] == epsilon(strategy.filters[0].noise, 0.3, 10, 1e-5) <= 5.0
+    assert (found["delta"], found["noise"]) == (1e-5, strategy.filters[0].noise)
+    rounds = affordable_rounds(5.0, strategy.filters[0].noise, 0.3, 1000, 1e-5)
     with pytest.raises(FedUnseenError) as error:
         strategy.merge(state, {"w": torch.zeros(2)}, [], rounds)
     assert str(error.value) == (
-        f"privacy.epsilon = 5 is spent: round {rounds + 1} would raise it to {strategy.cost(rounds + 1):.4g}; "
-        "resume the run with the settings that it was started with"
+        f"privacy.epsilon = 5 is spent: round {rounds + 1} would raise it to "
+        f"{strategy.filters[0].cost(rounds + 1):.4g}; resume the run with the settings that it was started with"
     )
 
 

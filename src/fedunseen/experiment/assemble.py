@@ -32,8 +32,8 @@ from fedunseen.federation.federation import one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.strategies import Strategy
-from fedunseen.strategies.compression import Compressed
+from fedunseen.strategies import Pipeline, Strategy
+from fedunseen.strategies.compression import Codec
 from fedunseen.strategies.summed import Summed
 from fedunseen.threats.attacks import Attack
 from fedunseen.threats.defences import Defence, Robust, Scores
@@ -236,11 +236,16 @@ def assemble(
     first = to_device(method.init(stream(seed, "initialisation")), device)
     sizes = {name: value.numel() for name, value in first.items()}
     obey(BUILDING, Built(experiment, benchmark, method, first))
-    strategy, first = suited(strategy, method, first)
-    strategy = _private(experiment, strategy, benchmark, partition)
-    strategy = _robust(experiment, strategy, method, benchmark, partition, inputs)
-    if experiment.compression.name != "none":
-        strategy = Compressed(strategy, experiment.compression, seed)
+    strategy, filters, first = suited(strategy, method, first)
+    if experiment.privacy.name == "sample-level":
+        assert isinstance(strategy, Summed)  # a rule's
+        strategy = PrivateSums(strategy, experiment.privacy, seed)
+    if experiment.privacy.name == "client-level":
+        filters.append(_private(experiment, benchmark, partition))
+    if experiment.defence.name != "none":
+        filters.append(_robust(experiment, method, benchmark, partition, inputs))
+    codec = Codec(experiment.compression, seed) if experiment.compression.name != "none" else None
+    strategy = Pipeline.around(strategy, filters, codec)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
     engine: InProcess | Distributed
     if isinstance(experiment.engine, DistributedSettings):
@@ -366,21 +371,14 @@ def _held(benchmark: Benchmark, partition: Partition) -> dict[int, NDArray[np.in
 
 
 def _robust(
-    experiment: Experiment,
-    strategy: Strategy,
-    method: Method,
-    benchmark: Benchmark,
-    partition: Partition,
-    inputs: Inputs,
-) -> Strategy:
-    """Wrap a strategy by the defence that the experiment names."""
-    if experiment.defence.name == "none":
-        return strategy
+    experiment: Experiment, method: Method, benchmark: Benchmark, partition: Partition, inputs: Inputs
+) -> Robust:
+    """Return the defence that the experiment names."""
     chosen: type[Defence] = find("defence", experiment.defence.name)
     scores = None
     if chosen.asks_scores:
         scores = _scores(experiment.run.seed, method, benchmark, _held(benchmark, partition), inputs)
-    return Robust(strategy, chosen(experiment.defence, experiment.run.seed, scores))
+    return Robust(chosen(experiment.defence, experiment.run.seed, scores))
 
 
 def _scores(
@@ -409,21 +407,16 @@ def _scores(
     )
 
 
-def _private(experiment: Experiment, strategy: Strategy, benchmark: Benchmark, partition: Partition) -> Strategy:
-    """Wrap a strategy by the private merging that the experiment names.
+def _private(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Private:
+    """Return the private merging that the experiment names.
 
     Raises:
         ExperimentError: a budget does not pay for the rounds.
     """
-    if experiment.privacy.name == "none":
-        return strategy
-    if experiment.privacy.name == "sample-level":
-        assert isinstance(strategy, Summed)  # a rule's
-        return PrivateSums(strategy, experiment.privacy, experiment.run.seed)
     own = experiment.strategy
     uniform = own.weights == "uniform"
     weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(benchmark, partition).items()}
-    return Private(strategy, experiment.privacy, own.fraction, own.rounds, weights, experiment.run.seed)
+    return Private(experiment.privacy, own.fraction, own.rounds, weights, experiment.run.seed, uniform)
 
 
 def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:

@@ -28,7 +28,7 @@ from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
-from fedunseen.strategies.compression import Compressed
+from fedunseen.strategies.compression import Codec
 from fedunseen.strategies.peers import averages
 from fedunseen.strategies.selective import kept_for_scoring, travelling
 from fedunseen.tasks import Task
@@ -1063,8 +1063,8 @@ def compression_makes_something_smaller(b: Built) -> str | None:
     settings = b.experiment.compression
     if b.made is None or b.first is None or settings.name == "none":
         return None
-    wrapper = Compressed(b.strategy(b.experiment.strategy), settings)
-    if any(wrapper.parts(name, value) is not None for name, value in b.first.items()):
+    codec = Codec(settings)
+    if any(codec.parts(name, value) is not None for name, value in b.first.items()):
         return None
     cause = {
         "top-k": f" and compression.keep = {settings.share:g}",

@@ -20,7 +20,7 @@ from fedunseen.evaluation import answer
 from fedunseen.federation.partition import NEVER, Partition
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
 from fedunseen.metrics import Answers
-from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies import Filter, Pipeline, Reply, Strategy
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import selective
 from fedunseen.strategies.summed import Summed
@@ -115,7 +115,8 @@ class Federation:
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
         self.scaler = scaler or Scaler((), {})
         if engine is None:
-            strategy, self.first = suited(strategy, method, self.first)
+            strategy, filters, self.first = suited(strategy, method, self.first)
+            strategy = Pipeline.around(strategy, filters)
             self.partition = partition = one_place(partition) if strategy.pools else partition
             engine = InProcess(strategy, Worker(method, strategy, self.inputs, self.labels, partition.clients, seed))
         self.engine = engine
@@ -229,8 +230,8 @@ class OwnModels(Sequence[Params]):
         return self.federation.complete({**self.state.params, **own})
 
 
-def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, Params]:
-    """Wrap a strategy by what a method needs of any: a peer model, parameters that stay with clients, sums.
+def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, list[Filter], Params]:
+    """Return what a method needs of any strategy: a peer model, parameters that stay with clients, sums.
 
     Args:
         strategy: as the user names it.
@@ -238,16 +239,17 @@ def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy
         params: all parameters before round 0.
 
     Returns:
-        The strategy, and the parameters that travel.
+        The strategy, filters around it, and the parameters that travel.
     """
+    filters: list[Filter] = []
     if method.compares:
-        strategy = Peers(strategy, method.settings.exclusive, method.settings.mi_from)
-    strategy, params = selective(strategy, method.private, params, method.training_only)
+        filters = [Peers(method.settings.exclusive, method.settings.mi_from)]
+    keeps, params = selective(strategy, method.private, params, method.training_only)
     if not method.trained and strategy.merges:
         strategy = Summed(
             strategy, params, getattr(method.settings, "retention", "each") == "each", method.validate_statistics
         )
-    return strategy, params
+    return strategy, [*filters, *keeps], params
 
 
 def one_place(partition: Partition) -> Partition:

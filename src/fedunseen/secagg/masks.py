@@ -130,7 +130,7 @@ class Masks:
             RangeError: a number is out of range.
         """
         if self.noisy:
-            reply = strategy.blurred(reply, self.least, round)
+            reply = strategy.add_local_noise(reply, self.least, round)
         weight = weight_of(strategy, reply)
         if weight > self._heaviest(strategy):
             raise RangeError("it holds more samples or classes than masks can weight by")

@@ -38,9 +38,19 @@ from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
-    from fedunseen.strategies.wrappers import Wrapper
+    from fedunseen.strategies.pipeline import Filter, FilterResult, Pipeline, RoundView
 
-__all__ = ["STRATEGIES", "Instruction", "Reply", "Strategy", "StrategySettings", "Wrapper"]
+__all__ = [
+    "STRATEGIES",
+    "Filter",
+    "FilterResult",
+    "Instruction",
+    "Pipeline",
+    "Reply",
+    "RoundView",
+    "Strategy",
+    "StrategySettings",
+]
 
 STRATEGIES = {
     "fedavg": "fedunseen.strategies.fedavg:FedAvg",
@@ -60,4 +70,7 @@ STRATEGIES = {
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""
 
 _BASE = {name: f"fedunseen.strategies.base:{name}" for name in ("Instruction", "Reply", "Strategy", "StrategySettings")}
-__getattr__, __dir__ = lazily(__name__, {**STRATEGIES, **_BASE, "Wrapper": "fedunseen.strategies.wrappers:Wrapper"})
+_PIPELINE = {
+    name: f"fedunseen.strategies.pipeline:{name}" for name in ("Filter", "FilterResult", "Pipeline", "RoundView")
+}
+__getattr__, __dir__ = lazily(__name__, {**STRATEGIES, **_BASE, **_PIPELINE})

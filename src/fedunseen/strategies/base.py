@@ -23,7 +23,7 @@ from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult
 
-__all__ = ["MASKED", "Instruction", "Reply", "Strategy", "StrategySettings"]
+__all__ = ["FLAGS", "MASKED", "Instruction", "Reply", "Strategy", "StrategySettings"]
 
 
 class StrategySettings(NamedSettings):
@@ -55,6 +55,9 @@ class StrategySettings(NamedSettings):
     method is FZSL's selective module aggregation (its Eqs. 4 and 5); `["f.*"]` with `fedzsl` keeps the heads, as FedPer
     does, so that each client has a model of its own."""
 
+
+FLAGS = ("merges", "one_model", "pools", "mirrors", "adds", "lengths", "merges_by_mean")
+"""The attributes by which a strategy says what it is."""
 
 MASKED = "masked"
 """The note of the one reply that a masked round has: of how many clients it is the sum."""
@@ -198,10 +201,10 @@ class Strategy:
         return told.params if self.merges else {}
 
     def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
-        """Return an update that has arrived as :meth:`finish` of the strategies inside made it.
+        """Return an update that has arrived as :meth:`finish` made it.
 
         An engine calls this once for each reply, before anything else looks at it. ``update`` has the names, shapes and
-        types of :meth:`expects`. Only a wrapper that changes how updates look on their way overrides this.
+        types of :meth:`expects`. A codec changes how updates look on their way.
 
         Raises:
             ValueError: what has arrived stands for no update.
@@ -220,8 +223,8 @@ class Strategy:
         merged = add_scaled(params, [reply.update for reply in replies], weights)
         return state, merged | self.merged_statistics(params, replies)
 
-    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
-        """Return a client's reply as it is masked: of sums, a client has to bound and blur its part itself.
+    def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
+        """Return a client's reply as it is masked: the client bounds its part of a sum and adds its part of the noise.
 
         Args:
             reply: the client's.

@@ -1,4 +1,4 @@
-r"""Updates that take fewer bytes: a wrapper of any strategy that shortens what a client sends.
+r"""Updates that take fewer bytes: a codec for any strategy that shortens what a client sends.
 
 A client sends a shortened form of its update and remembers what that form leaves out; it adds the rest to its next
 update, so that nothing is lost for good, only late ("error feedback", Seide et al. 2014, Karimireddy et al. 2019):
@@ -30,11 +30,8 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, is_statistic, size_in_bytes, under, within
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
-from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies.base import Instruction, Strategy
-from fedunseen.strategies.wrappers import Wrapper
 
-__all__ = ["FORMS", "Compressed", "CompressionSettings", "Form"]
+__all__ = ["FORMS", "Codec", "CompressionSettings", "Form"]
 
 _OF = {"keep": "top-k", "rank": "low-rank"}  # setting -> the form that it is of
 
@@ -194,29 +191,25 @@ FORMS: dict[str, type[Form]] = {"top-k": TopK, "8-bit": EightBit, "1-bit": OneBi
 """Name -> form."""
 
 
-class Compressed(Wrapper):
-    """Another strategy, whose clients send a shortened form of their updates.
+class Codec:
+    """Writes updates in a shorter form, and reads them.
 
-    It is the outermost wrapper: ``finish`` writes what all others have made of the update, and an engine has
-    ``decode`` read it before anything else looks at a reply. A client's state holds the inner strategy's under
-    ``inner/``, what has not been sent yet under ``left/``, and of ``low-rank`` the last factors under ``start/``.
+    A client's state holds what has not been sent yet under ``left/``, and of ``low-rank`` the last factors under
+    ``start/``.
 
     Args:
-        inner: the strategy, with everything else that wraps it.
         settings: which form.
         seed: of the factors that ``low-rank`` begins with.
 
     Example:
-        >>> from fedunseen.strategies import FedAvg
-        >>> strategy = Compressed(FedAvg(), CompressionSettings(name="top-k", keep=0.25))
-        >>> told = Instruction({"w": torch.zeros(4)})
-        >>> sent, state = strategy.finish(told, LocalResult({"w": torch.tensor([1.0, -3.0, 0.5, 2.0])}), {})
-        >>> strategy.decode(sent, told)["w"].tolist(), state["left/w"].tolist()
+        >>> codec = Codec(CompressionSettings(name="top-k", keep=0.25))
+        >>> update = {"w": torch.tensor([1.0, -3.0, 0.5, 2.0])}
+        >>> sent, state = codec.encode(update, {})
+        >>> codec.decode(sent, like=update)["w"].tolist(), state["left/w"].tolist()
         ([0.0, -3.0, 0.0, 0.0], [1.0, 0.0, 0.5, 2.0])
     """
 
-    def __init__(self, inner: Strategy, settings: CompressionSettings, seed: int = 0) -> None:
-        super().__init__(inner)
+    def __init__(self, settings: CompressionSettings, seed: int = 0) -> None:
         self.seed = seed
         self.form = FORMS[settings.name](settings)
 
@@ -224,20 +217,15 @@ class Compressed(Wrapper):
         """Return what a parameter's update is written as; None if it travels as it is."""
         if like.dtype != torch.float32 or is_statistic(name) or not like.numel():
             return None
-        found = self.form.parts(like.shape)
-        size = sum(torch.Size(shape).numel() * kind.itemsize for shape, kind in found.values())
-        return found if size < size_in_bytes([like]) else None
+        parts = self.form.parts(like.shape)
+        size = sum(torch.Size(shape).numel() * kind.itemsize for shape, kind in parts.values())
+        return parts if size < size_in_bytes([like]) else None
 
-    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """As the inner strategy, from its own part of the state."""
-        return super().recall(instruction, within("inner/", client_state), round)
-
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Send the short form of the update and of what was left before; remember what it leaves out."""
-        update, inner = super().finish(instruction, result, within("inner/", client_state))
-        left, starts = within("left/", client_state), within("start/", client_state)
+    def encode(self, update: Params, state: Params) -> tuple[Params, Params]:
+        """Return the short form of an update and of what was left before, and what it leaves out."""
+        left, starts = within("left/", state), within("start/", state)
         sent: Params = {}
-        state = under("inner/", inner)
+        state = {}
         for name, value in update.items():
             parts = self.parts(name, value)
             if parts is None:
@@ -246,7 +234,7 @@ class Compressed(Wrapper):
             whole = value + left[name] if name in left else value
             start = starts[name] if name in starts else self._start(name, parts, value)
             written = self.form.encode(whole, start)
-            sent |= {f"{name}:{part}": one for part, one in written.items()}
+            sent |= under(f"{name}:", written)
             state[f"left/{name}"] = whole - self.form.decode(written, whole.shape)
             if isinstance(self.form, LowRank):
                 state[f"start/{name}"] = written["right"]
@@ -258,34 +246,34 @@ class Compressed(Wrapper):
         drawn = stream(self.seed, f"low rank {name}").standard_normal(shape, dtype=np.float32)
         return torch.as_tensor(drawn, device=like.device)
 
-    def expects(self, told: Instruction) -> Params:
-        """Return tensors of the names, shapes and types that the short form has; they hold no numbers."""
-        found: Params = {}
-        for name, like in super().expects(told).items():
-            parts = self.parts(name, like)
+    def expects(self, like: Params) -> Params:
+        """Return tensors of the names, shapes and types of the short form of updates like these; without numbers."""
+        expected: Params = {}
+        for name, value in like.items():
+            parts = self.parts(name, value)
             if parts is None:
-                found[name] = like
+                expected[name] = value
             else:
-                found |= {f"{name}:{part}": torch.empty(s, dtype=t, device="meta") for part, (s, t) in parts.items()}
-        return found
+                expected |= {f"{name}:{part}": torch.empty(s, dtype=t, device="meta") for part, (s, t) in parts.items()}
+        return expected
 
-    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
-        """Return the update that a short form stands for.
+    def decode(self, update: Mapping[str, Tensor], like: Params) -> Params:
+        """Return the update, of the names and shapes of ``like``, that a short form stands for.
 
         Raises:
             ValueError: it stands for none.
         """
-        found: Params = {}
-        for name, like in super().expects(told).items():
-            parts = self.parts(name, like)
+        decoded: Params = {}
+        for name, value in like.items():
+            parts = self.parts(name, value)
             if parts is None:
-                found[name] = update[name]
+                decoded[name] = update[name]
                 continue
             try:
-                found[name] = self.form.decode({part: update[f"{name}:{part}"] for part in parts}, like.shape)
+                decoded[name] = self.form.decode({part: update[f"{name}:{part}"] for part in parts}, value.shape)
             except ValueError as error:
                 raise ValueError(f"{name!r} of its update cannot be read: {error}") from None
-        return super().decode(found, told)
+        return decoded
 
 
 def _matrix(shape: torch.Size) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some parameters travel.
 
 The others stay with their client across rounds: FZSL's discriminators, or a classifier that a client trains on its own
-classes. It wraps any strategy, which then sees nothing but what travels.
+classes. It goes around any strategy, which then sees nothing but what travels.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.parameters import Params
 from fedunseen.core.phases import GradientFunction, Phase, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
-from fedunseen.strategies.wrappers import Wrapper
+from fedunseen.strategies.pipeline import Correct, Filter
 
 __all__ = [
     "HEAD",
@@ -125,64 +125,61 @@ def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[st
     return [head, replace(phase, among=travels)]
 
 
-class Selective(Wrapper):
-    """Another strategy, for some of the parameters: it sees nothing of the others.
+class Selective(Filter):
+    """Keeps some of the parameters at the clients: the strategy sees nothing of them.
 
-    A client's state holds the inner strategy's under ``inner/``, and the client's own parameters under ``own/``.
+    A client keeps its own parameters under ``own/``.
 
     Args:
-        inner: the strategy of the parameters that travel.
-        initial: the other parameters as they are before round 0. Every party draws them from the run's seed by itself.
+        initial: the client's own parameters before round 0. Every party draws them from the run's seed by itself.
         scores: scoring needs some of them, so that every client has a model of its own: what is merged, and these.
     """
 
-    def __init__(self, inner: Strategy, initial: Params, scores: bool = False) -> None:
-        super().__init__(inner)
-        self.initial, self.one_model = initial, inner.one_model and not scores
+    name = "own"
+
+    def __init__(self, initial: Params, scores: bool = False) -> None:
+        self.initial, self.own_models = initial, scores
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Add the client's own parameters to what the inner strategy sends and recalls (Eq. 5)."""
-        told = super().recall(instruction, within("inner/", client_state), round)
-        return replace(told, own=within("own/", client_state) or self.initial)
+        """Add the client's own parameters (Eq. 5)."""
+        return replace(instruction, own=client_state or self.initial)
 
-    def correct(self, gradient: GradientFunction) -> GradientFunction:
-        """Correct the gradient by what travels as the inner strategy does, and leave that by the rest as it is."""
-        return corrected_in_part(gradient, self.inner.correct, self.initial)
+    def correct(self, correct: Correct) -> Correct:
+        """Correct the gradient by what travels, and leave that by the rest as it is."""
+        return lambda gradient: corrected_in_part(gradient, correct, self.initial)
 
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Send the inner strategy's update, and keep the rest."""
-        travelled = replace(
+    def narrow(self, instruction: Instruction, result: LocalResult) -> LocalResult:
+        """Leave out what stays with the client."""
+        return replace(
             result,
             params={name: result.params[name] for name in instruction.params},
             step_lengths={n: length for n, length in result.step_lengths.items() if n in instruction.params},
         )
-        update, inner = super().finish(instruction, travelled, within("inner/", client_state))
-        own = {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
-        return update, under("inner/", inner) | under("own/", own)
+
+    def remember(self, instruction: Instruction, result: LocalResult) -> Params:
+        """Keep what does not travel."""
+        return {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
 
 
 def selective(
     strategy: Strategy, private: Sequence[str], params: Params, training_only: Sequence[str] = ()
-) -> tuple[Strategy, Params]:
-    """Wrap a strategy where not all parameters travel; otherwise, or where nothing merges, return it as it is.
+) -> tuple[list[Selective], Params]:
+    """Return the filter that keeps parameters at the clients, if any stay there, and the parameters that travel.
 
     Args:
-        strategy: its ``shared`` says which parameters may travel.
+        strategy: its ``shared`` says which parameters may travel; where nothing merges, no filter is needed.
         private: patterns of those that never do.
         params: all of them, before round 0.
         training_only: patterns of those that scoring does without.
-
-    Returns:
-        The strategy, and the parameters that travel.
     """
     if not strategy.merges:
-        return strategy, params
+        return [], params
     chosen = travelling(list(params), strategy.settings.shared, private)
     stays = {key: value for key, value in params.items() if key not in chosen}
     if not stays:
-        return strategy, params
+        return [], params
     scores = bool(kept_for_scoring(params, chosen, (*private, *training_only)))
-    return Selective(strategy, stays, scores), {key: params[key] for key in params if key in chosen}
+    return [Selective(stays, scores)], {key: params[key] for key in params if key in chosen}
 
 
 def kept_for_scoring(names: Iterable[str], travel: Container[str], without: Sequence[str]) -> list[str]:

@@ -17,46 +17,43 @@ from fedunseen.core.errors import OTHER_SPACE, FedUnseenError
 from fedunseen.core.parameters import Params, of_each_client, under
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
-from fedunseen.strategies.wrappers import Wrapper
 
 __all__ = ["Summed", "forget", "is_sum", "kept_sums"]
 
 
-class Summed(Wrapper):
-    """Adds sums in the place of whatever the strategy inside merges; of that, only who takes part remains.
+class Summed(Strategy):
+    """Adds statistics in the place of updates; from another strategy it takes who takes part and with which weight.
 
     The parameters of the run are the sums: those before round 0 are of no sample. The server's state holds those of
     every client, under ``client/K/``.
 
     Args:
-        inner: a strategy.
+        inner: the other strategy.
         nothing: the sums of no sample, which all sums are like.
         each: keep those of every client; otherwise what a round brings is added, and only the total stays.
         validate: returns why statistics are infeasible, or ""; None: they are noisy, and nothing is checked.
     """
 
+    adds = True
+
     def __init__(
         self, inner: Strategy, nothing: Params, each: bool = True, validate: Callable[[Params], str] | None = None
     ) -> None:
-        super().__init__(inner)
-        self.nothing, self.each, self.validate = nothing, each, validate
-        self.lengths, self.merges_by_mean, self.adds = "nothing", False, True
-
-    def init(self, params: Params, clients: int) -> Params:
-        """Return no client's sums."""
-        return {}
+        super().__init__(inner.settings)
+        self.inner, self.nothing, self.each, self.validate = inner, nothing, each, validate
+        self.pools, self.one_model = inner.pools, inner.one_model
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send nothing: what a client has to send does not depend on what others have sent."""
         return Instruction({})
 
-    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """There is nothing to remember."""
-        return instruction
-
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send the sums."""
         return dict(result.params), {}
+
+    def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
+        """Return what each reply counts, as the other strategy does."""
+        return self.inner.reply_weights(replies)
 
     def expects(self, told: Instruction) -> Params:
         """Return the sums of no sample."""

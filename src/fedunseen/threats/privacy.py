@@ -37,7 +37,7 @@ from __future__ import annotations
 import importlib
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -47,12 +47,11 @@ import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
-from fedunseen.core.parameters import Params, length, under, within
+from fedunseen.core.parameters import Params, length
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
-from fedunseen.strategies import Reply, Strategy
+from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
 from fedunseen.strategies.base import MASKED
-from fedunseen.strategies.wrappers import Wrapper
 from fedunseen.threats.defences.base import add_noise
 
 __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
@@ -226,35 +225,37 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-class Private(Wrapper):
-    """Another strategy that sees of a round nothing but the noisy mean of clipped updates.
+class Private(Filter):
+    """Lets a strategy see of a round nothing but the noisy mean of clipped updates.
 
-    A defence goes around it, ``Robust(Private(strategy, ...), defence)``, and judges the replies while they still are
-    single. A round in which nobody was drawn releases noise alone, as any other would.
+    The strategy's merge must take the weighted mean alone (``Strategy.merges_by_mean``). A defence goes around it and
+    judges the replies while they still are single. A round without replies releases noise alone, as any other would.
 
     Args:
-        inner: the strategy, whose merge takes the weighted mean alone (``Strategy.merges_by_mean``).
         settings: the ``[privacy]`` section.
         rate: probability with which a client takes part in a round.
         rounds: of the run.
         weights: client -> what it counts by; public.
         seed: the run's.
+        uniform: the strategy weights all replies alike; otherwise by their classes.
 
     Raises:
         ExperimentError: the rounds cost more than the budget, or delta is too large to mean anything.
         MissingDependencyError: dp-accounting is not installed.
     """
 
+    name = "privacy"
+
     def __init__(
         self,
-        inner: Strategy,
         settings: PrivacySettings,
         rate: float,
         rounds: int,
         weights: Mapping[int, float],
         seed: int,
+        uniform: bool = False,
     ) -> None:
-        super().__init__(inner)
+        self.uniform = uniform
         assert settings.clip is not None  # the settings' own check
         self.privacy, self.rate, self.weights, self.seed, self.clip = settings, rate, weights, seed, settings.clip
         if settings.delta * len(weights) >= 1:
@@ -286,24 +287,24 @@ class Private(Wrapper):
         """Return epsilon after ``rounds`` rounds."""
         return epsilon(self.noise, self.rate, rounds, self.privacy.delta, self.privacy.accountant)
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge the noisy mean in the place of every reply.
+    def filter(self, view: RoundView) -> FilterResult:
+        """Put the noisy mean in the place of every reply.
 
         Raises:
             FedUnseenError: the round would spend more than the budget; nothing has changed.
         """
-        budget = self.privacy.epsilon
+        budget, replies, round = self.privacy.epsilon, view.replies, view.round
+        state = {"rounds": torch.tensor(round + 1)}
         if budget is not None and self.cost(round + 1) > budget:
             raise FedUnseenError(
                 f"privacy.epsilon = {budget:g} is spent: round {round + 1} would raise it to "
                 f"{self.cost(round + 1):.4g}; resume the run with the settings that it was started with"
             )
-        if len(replies) == 1 and MASKED in replies[0].notes:  # clients have clipped and blurred their parts themselves
+        if len(replies) == 1 and MASKED in replies[0].notes:  # clients have clipped and added noise
             mean = self._of_everybody(replies[0], int(replies[0].notes[MASKED]))
-            new, merged = super().merge(state, params, [Reply(0, mean, 1, 1)], round)
-            return new | under("privacy/", {"rounds": torch.tensor(round + 1)}), merged
+            return FilterResult([Reply(0, mean, 1, 1)], state=state)
         expected = self.rate * sum(self.weights.values())
-        mean = {name: torch.zeros_like(value) for name, value in params.items()}
+        mean = {name: torch.zeros_like(value) for name, value in view.params.items()}
         clipped = 0
         for reply in replies:
             norm = length(reply.update)
@@ -314,11 +315,9 @@ class Private(Wrapper):
             for name, value in reply.update.items():
                 mean[name].add_(value, alpha=share)
         mean = add_noise(mean, self.deviation, self._noise_stream(round))
-        new, merged = super().merge(state, params, [Reply(0, mean, 1, 1)], round)
-        said = {"rounds": torch.tensor(round + 1), "clipped": torch.tensor(clipped)}
-        return new | under("privacy/", said), merged
+        return FilterResult([Reply(0, mean, 1, 1)], state=state | {"clipped": torch.tensor(clipped)})
 
-    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
+    def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
         """Shorten a client's update and add its part of the noise: those of ``parties`` clients are the noise of a sum.
 
         The sum weights updates, so that the part is divided by the client's weight here.
@@ -331,11 +330,11 @@ class Private(Wrapper):
         return replace(reply, update=add_noise(update, deviation, self._noise_stream(round, reply.client)))
 
     def _weight(self, reply: Reply) -> float:
-        return 1.0 if self.settings.weights == "uniform" else float(reply.classes)
+        return 1.0 if self.uniform else float(reply.classes)
 
     def _of_everybody(self, reply: Reply, clients: int) -> Params:
         """Return the mean that a round releases, from the noisy sum of everybody over the weight of those in it."""
-        weight = float(clients) if self.settings.weights == "uniform" else float(reply.classes)
+        weight = float(clients) if self.uniform else float(reply.classes)
         factor = weight / (self.rate * sum(self.weights.values()))
         return {name: value * factor for name, value in reply.update.items()}
 
@@ -345,16 +344,14 @@ class Private(Wrapper):
         return stream(self.seed, "privacy noise", round, *([] if client is None else [client]))
 
     def notes(self, state: Params) -> dict[str, Any]:
-        """Say under ``privacy`` what all rounds so far have cost, and how many updates of the round were clipped."""
-        notes = super().notes(state)
-        said = within("privacy/", state)
-        if not said:
-            return notes
-        found = {
-            "epsilon": self.cost(int(said["rounds"])),
+        """Return under ``privacy`` what all rounds so far have cost, and how many updates of the round were clipped."""
+        if not state:
+            return {}
+        notes = {
+            "epsilon": self.cost(int(state["rounds"])),
             "delta": self.privacy.delta,
             "noise": self.noise,
             "deviation": self.deviation,
-            **({"clipped": int(said["clipped"])} if "clipped" in said else {}),
+            **({"clipped": int(state["clipped"])} if "clipped" in state else {}),
         }
-        return {**notes, "privacy": found}
+        return {"privacy": notes}

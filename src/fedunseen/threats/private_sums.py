@@ -159,10 +159,10 @@ class PrivateSums(Summed):
         self.privacy, self.seed, self.release = settings, seed, release_of(settings)
 
     def released(self, reply: Reply, round: int) -> Reply:
-        """Put all of the noise on what leaves a party, unless it is masked, which :meth:`blurred` is for."""
-        return reply if self.privacy.aggregation == "masked" else self.blurred(reply, 1, round)
+        """Put all of the noise on what leaves a party, unless it is masked, which :meth:`add_local_noise` is for."""
+        return reply if self.privacy.aggregation == "masked" else self.add_local_noise(reply, 1, round)
 
-    def blurred(self, reply: Reply, parties: int, round: int) -> Reply:
+    def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
         """Put a party's part of the noise on its sums. How much it says to hold follows from what it releases."""
         rng = stream(self.seed, "privacy noise", round, reply.client)
         if self.privacy.noise_from == "system":

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedunseen.threats.defences.base import Defence, DefenceSettings, Robust, Scores, Sifted
+    from fedunseen.threats.defences.base import Defence, DefenceSettings, Robust, Scores
 
-__all__ = ["DEFENCES", "Defence", "DefenceSettings", "Robust", "Scores", "Sifted"]
+__all__ = ["DEFENCES", "Defence", "DefenceSettings", "Robust", "Scores"]
 
 DEFENCES = {
     "none": "fedunseen.threats.defences.base:Defence",
@@ -26,5 +26,5 @@ DEFENCES = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.defences``."""
 
-_BASE = ("Defence", "DefenceSettings", "Robust", "Scores", "Sifted")
+_BASE = ("Defence", "DefenceSettings", "Robust", "Scores")
 __getattr__, __dir__ = lazily(__name__, {name: f"fedunseen.threats.defences.base:{name}" for name in _BASE})

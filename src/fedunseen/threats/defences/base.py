@@ -1,4 +1,4 @@
-"""What a defence of the server is, and the strategy that applies one: ``Robust(inner, defence)``.
+"""What a defence of the server is, and the filter that applies one: ``Robust(defence)``.
 
 A defence decides what of a round's replies is merged. It leaves some out, shortens some, or puts one robust update in
 the place of all. Then the strategy inside merges what is left, as it always does. A rule that aggregates by itself (a
@@ -17,7 +17,7 @@ whatever a norm leaves out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,11 +25,10 @@ import torch
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params, is_statistic, length, under, within
+from fedunseen.core.parameters import Params, is_statistic, under, within
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
-from fedunseen.strategies import Reply, Strategy
-from fedunseen.strategies.wrappers import Wrapper
+from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
 
 __all__ = [
     "REASONS",
@@ -38,7 +37,6 @@ __all__ = [
     "NoDefenceSettings",
     "Robust",
     "Scores",
-    "Sifted",
     "add_noise",
     "same_for_all",
 ]
@@ -77,29 +75,6 @@ class Scores:
     random: Callable[[np.random.Generator, int], Tensor]
     classes: Tensor
     held: Mapping[int, Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class Sifted:
-    """What a defence says of a round's finite replies, n of them.
-
-    Attributes:
-        replies: what the strategy merges; none: the model stays what it is.
-        kept: (n,) how much of each is merged: 1 as it came, 0 nothing of it, in between: shortened to that part.
-        why: (n,) positions in :data:`REASONS`.
-        judged: (n,) by what the rule decided, in its own units; None if by nothing but the norm.
-        aggregated: the rule has put one update in the place of all, so that weights have no meaning.
-        noise: standard deviation of the Gaussian noise that every parameter gets after merging.
-        state: what the defence remembers.
-    """
-
-    replies: Sequence[Reply]
-    kept: Sequence[float]
-    why: Sequence[int]
-    judged: Sequence[float] | None = None
-    aggregated: bool = False
-    noise: float = 0.0
-    state: Params = field(default_factory=dict)
 
 
 class Defence:
@@ -163,77 +138,50 @@ class Defence:
                 return fewer
         return None
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
-        """Say what of the replies is merged.
-
-        Args:
-            state: what the defence remembers.
-            params: the parameters before the round.
-            replies: finite ones, in client order.
-            norms: (n,) lengths of their updates.
-            weights: (n,) what they count; their sum is one.
-            round: counted from 0.
-        """
-        return Sifted(replies, [1.0] * len(replies), [0] * len(replies))
+    def filter(self, view: RoundView) -> FilterResult:
+        """Return what of the replies is merged, from the round's finite ones."""
+        return FilterResult(view.replies, [1.0] * len(view.replies), [0] * len(view.replies))
 
 
-class Robust(Wrapper):
-    """Another strategy that merges what a defence leaves of the replies.
+class Robust(Filter):
+    """Lets a strategy merge what a defence leaves of the replies.
 
     A reply that is not finite is left out, whatever the defence; the rule has then fewer malicious ones to tolerate
-    (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the inner strategy merges no reply, and
-    the round's notes say so.
+    (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the strategy merges no reply, and the
+    round's notes say so. Around :class:`~fedunseen.threats.privacy.Private` the defence has to judge every reply alone
+    (``Defence.each_alone``), or one client could change what is merged of the others.
 
     Args:
-        inner: the strategy, or :class:`~fedunseen.threats.privacy.Private` around one: then the defence has to judge
-            every reply alone (``Defence.each_alone``), or one client could change what is merged of the others.
         defence: the rule.
     """
 
-    def __init__(self, inner: Strategy, defence: Defence) -> None:
-        super().__init__(inner)
+    name = "defence"
+
+    def __init__(self, defence: Defence) -> None:
         self.defence = defence
 
-    def init(self, params: Params, clients: int) -> Params:
-        """Add what the defence remembers to the inner strategy's state."""
-        return super().init(params, clients) | under("rule/", self.defence.init(params))
+    def init(self, params: Params) -> Params:
+        """Return what the defence remembers."""
+        return under("rule/", self.defence.init(params))
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge what the defence leaves, as the inner strategy does."""
-        sifted, said = self._sift(within("rule/", state), params, replies, round)
-        new, merged = super().merge(state, params, sifted.replies, round)
-        if sifted.noise and sifted.replies:
-            merged = add_noise(merged, sifted.noise, stream(self.defence.seed, "defence noise", round))
-        return new | under("rule/", sifted.state) | under("said/", said), merged
-
-    def _sift(self, remembered: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Sifted, Params]:
-        """Return what the rule says of the finite replies, and what :meth:`notes` says of all of them."""
-        norms = [length(reply.update) for reply in replies]
+    def filter(self, view: RoundView) -> FilterResult:
+        """Hand on what the defence leaves of the finite replies; remember what :meth:`notes` says of all of them."""
+        remembered, replies, norms = within("rule/", view.state), view.replies, view.norms
         whole = [i for i, norm in enumerate(norms) if np.isfinite(norm)]
-        left = [replies[i] for i in whole]
         kept = torch.zeros(len(replies), dtype=torch.float64)
         why = torch.full((len(replies),), REASONS.index(NOT_FINITE))
         judged = torch.full((len(replies),), torch.nan, dtype=torch.float64)
-        sifted = Sifted((), [0.0] * len(left), [REASONS.index(TOO_FEW)] * len(left), state=remembered)
-        if left and (defence := self.defence.among(len(left))) is not None:
-            weights = self.inner.reply_weights(left)
-            sifted = defence.sift(remembered, params, left, [norms[i] for i in whole], weights, round)
-        kept[whole] = torch.tensor(sifted.kept, dtype=torch.float64)
-        why[whole] = torch.tensor(sifted.why, dtype=torch.int64)
-        if sifted.judged is not None:
-            judged[whole] = torch.tensor(sifted.judged, dtype=torch.float64)
-        counted = self.inner.reply_weights(sifted.replies) if sifted.replies else []
-        shares = {reply.client: share for reply, share in zip(sifted.replies, counted, strict=True)}
-        share = [np.nan if sifted.aggregated else shares.get(reply.client, 0.0) for reply in replies]
-        return sifted, {
+        result = FilterResult((), [0.0] * len(whole), [REASONS.index(TOO_FEW)] * len(whole), state=remembered)
+        if whole and (defence := self.defence.among(len(whole))) is not None:
+            result = defence.filter(view.only(whole, remembered))
+        kept[whole] = torch.tensor(result.kept, dtype=torch.float64)
+        why[whole] = torch.tensor(result.why, dtype=torch.int64)
+        if result.judged is not None:
+            judged[whole] = torch.tensor(result.judged, dtype=torch.float64)
+        weights = view.strategy.reply_weights(result.replies) if result.replies else []
+        shares = {reply.client: share for reply, share in zip(result.replies, weights, strict=True)}
+        share = [np.nan if result.aggregated else shares.get(reply.client, 0.0) for reply in replies]
+        said = {
             "clients": torch.tensor([reply.client for reply in replies], dtype=torch.int64),
             "norms": torch.tensor(norms, dtype=torch.float64),
             "kept": kept,
@@ -241,9 +189,16 @@ class Robust(Wrapper):
             "judged": judged,
             "weights": torch.tensor(share, dtype=torch.float64),
         }
+        return replace(result, state=under("rule/", result.state) | under("said/", said))
+
+    def after_merge(self, result: FilterResult, params: Params, round: int) -> Params:
+        """Add the noise that the defence asks for, unless nothing was merged."""
+        if not (result.noise and result.replies):
+            return params
+        return add_noise(params, result.noise, stream(self.defence.seed, "defence noise", round))
 
     def notes(self, state: Params) -> dict[str, Any]:
-        """Say under ``defence`` what the rule did to each reply of the round.
+        """Return under ``defence`` what the rule did to each reply of the round.
 
         Lists in the order of ``clients``: ``norms`` of the updates, ``kept`` parts of them, ``weights`` in the merge,
         and ``judged`` if the rule decided by something of its own. ``dropped`` says why some were left out. What is
@@ -251,7 +206,7 @@ class Robust(Wrapper):
         """
         said = {name: value.tolist() for name, value in within("said/", state).items()}
         if not said:
-            return super().notes(state)
+            return {}
         found: dict[str, Any] = {"name": self.defence.settings.name, "clients": said["clients"]}
         for name in ("norms", "kept", "weights", "judged"):
             found[name] = [value if np.isfinite(value) else None for value in said[name]]
@@ -261,7 +216,7 @@ class Robust(Wrapper):
         out = zip(said["clients"], said["kept"], said["why"], strict=True)
         found["dropped"] = {str(client): REASONS[why] for client, kept, why in out if not kept}
         found["merged"] = any(said["kept"])
-        return {"defence": found, **super().notes(state)}
+        return {"defence": found}
 
 
 def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Params:
@@ -277,6 +232,10 @@ def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Par
     return noisy
 
 
-def same_for_all(replies: Sequence[Reply], update: Params) -> list[Reply]:
-    """Return the replies with one update in the place of each one's own."""
-    return [replace(reply, update=update) for reply in replies]
+def same_for_all(
+    replies: Sequence[Reply], update: Params, kept: Sequence[float] = (), why: Sequence[int] = ()
+) -> FilterResult:
+    """Return one update in the place of each reply's own; by default of all replies of the round."""
+    n = len(replies)
+    merged = [replace(reply, update=update) for reply in replies]
+    return FilterResult(merged, kept or [1.0] * n, why or [0] * n, aggregated=True)

@@ -34,7 +34,7 @@ the first rounds, when all updates turn everything over, little stands out. SECU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,15 +47,8 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.random import stream
-from fedunseen.strategies import Reply
-from fedunseen.threats.defences.base import (
-    PULLS,
-    REASONS,
-    TAKES_OVER,
-    Defence,
-    DefenceSettings,
-    Sifted,
-)
+from fedunseen.strategies import FilterResult, Reply, RoundView
+from fedunseen.threats.defences.base import PULLS, REASONS, TAKES_OVER, Defence, DefenceSettings
 from fedunseen.threats.defences.clipping import median_length, shortened
 
 __all__ = ["ClassProbes", "ClassProbesSettings", "class_inputs", "pull", "standing_out"]
@@ -91,21 +84,14 @@ class ClassProbes(Defence):
     Settings = ClassProbesSettings
     asks_scores = True
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Try every update on the probes of the round."""
         settings: ClassProbesSettings = self.settings
+        state, replies, norms = view.state, view.replies, view.norms
         typical = _within_memory(median_length(norms), state.get("length"))
-        probes = self._probes(params, round)
+        probes = self._probes(view.params, view.round)
         loud = [settings.loud * typical / norm if norm else 0.0 for norm in norms]
-        found = [self._judge(params, *one, probes) for one in zip(replies, weights, loud, strict=True)]
+        found = [self._judge(view.params, *one, probes) for one in zip(replies, view.weights, loud, strict=True)]
         stolen, pulled = (np.array([one[i] for one in found]) for i in (0, 1))
         thief = standing_out(stolen, state.get("theft"), settings.stolen)
         puller = standing_out(pulled, state.get("pull"), settings.pulled)
@@ -122,7 +108,7 @@ class ClassProbes(Defence):
         }
         # A theft of 0 is typical and remembered; a length or pull of 0 tells nothing of what is typical.
         told = {name: value for name, value in remembered.items() if value or name == "theft"}
-        return Sifted(
+        return FilterResult(
             shortened([replies[i] for i in left], [factors[i] for i in left]),
             factors,
             why,

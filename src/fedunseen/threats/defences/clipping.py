@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedunseen.core.parameters import Params, Scaled
-from fedunseen.strategies import Reply
-from fedunseen.threats.defences.base import Defence, DefenceSettings, Scores, Sifted
+from fedunseen.core.parameters import Scaled
+from fedunseen.strategies import FilterResult, Reply, RoundView
+from fedunseen.threats.defences.base import Defence, DefenceSettings, Scores
 
 __all__ = ["ClipNoise", "ClipNoiseSettings", "NormClip", "NormClipSettings", "median_length", "shortened"]
 
@@ -68,19 +68,11 @@ class NormClip(Defence):
         super().__init__(settings, seed, scores)
         self.each_alone = settings.bound is not None
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Shorten what is longer than the bound."""
-        bound = self.settings.bound or self.settings.multiple * median_length(norms)
-        factors = [1.0 if norm <= bound else bound / norm for norm in norms]
-        return Sifted(shortened(replies, factors), factors, [0] * len(replies))
+        bound = self.settings.bound or self.settings.multiple * median_length(view.norms)
+        factors = [1.0 if norm <= bound else bound / norm for norm in view.norms]
+        return FilterResult(shortened(view.replies, factors), factors, [0] * len(factors))
 
 
 class ClipNoiseSettings(_ClipSettings):
@@ -100,15 +92,6 @@ class ClipNoise(NormClip):
         super().__init__(settings, seed, scores)
         self.each_alone = False  # its own noise is unknown to the privacy accountant
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Shorten what is too long, and ask for noise."""
-        sifted = super().sift(state, params, replies, norms, weights, round)
-        return replace(sifted, noise=self.settings.deviation)
+        return replace(super().filter(view), noise=self.settings.deviation)

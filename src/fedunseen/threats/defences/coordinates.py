@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic
-from fedunseen.strategies import Reply
-from fedunseen.threats.defences.base import Defence, DefenceSettings, Sifted, same_for_all
+from fedunseen.strategies import FilterResult, RoundView
+from fedunseen.threats.defences.base import Defence, DefenceSettings, same_for_all
 
 __all__ = [
     "Median",
@@ -77,19 +77,9 @@ class Median(Defence):
 
     Settings = MedianSettings
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the median."""
-        update = by_coordinate([reply.update for reply in replies], lambda block: middle(sorted_clients(block)))
-        n = len(replies)
-        return Sifted(same_for_all(replies, update), [1.0] * n, [0] * n, aggregated=True)
+        return same_for_all(view.replies, by_coordinate(view.updates, lambda block: middle(sorted_clients(block))))
 
 
 class TrimmedMeanSettings(DefenceSettings):
@@ -111,21 +101,11 @@ class TrimmedMean(Defence):
         f = self.settings.malicious
         return 2 * f + 1, f"2 * {f} + 1"
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the trimmed mean."""
-        n, f = len(replies), self.settings.malicious
-        update = by_coordinate(
-            [reply.update for reply in replies], lambda block: sorted_clients(block)[:, f : n - f].mean(1)
-        )
-        return Sifted(same_for_all(replies, update), [1.0] * n, [0] * n, aggregated=True)
+        n, f = len(view.replies), self.settings.malicious
+        update = by_coordinate(view.updates, lambda block: sorted_clients(block)[:, f : n - f].mean(1))
+        return same_for_all(view.replies, update)
 
 
 class RobustLearningRateSettings(DefenceSettings):
@@ -163,19 +143,11 @@ class RobustLearningRate(Defence):
                 f"{round + 1}, so that nothing would be merged: set it to {replies} at most"
             )
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the weighted mean, turned round where the signs disagree."""
-        mean = {name: torch.zeros_like(value) for name, value in replies[0].update.items()}
+        mean = {name: torch.zeros_like(value) for name, value in view.replies[0].update.items()}
         signs = {name: torch.zeros_like(value) for name, value in mean.items()}
-        for reply, weight in zip(replies, weights, strict=True):
+        for reply, weight in zip(view.replies, view.weights, strict=True):
             for name, value in reply.update.items():
                 mean[name].add_(value, alpha=weight)
                 signs[name].add_(value.sign())
@@ -184,5 +156,4 @@ class RobustLearningRate(Defence):
             name: value if is_statistic(name) else torch.where(signs[name].abs() >= enough, value, -value)
             for name, value in mean.items()
         }
-        n = len(replies)
-        return Sifted(same_for_all(replies, update), [1.0] * n, [0] * n, aggregated=True)
+        return same_for_all(view.replies, update)

@@ -22,9 +22,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.parameters import Params
-from fedunseen.strategies import Reply
-from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, Sifted, same_for_all
+from fedunseen.strategies import FilterResult, RoundView
+from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, same_for_all
 from fedunseen.threats.defences.clipping import median_length, shortened
 from fedunseen.threats.defences.coordinates import by_coordinate, middle, sorted_clients
 
@@ -108,22 +107,15 @@ class Krum(Defence):
         """Return how many updates are merged."""
         return 1
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Leave out all but the best."""
-        distances = squared_distances(scalar_products([reply.update for reply in replies]))
+        replies = view.replies
+        distances = squared_distances(scalar_products(view.updates))
         scores = krum_scores(distances, self.settings.malicious)
         best = set(np.argsort(scores, kind="stable")[: self.chosen(len(replies))].tolist())
         kept = [float(i in best) for i in range(len(replies))]
         why = [0 if i in best else _FAR for i in range(len(replies))]
-        return Sifted([replies[i] for i in sorted(best)], kept, why, scores.tolist())
+        return FilterResult([replies[i] for i in sorted(best)], kept, why, scores.tolist())
 
 
 class MultiKrumSettings(_KrumSettings):
@@ -181,24 +173,16 @@ class Bulyan(Krum):
         f = self.settings.malicious
         return 4 * f + 3, f"4 * {f} + 3"
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Give every chosen reply the mean around the median."""
-        n, f = len(replies), self.settings.malicious
-        distances = squared_distances(scalar_products([reply.update for reply in replies]))
+        n, f = len(view.replies), self.settings.malicious
+        distances = squared_distances(scalar_products(view.updates))
         left = list(range(n))
         best: list[int] = []
         while len(best) < n - 2 * f:
             scores = krum_scores(distances[np.ix_(left, left)], f)
             best.append(left.pop(int(scores.argmin())))
-        chosen, averaged = [replies[i] for i in sorted(best)], n - 4 * f
+        chosen, averaged = [view.replies[i] for i in sorted(best)], n - 4 * f
 
         def around_median(block: Tensor) -> Tensor:
             ordered = sorted_clients(block)
@@ -214,7 +198,7 @@ class Bulyan(Krum):
         update = by_coordinate([reply.update for reply in chosen], around_median)
         kept = [float(i in best) for i in range(n)]
         why = [0 if i in best else _FAR for i in range(n)]
-        return Sifted(same_for_all(chosen, update), kept, why, aggregated=True)
+        return same_for_all(chosen, update, kept, why)
 
 
 class FlameSettings(DefenceSettings):
@@ -238,20 +222,12 @@ class Flame(Defence):
         """Return 2: there is nothing to cluster in one."""
         return 2, "2"
 
-    def sift(
-        self,
-        state: Params,
-        params: Params,
-        replies: Sequence[Reply],
-        norms: Sequence[float],
-        weights: Sequence[float],
-        round: int,
-    ) -> Sifted:
+    def filter(self, view: RoundView) -> FilterResult:
         """Leave out what is in no cluster, shorten the rest, and ask for noise."""
         from sklearn.cluster import HDBSCAN
 
-        n = len(replies)
-        products = scalar_products([params, *(reply.update for reply in replies)])
+        n, norms = len(view.replies), view.norms
+        products = scalar_products([view.params, *view.updates])
         models = products[0, 0] + products[0, 1:, None] + products[None, 0, 1:] + products[1:, 1:]
         sizes = np.sqrt(np.maximum(np.diag(models), 1e-300))
         distances = np.clip(1.0 - models / np.outer(sizes, sizes), 0.0, 2.0)
@@ -263,6 +239,6 @@ class Flame(Defence):
         inside = [i for i in range(n) if labels[i] >= 0]
         bound = median_length(norms)
         factors = [0.0 if labels[i] < 0 else 1.0 if norms[i] <= bound else bound / norms[i] for i in range(n)]
-        left = shortened([replies[i] for i in inside], [factors[i] for i in inside])
+        left = shortened([view.replies[i] for i in inside], [factors[i] for i in inside])
         why = [0 if labels[i] >= 0 else _FAR for i in range(n)]
-        return Sifted(left, factors, why, noise=self.settings.noise * bound)
+        return FilterResult(left, factors, why, noise=self.settings.noise * bound)

@@ -1,0 +1,282 @@
+"""A strategy and what goes around it: filters, each of which changes one thing, and a codec.
+
+At the client a filter acts after the strategy and those before it. At the server the last filter sees the replies
+first; what it hands on is all that the ones before it and the strategy see. An experiment puts them in this order:
+
+1. :class:`~fedunseen.strategies.peers.Peers`: clients have a peer model;
+2. :class:`~fedunseen.strategies.selective.Selective`: some parameters stay with their client;
+3. :class:`~fedunseen.threats.privacy.Private`: one noisy mean takes the place of all replies;
+4. :class:`~fedunseen.threats.defences.Robust`: a defence drops or shortens replies, while they still are single.
+
+The codec (:class:`~fedunseen.strategies.compression.Codec`) comes last at the client and first at the server: it writes
+updates in fewer bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+
+from fedunseen.core.parameters import Params, length, under, within
+from fedunseen.core.phases import GradientFunction, Loss, Represent
+from fedunseen.core.trainer import LocalResult
+from fedunseen.strategies.base import FLAGS, Instruction, Reply, Strategy
+
+if TYPE_CHECKING:
+    from fedunseen.strategies.compression import Codec
+
+__all__ = ["Correct", "Filter", "FilterResult", "Pipeline", "RoundView"]
+
+Correct = Callable[[GradientFunction], GradientFunction]
+
+
+@dataclass(eq=False)
+class RoundView:
+    """What a filter sees of a round at the server.
+
+    Attributes:
+        state: what the filter remembers.
+        params: the parameters before the round.
+        replies: in client order.
+        round: counted from 0.
+        strategy: the one that merges.
+    """
+
+    state: Params
+    params: Params
+    replies: Sequence[Reply]
+    round: int
+    strategy: Strategy
+
+    @property
+    def updates(self) -> list[Mapping[str, Tensor]]:
+        """The replies' updates."""
+        return [reply.update for reply in self.replies]
+
+    @cached_property
+    def norms(self) -> list[float]:
+        """Lengths of the updates (n,)."""
+        return [length(update) for update in self.updates]
+
+    @cached_property
+    def weights(self) -> list[float]:
+        """What the replies count (n,); their sum is one."""
+        return self.strategy.reply_weights(self.replies)
+
+    def only(self, positions: Sequence[int], state: Params) -> RoundView:
+        """Return the view of some of the replies, for a filter with another state."""
+        part = RoundView(state, self.params, [self.replies[i] for i in positions], self.round, self.strategy)
+        part.norms = [self.norms[i] for i in positions]
+        return part
+
+
+@dataclass(frozen=True, eq=False)
+class FilterResult:
+    """What a filter makes of a round's n replies.
+
+    Attributes:
+        replies: what is handed on; none: the model stays what it is.
+        kept: (n,) how much of each is handed on: 1 all, 0 nothing, in between: shortened to that part.
+        why: (n,) why each was dropped, as positions in ``REASONS`` of the defences.
+        judged: (n,) the rule's score of each, in its own units; None if it has none but the norm.
+        aggregated: one update has taken the place of all, so that weights have no meaning.
+        noise: standard deviation of the Gaussian noise that every parameter gets after merging.
+        state: what the filter remembers.
+    """
+
+    replies: Sequence[Reply]
+    kept: Sequence[float] = ()
+    why: Sequence[int] = ()
+    judged: Sequence[float] | None = None
+    aggregated: bool = False
+    noise: float = 0.0
+    state: Params = field(default_factory=dict)
+
+
+class Filter:
+    """One change around a strategy; a subclass overrides the hooks that it needs.
+
+    Attributes:
+        name: what it remembers is kept under ``name/``, in the server's state and in a client's.
+        own_models: scoring needs what it keeps at the clients, so that each has a model of its own.
+    """
+
+    name: ClassVar[str]
+    own_models: bool = False
+
+    def init(self, params: Params) -> Params:
+        """Return what the filter remembers at the server before round 0."""
+        return {}
+
+    def instruct(self, instruction: Instruction, state: Params) -> Instruction:
+        """Change what is sent to every client."""
+        return instruction
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Complete the instruction at the client with what the filter remembers there."""
+        return instruction
+
+    def correct(self, correct: Correct) -> Correct:
+        """Change how gradients are corrected. Must be pure."""
+        return correct
+
+    def narrow(self, instruction: Instruction, result: LocalResult) -> LocalResult:
+        """Return what the strategy sees of the local training."""
+        return result
+
+    def remember(self, instruction: Instruction, result: LocalResult) -> Params:
+        """Return what the filter remembers at the client until its next round."""
+        return {}
+
+    def filter(self, view: RoundView) -> FilterResult:
+        """Return which replies are handed on, and the filter's new state at the server."""
+        return FilterResult(view.replies, state=view.state)
+
+    def after_merge(self, result: FilterResult, params: Params, round: int) -> Params:
+        """Change the merged parameters."""
+        return params
+
+    def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
+        """Change a reply before it is masked: see :meth:`Strategy.add_local_noise`."""
+        return reply
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Return JSON values about the round that made ``state``, for ``metrics.jsonl``."""
+        return {}
+
+
+class Pipeline(Strategy):
+    """A strategy, filters around it, and a codec; used as a strategy.
+
+    What the strategy remembers is kept under ``strategy/``, what the codec remembers at a client under ``codec/``.
+
+    Args:
+        strategy: what is corrected and merged in the end.
+        filters: from the inside out.
+        codec: how updates are written; None: as they are.
+    """
+
+    def __init__(self, strategy: Strategy, filters: Sequence[Filter] = (), codec: Codec | None = None) -> None:
+        super().__init__(strategy.settings)
+        self.strategy, self.filters, self.codec = strategy, tuple(filters), codec
+        for flag in FLAGS:
+            setattr(self, flag, getattr(strategy, flag))
+        self.one_model = strategy.one_model and not any(each.own_models for each in filters)
+
+    @staticmethod
+    def around(strategy: Strategy, filters: Sequence[Filter], codec: Codec | None = None) -> Strategy:
+        """Return the pipeline; the strategy as it is where nothing goes around it."""
+        return Pipeline(strategy, filters, codec) if filters or codec else strategy
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return the server's state before round 0."""
+        state = under("strategy/", self.strategy.init(params, clients))
+        for each in self.filters:
+            state |= under(f"{each.name}/", each.init(params))
+        return state
+
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Return what every client is sent."""
+        instruction = self.strategy.instruct(within("strategy/", state), params, round)
+        for each in self.filters:
+            instruction = each.instruct(instruction, within(f"{each.name}/", state))
+        return instruction
+
+    def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
+        """Complete the instruction at the client."""
+        instruction = self.strategy.recall(instruction, within("strategy/", client_state), round)
+        for each in self.filters:
+            instruction = each.recall(instruction, within(f"{each.name}/", client_state), round)
+        return instruction
+
+    def objective(self, loss: Loss, represent: Represent) -> Loss:
+        """Wrap a phase's loss, as the strategy does."""
+        return self.strategy.objective(loss, represent)
+
+    def correct(self, gradient: GradientFunction) -> GradientFunction:
+        """Correct the gradient as the strategy does, where the filters let it."""
+        correct: Correct = self.strategy.correct
+        for each in self.filters:
+            correct = each.correct(correct)
+        return correct(gradient)
+
+    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+        """Return the update as it is sent, and what the client remembers."""
+        narrowed = result
+        for each in reversed(self.filters):
+            narrowed = each.narrow(instruction, narrowed)
+        update, own = self.strategy.finish(instruction, narrowed, within("strategy/", client_state))
+        state = under("strategy/", own)
+        for each in self.filters:
+            state |= under(f"{each.name}/", each.remember(instruction, result))
+        if self.codec is not None:
+            update, own = self.codec.encode(update, within("codec/", client_state))
+            state |= under("codec/", own)
+        return update, state
+
+    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
+        """Return the model that a client ended with, as the strategy does."""
+        return self.strategy.local_model(start, update)
+
+    def expects(self, told: Instruction) -> Params:
+        """Return tensors like those of an update as it is sent."""
+        like = self.strategy.expects(told)
+        return like if self.codec is None else self.codec.expects(like)
+
+    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
+        """Return the update that was sent.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        if self.codec is not None:
+            update = self.codec.decode(update, self.strategy.expects(told))
+        return self.strategy.decode(update, told)
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Filter the replies from the outside in, merge them, and let the filters change the merged parameters."""
+        results: list[FilterResult] = []
+        for each in reversed(self.filters):
+            view = RoundView(within(f"{each.name}/", state), params, replies, round, self.strategy)
+            results.insert(0, each.filter(view))
+            replies = results[0].replies
+        own, params = self.strategy.merge(within("strategy/", state), params, replies, round)
+        new = under("strategy/", own)
+        for each, result in zip(self.filters, results, strict=True):
+            new |= under(f"{each.name}/", result.state)
+            params = each.after_merge(result, params, round)
+        return new, params
+
+    def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
+        """Return a client's reply as it is masked."""
+        reply = self.strategy.add_local_noise(reply, parties, round)
+        for each in self.filters:
+            reply = each.add_local_noise(reply, parties, round)
+        return reply
+
+    def released(self, reply: Reply, round: int) -> Reply:
+        """Return what leaves a client that has sent sums, as the strategy does."""
+        return self.strategy.released(reply, round)
+
+    def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
+        """Return the strategy's state once the class space has grown; filters start anew."""
+        return under("strategy/", self.strategy.expand_classes(within("strategy/", state), expand))
+
+    def check(self, reply: Reply) -> str:
+        """Return why the strategy cannot merge a reply, or ""."""
+        return self.strategy.check(reply)
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Return what the filters, from the outside in, and the strategy note of the round."""
+        notes: dict[str, Any] = {}
+        for each in reversed(self.filters):
+            notes |= each.notes(within(f"{each.name}/", state))
+        return notes | self.strategy.notes(within("strategy/", state))
+
+    def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
+        """Return what each reply counts, as the strategy does."""
+        return self.strategy.reply_weights(replies)
