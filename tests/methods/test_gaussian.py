@@ -12,6 +12,7 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.methods.closed_form import gaussian_process
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import (
     Kernel,
@@ -24,7 +25,7 @@ from fedunseen.methods.closed_form.gaussian_process import (
     squared_distances,
     whitened,
 )
-from fedunseen.methods.closed_form.statistics import add, statistics
+from fedunseen.methods.closed_form.statistics import add, scatter, statistics
 
 WIDTH = 5
 
@@ -122,7 +123,8 @@ def test_the_kernel_that_is_found_is_more_likely_than_its_neighbours(space):
     found = moments(method.statistics(x, labels))
     s = method.semantics.double()[torch.from_numpy(found.classes)]
     distances, white = squared_distances(s, s), whitened(found, 0.3)
-    best, value = fit_kernel(white, s, found.count, (None, 0.05, None))
+    best = fit_kernel(white, s, found.count, (None, 0.05, None))
+    value, _ = evidence(best, white.gram, distances, found.count, WIDTH, white.logdet)
     assert best.nugget == pytest.approx(0.05)
     for v, w in ((1.1, 1.0), (0.9, 1.0), (1.0, 1.1), (1.0, 0.9)):
         other = Kernel(best.variance * v, best.nugget, best.width * w)
@@ -137,7 +139,8 @@ def test_evidence_finds_what_noise_on_class_means_hides():
     distances, real = squared_distances(semantics, semantics), Kernel(0.3, 1e-4, 0.1 * median_distance(semantics))
     gram = width * (real.within(semantics) + torch.diag(1 / count))
     white = Whitened(0.1, torch.eye(1), 0.0, torch.zeros(width), gram, gram, width)
-    best, value = fit_kernel(white, semantics, count, (None, None, None))
+    best = fit_kernel(white, semantics, count, (None, None, None))
+    value, _ = evidence(best, gram, distances, count, width)
     assert value == pytest.approx(evidence(real, gram, distances, count, width)[0], abs=1.0)
     assert best.variance * (1 + best.nugget) == pytest.approx(0.3, rel=0.05)
 
@@ -164,7 +167,7 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     space = ClassSpace(tuple("0123456789"), s.numpy(), tuple("abcdef"), range(10), [], [])
     found = moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
     white = whitened(found, 0.5)
-    kernel, _ = fit_kernel(white, s, found.count, (None, None, None))
+    kernel = fit_kernel(white, s, found.count, (None, None, None))
     expected = leave_class_out(white, s, found.count, kernel, 3)
     # slow: sigma, prototypes and samples as they are
     sigma0 = found.covariance.numpy()
@@ -445,6 +448,7 @@ def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
 def test_what_left_out_classes_promise_with_texts_is_what_unseen_classes_show():
     method, x, labels = aligned()
     seen = torch.isin(labels, torch.from_numpy(method.space.seen))
+    method.settings = method.settings.model_copy(update={"calibration": True})
     model = method.solve(method.statistics(x[seen], labels[seen]))
     assert float(model["expected"][0]) / 100 == pytest.approx(zero_shot(method, model, x, labels), abs=0.15)
 
@@ -479,3 +483,22 @@ def test_texts_of_another_space_are_refused(space):
         "method.prior = 'semantics' expects a class's samples at its description, but descriptions have 30 numbers "
         "and samples 5: take both from one model of images and texts, such as CLIP, or leave method.prior out"
     )
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_left_out_classes_are_scored_as_if_sums_were_solved_without_them(texts):
+    """But for a factor: Sigma is taken over."""
+    method, x, labels = aligned()
+    if not texts:
+        method = Gaussian(GaussianSettings(), method.space, method.semantics, method.backbone)
+    sums = method.statistics(x, labels)
+    model = method.solve(sums)
+    quick, out = method.quick(model), torch.tensor([3, 7, 8])
+    count = sums["count"].clone()
+    count[out] = 0.0
+    spread, means = scatter(sums), sums["total"] / sums["count"][:, None]
+    less = {**sums, "count": count, "total": means * count[:, None]}
+    less["square"] = 0.9 * spread + less["total"].T @ means
+    fast, slow = (kind.left_out_scores(quick, model, less, x.float(), out) for kind in (Gaussian, ClosedForm))
+    factor = 0.9 * (len(x) - len(sums["count"])) / (float(count.sum()) - len(count) + len(out))
+    torch.testing.assert_close(fast - fast.mean(1, keepdim=True), factor * (slow - slow.mean(1, keepdim=True)))

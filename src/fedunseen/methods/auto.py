@@ -42,7 +42,8 @@ class Auto(Gaussian):
             return self._ridge.solve(sums)
         model = super().solve(sums)
         if form is None and estimable(self, sums):
-            lead = lead_over(self._ridge, left_out_accuracy(super().quick(model), sums), sums)
+            ours, theirs = left_out_accuracy([(super().quick(model), model), (self._ridge, {})], sums)
+            lead = lead_over(theirs, ours)
             if lead["lead"] > max(LEAD, lead["ci95"]):
                 return self._ridge.solve(sums)
         return model

@@ -117,6 +117,17 @@ class ClosedForm(Method):
         """Return the method with the settings that its model has found, so that it solves others at once."""
         return self
 
+    def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
+        """Return the scores (n, T) of inputs (n, d) for the classes ``out`` (T,), which were left out of ``sums``.
+
+        Args:
+            model: of the sums with all classes; not every method reads it.
+            sums: of the other classes, and perhaps of examples; ``square`` is (d, d).
+            inputs: float32.
+            out: ids.
+        """
+        return self.scores(self.solve(sums), inputs, self.semantics)[:, out]
+
     def validate_statistics(self, sums: Params) -> str:
         """Return why the statistics are infeasible, or ""."""
         return validate_statistics(sums, self.clip_norm, self.quantization)

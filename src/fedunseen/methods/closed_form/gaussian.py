@@ -109,7 +109,7 @@ class Gaussian(ClosedForm):
     ``described`` (C,)     1 where the class has a description, 0 where it is told by examples alone
     ``seen_mask`` (C,)     1 for the seen classes, which ``offset`` lowers
     ``offset``    ()       see :func:`~.gaussian_process.leave_class_out`
-    ``expected``  (2,)     ZSL accuracy and harmonic mean that left-out classes would have, in percent
+    ``expected``  (2,)     ZSL accuracy and harmonic mean of left-out classes, in percent; only with ``calibration``
     ``slope``     ()       a; only with the prior ``semantics``
     ``middle``    (d,)     s; only with the prior ``semantics``
     ============= ======== ===========================================================================
@@ -138,9 +138,7 @@ class Gaussian(ClosedForm):
             return self._unshown(semantics)
         found = moments(sums)
         own, some = semantics[torch.from_numpy(found.classes)], len(found.classes)
-        told: Params = {}
-        if s.prior == "semantics":
-            told = {"slope": _slope(own, found.means), "middle": own.mean(0)}
+        told = _description_prior(semantics, sums) if s.prior == "semantics" else {}
         prior = told["slope"] * (own - told["middle"]) if told else None
         unseen = len(self.space.unseen) or some // 5
         best: tuple[Whitened, Kernel, float] | None = None
@@ -149,7 +147,7 @@ class Gaussian(ClosedForm):
             kernel, zsl = Kernel(1.0, 0.0, median_distance(own)), 0.0
             if some > 1:
                 near = None if best is None else best[1]
-                kernel, _ = fit_kernel(white, own, found.count, (s.variance, s.nugget, s.width), near)
+                kernel = fit_kernel(white, own, found.count, (s.variance, s.nugget, s.width), near)
                 if s.shrinkage is None:
                     zsl = zsl_of_left_out(white, own, found.count, kernel, unseen)
             if best is None or zsl > best[2]:
@@ -158,31 +156,41 @@ class Gaussian(ClosedForm):
         white, kernel, _ = best
         del best
         expected = LeaveClassOut(0.0, 0.0, 0.0)
-        if some > 1 and (s.shrinkage is None or s.calibration):
+        if some > 1 and s.calibration:
             expected = leave_class_out(white, own, found.count, kernel, unseen)
-        classes, ids = len(self.space.names), torch.from_numpy(found.classes)
-        a = kernel.within(own)
-        a.diagonal().add_(1 / found.count)
-        dual = torch.zeros(classes, found.means.shape[1], dtype=torch.float64)
-        apart = found.means - white.centre if prior is None else found.means - white.centre - prior
-        dual[ids] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
+        classes = len(self.space.names)
         seen_mask = torch.zeros(classes, dtype=torch.float64)
         seen_mask[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
         model = {
             "kernel": torch.tensor(
                 [kernel.variance, kernel.nugget, kernel.width, white.shrinkage], dtype=torch.float64
             ),
-            "centre": white.centre,
-            "dual_coefficients": dual,
             "precision": torch.cholesky_inverse(white.factor),
-            "count": sums["count"].clone(),
             "described": torch.ones(classes, dtype=torch.float64),
             "seen_mask": seen_mask,
             "offset": torch.tensor(expected.offset if s.calibration else 0.0, dtype=torch.float64),
-            "expected": torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64),
         }
-        model |= told
+        if s.calibration:
+            model["expected"] = torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64)
+        model |= _prototypes(kernel, semantics, sums, told)
         return model | self._linear(model, semantics)
+
+    def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
+        """Return scores of classes that ``sums`` lack.
+
+        Without classes Sigma changes by a factor alone, which changes no answer: the model's is taken over. Examples
+        of these classes change it further, so that all is solved again.
+        """
+        if bool(sums["count"][out].any()):
+            return super().left_out_scores(model, sums, inputs, out)
+        s, semantics = self.settings, self.semantics.double().cpu()
+        told = _description_prior(semantics, sums) if s.prior == "semantics" else {}
+        width = s.width * median_distance(semantics[sums["count"] > 0])
+        kernel = Kernel(s.variance, s.nugget, width)
+        less = model | _prototypes(kernel, semantics, sums, told)
+        less["kernel"] = torch.tensor([s.variance, s.nugget, width, s.shrinkage], dtype=torch.float64)
+        weight, bias = self.describe(less, semantics[out])
+        return torch.addmm(bias, inputs.double() - less["centre"], weight.T)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large where it is small."""
@@ -214,7 +222,6 @@ class Gaussian(ClosedForm):
             "described": torch.ones(classes, dtype=torch.float64),
             "seen_mask": none.clone(),
             "offset": torch.tensor(0.0, dtype=torch.float64),
-            "expected": torch.zeros(2, dtype=torch.float64),
             "slope": torch.tensor(1.0, dtype=torch.float64),
             "middle": torch.zeros(width, dtype=torch.float64),
         }
@@ -367,6 +374,29 @@ class Gaussian(ClosedForm):
         weight, bias = _discriminants(apart, model["precision"])
         variance = _posterior_of(kernel, model, semantics).variance
         return {"weight": weight, "bias": bias - model["offset"] * model["seen_mask"], "variance": variance}
+
+
+def _description_prior(semantics: Tensor, sums: Params) -> Params:
+    """Return ``slope`` and ``middle``: where classes are expected by their descriptions (C, d)."""
+    there = sums["count"] > 0
+    own, means = semantics[there], sums["total"][there] / sums["count"][there][:, None]
+    return {"slope": _slope(own, means), "middle": own.mean(0)}
+
+
+def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, told: Params) -> Params:
+    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with what tells the prior."""
+    there = sums["count"] > 0
+    own, count = semantics[there], sums["count"][there]
+    means = sums["total"][there] / count[:, None]
+    centre = means.mean(0)
+    a = kernel.within(own)
+    a.diagonal().add_(1 / count)
+    apart = means - centre
+    if told:
+        apart = apart - told["slope"] * (own - told["middle"])
+    dual = torch.zeros_like(sums["total"])
+    dual[there] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
+    return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **told}
 
 
 def _slope(semantics: Tensor, means: Tensor) -> Tensor:

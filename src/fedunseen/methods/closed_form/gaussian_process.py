@@ -212,8 +212,8 @@ def fit_kernel(
     count: Tensor,
     fixed: tuple[float | None, float | None, float | None],
     near: Kernel | None = None,
-) -> tuple[Kernel, float]:
-    """Return the kernel with the greatest evidence, and that evidence; whatever is fixed stays.
+) -> Kernel:
+    """Return the kernel with the greatest evidence; fixed settings stay.
 
     Args:
         found: the class means.
@@ -246,7 +246,7 @@ def fit_kernel(
     start = np.array([(float(np.log(begin)), float(nugget), float(width))[i] for i in free])
     bounds = [((-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0))[i] for i in free]
     if not free:
-        return kernel(start), -loss(start)[0]
+        return kernel(start)
     from scipy.optimize import minimize  # half a second to import, and many runs fix the kernel or have none
 
     best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
@@ -255,7 +255,7 @@ def fit_kernel(
         # evidence is flat. What 1 / n leaves of the spread is a nearer start.
         start[0] = np.log(max(begin - float((1 / count[at]).mean()), 0.01 * begin))
         best = min(best, minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds), key=lambda one: one.fun)
-    return kernel(best.x), -float(best.fun)
+    return kernel(best.x)
 
 
 @dataclass(frozen=True, eq=False)

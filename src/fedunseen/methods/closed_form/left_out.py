@@ -7,6 +7,7 @@ that a server can compare methods in closed form after one round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.closed_form.statistics import dequantized, packed, scatter
+from fedunseen.methods.closed_form.statistics import dequantized, scatter, unpacked
 
 if TYPE_CHECKING:
     from fedunseen.methods.closed_form.base import ClosedForm
@@ -36,55 +37,57 @@ def estimable(method: ClosedForm, sums: Params) -> bool:
     return vectors and method.release is None and method.width <= _WIDEST and int((sums["count"] > 0).sum()) >= _LEAST
 
 
-def left_out_accuracy(method: ClosedForm, sums: Params, shots: int = 0) -> NDArray[np.float64]:
-    """Return the accuracy among classes left out, in percent, of each repeat; methods are tested on the same draws.
+def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params]], sums: Params, shots: int = 0) -> NDArray[np.float64]:
+    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on the same draws.
 
     Args:
-        method: solves the sums; :meth:`~.base.ClosedForm.quick` makes that faster.
+        tested: methods and their models; :meth:`~.base.ClosedForm.quick` methods solve faster.
         sums: :func:`estimable` ones.
-        shots: examples of each class left out that the method is given.
+        shots: examples of each class left out that the methods are given.
     """
     count, total = sums["count"], sums["total"]
     there = torch.nonzero(count > 0)[:, 0].numpy()
-    means, spread = total / count.clamp(min=1.0)[:, None], scatter(sums)
-    width, within = len(spread), spread / max(1.0, float(count.sum()) - len(there))
+    means, width = total / count.clamp(min=1.0)[:, None], total.shape[1]
+    sums = {**sums, "square": unpacked(sums["square"], width)}
+    spread = scatter(sums)
+    within = spread / max(1.0, float(count.sum()) - len(there))
     # above rounding, which alone is left where the samples of a class are alike
     level = max(1e-6 * float(within.diagonal().mean()), 1e-9 * float(means.square().mean()), 1e-300)
-    factor = torch.linalg.cholesky(within + level * torch.eye(width, dtype=within.dtype))
-    wanted = max(2, min(len(method.space.unseen), len(there) // 2))
+    within.diagonal().add_(level)
+    factor = torch.linalg.cholesky(within).float()
+    wanted = max(2, min(len(tested[0][0].space.unseen), len(there) // 2))
     asked = torch.arange(wanted).repeat_interleave(DRAWS)
     right = []
     for repeat in range(next(n for most, n in _REPEATS if width <= most)):
         rng = stream(0, "classes left out of the sums", repeat)
         out = torch.from_numpy(np.sort(rng.choice(there, wanted, replace=False)))
-        noise = torch.from_numpy(rng.standard_normal((wanted * (DRAWS + shots), width))) @ factor.T
+        noise = torch.from_numpy(rng.standard_normal((wanted * (DRAWS + shots), width))).float() @ factor.T
         tests, examples = noise.split([wanted * DRAWS, wanted * shots])
         kept = count.clone()
         kept[out] = 0.0
         less = {**sums, "count": kept, "total": means * kept[:, None]}
-        square = spread * (kept.sum() / count.sum()) + less["total"].T @ means
+        square = torch.add(sums["square"], spread, alpha=float(kept.sum() / count.sum()) - 1)
+        square.addmm_(total[out].T, means[out], alpha=-1.0)
         if shots:
             ids = out.repeat_interleave(shots)
             examples = examples + means[ids]
             kept[out] = float(shots)
             less["total"].index_add_(0, ids, examples)
             square += examples.T @ examples
-        model = method.solve(less | {"square": packed(square)})
+        inputs = (tests + means[out][asked]).float()
         with torch.no_grad():
-            scores = method.scores(model, (tests + means[out][asked]).float(), method.semantics)[:, out]
-        right.append(100 * float((scores.argmax(1) == asked).double().mean()))
-    return np.array(right)
+            scores = [method.left_out_scores(model, less | {"square": square}, inputs, out) for method, model in tested]
+        right.append([100 * float((one.argmax(1) == asked).double().mean()) for one in scores])
+    return np.array(right).T
 
 
-def lead_over(rival: ClosedForm, ours: NDArray[np.float64], sums: Params) -> dict[str, float]:
+def lead_over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> dict[str, float]:
     """Return a rival's ``accuracy`` on classes left out, its ``lead`` over a method, and half its interval (``ci95``).
 
     Args:
-        rival: a :meth:`~.base.ClosedForm.quick` method.
-        ours: :func:`left_out_accuracy` of the method of the run.
-        sums: :func:`estimable` ones.
+        theirs: a row of :func:`left_out_accuracy`, the rival's.
+        ours: the row of the method of the run.
     """
-    theirs = left_out_accuracy(rival, sums)
     lead = theirs - ours
     half = 1.96 * float(lead.std(ddof=1)) / len(lead) ** 0.5
     return {"accuracy": float(theirs.mean()), "lead": float(lead.mean()), "ci95": half}
@@ -99,18 +102,24 @@ def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = 
         model: what the method makes of them.
         examples: predict the gain of examples too.
     """
-    from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
-    from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+    from fedunseen.methods.closed_form.gaussian import Gaussian
+    from fedunseen.methods.closed_form.ridge import Ridge
 
     if not estimable(method, sums):
         return {}
     sums = {**sums, **dequantized(sums, method.quantization)}
     quick = method.quick(model)
-    shots = (0, SHOTS) if examples and isinstance(quick, Gaussian) else (0,)
-    each = {k: left_out_accuracy(quick, sums, k) for k in shots}
-    rivals: dict[str, dict[str, float]] = {}
-    for kind, settings in ((Gaussian, GaussianSettings.model_validate({})), (Ridge, RidgeSettings.model_validate({}))):
-        if not isinstance(quick, kind):
-            rival: ClosedForm = kind(settings, method.space, method.semantics, method.backbone)
-            rivals[settings.name] = lead_over(rival.quick(rival.solve(sums)), each[0], sums)
-    return {"left_out_accuracy": {str(k): float(one.mean()) for k, one in each.items()}, "left_out_rivals": rivals}
+    tested = [(quick, model)]
+    about = method.space, method.semantics, method.backbone
+    if not isinstance(quick, Gaussian):
+        rival = Gaussian(Gaussian.Settings.model_validate({}), *about)
+        solved = rival.solve(sums)
+        tested.append((rival.quick(solved), solved))
+    if not isinstance(quick, Ridge):
+        tested.append((Ridge(Ridge.Settings.model_validate({}), *about), {}))
+    ours, *theirs = left_out_accuracy(tested, sums)
+    accuracy = {"0": float(ours.mean())}
+    if examples and isinstance(quick, Gaussian):
+        accuracy[str(SHOTS)] = float(left_out_accuracy(tested[:1], sums, SHOTS).mean())
+    rivals = {one.settings.name: lead_over(row, ours) for (one, _), row in zip(tested[1:], theirs, strict=True)}
+    return {"left_out_accuracy": accuracy, "left_out_rivals": rivals}

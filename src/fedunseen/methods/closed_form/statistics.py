@@ -417,14 +417,19 @@ def packed(square: Tensor) -> Tensor:
 
 
 def unpacked(upper: Tensor, width: int) -> Tensor:
-    """Return the symmetric matrix (d, d) whose upper triangle :func:`packed` gave."""
+    """Return the symmetric matrix (d, d) whose upper triangle :func:`packed` gave; of a matrix, a copy."""
+    if upper.ndim == 2:
+        return upper.clone()
     square = upper.new_empty(width, width)
     start = 0
     for i in range(width):
-        row = upper[start : start + width - i]
-        square[i, i:] = row
-        square[i:, i] = row
+        square[i, i:] = upper[start : start + width - i]
         start += width - i
+    for left in range(0, width, COLUMNS):  # by blocks: single columns lie far apart in memory
+        right = left + COLUMNS
+        block = square[left:right, left:right]
+        block.copy_(block.triu() + block.triu(1).T)
+        square[right:, left:right] = square[left:right, right:].T
     return square
 
 
