@@ -44,7 +44,7 @@ def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, t
     done = run(experiment(folder), tmp_path / "run")
     note = done.result["adapted"]
     assert note["samples"] == 8 * 12 + 4 * 4
-    assert note["bytes_up"] == 8 * 4 * (9 + 1)
+    assert note["bytes_up"] == 8 * (1 + 4 * (9 + 1))
     plain = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "plain")
     assert "adapted" not in plain.result
     pool = np.load(folder / "features.npz")
@@ -72,7 +72,7 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
     ("settings", "words"),
     [
         ({"strategy.name": "local"}, "fedunseen adapt"),
-        ({"engine.name": "flower", "engine.mode": "deployment"}, "fedunseen adapt"),
+        ({"engine.name": "offline"}, "fedunseen adapt"),
     ],
 )
 def test_runs_that_cannot_adapt_are_refused(folder, settings, words):

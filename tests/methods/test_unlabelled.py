@@ -14,17 +14,9 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+from fedunseen.methods.closed_form.soft_statistics import LEVELS, responsibilities, scorer, soft_statistics
 from fedunseen.methods.closed_form.statistics import statistics
-from fedunseen.methods.closed_form.unlabelled import (
-    LEVELS,
-    Adaptation,
-    adapt,
-    remarks,
-    responsibilities,
-    scorer,
-    soft_statistics,
-    update,
-)
+from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, remarks, update
 
 CLASSES, WIDTH, SEEN = 12, 6, 9
 

@@ -42,7 +42,7 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
         benchmark = load_data(run.experiment, run.experiment.run.seed)
         federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), found.params)
     except FedUnseenError as error:
-        note = adaptation_note(found, run.space, len(rows))
+        note = adaptation_note(found, run.space)
         result |= {"calibration_factor": factor * found.offset_share, "adapted": note}
         warnings.warn(
             f"the adapted run keeps the accuracies of {run.path}: its test samples are not here ({error})", stacklevel=3

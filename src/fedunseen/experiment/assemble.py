@@ -20,6 +20,7 @@ from fedunseen.data import Benchmark, Quantization, Scaler, Scaling, fit_semanti
 from fedunseen.data.scaling import FITTED
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
+from fedunseen.engines.local.soft import SoftWorker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment.doubts import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
@@ -32,6 +33,7 @@ from fedunseen.federation.federation import one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.unlabelled import SoftSums
 from fedunseen.strategies import Pipeline, Strategy
 from fedunseen.strategies.compression import Codec
 from fedunseen.strategies.summed import Summed
@@ -237,6 +239,8 @@ def assemble(
     sizes = {name: value.numel() for name, value in first.items()}
     obey(BUILDING, Built(experiment, benchmark, method, first))
     strategy, filters, first = suited(strategy, method, first)
+    if getattr(experiment.data, "unlabelled", False) == "summed":
+        strategy = SoftSums(strategy, method)
     if experiment.privacy.name == "sample-level":
         assert isinstance(strategy, Summed)  # a rule's
         strategy = PrivateSums(strategy, experiment.privacy, seed)
@@ -300,13 +304,23 @@ def _local(
     memory, bf16 = experiment.engine.memory * 2**20, experiment.engine.precision == "bf16"
     mode, augment = experiment.engine.mode, experiment.encoder.augment
     given = (method, strategy, inputs, labels, partition.clients, seed, mode, memory, bf16, augment)
-    worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
+    if isinstance(strategy, SoftSums):
+        worker: Worker = SoftWorker(_pools(benchmark, partition), *given)
+    else:
+        worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
     if (screening := make_screening(experiment, method)) is not None:
         worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
     if isinstance(experiment.engine, BufferedSettings):
         return Buffered(strategy, worker, experiment.engine, seed)
     masks = masks_of(experiment, benchmark, partition)
     return InProcess(strategy, worker, _forgiving(experiment, attack), masks)
+
+
+def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]]:
+    """Deal the unlabelled samples in turn to the clients whose samples are here: a party's are all its own."""
+    here = [k for k, own in enumerate(partition.clients) if len(own)]
+    pools = {k: benchmark.unlabelled[i :: len(here)] for i, k in enumerate(here)}
+    return [pools.get(k, benchmark.unlabelled[:0]) for k in range(len(partition.clients))]
 
 
 def check(experiment: Experiment, benchmark: Benchmark) -> None:

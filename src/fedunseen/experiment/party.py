@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, RefusedError
@@ -38,7 +39,8 @@ from fedunseen.federation.partition import NEVER, Partition
 
 __all__ = ["PartyData", "simulated"]
 
-_TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt")  # of [data]: the coordinator decides
+# Of [data]: the coordinator decides.
+_TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
 
 
 class PartyData:
@@ -162,9 +164,10 @@ class PartyData:
             return self.home
 
         held_classes = len(np.unique(benchmark.labels[samples]))
+        rows = own.unlabelled if getattr(self.settings, "unlabelled", False) == "summed" else own.train
         take = keep if self.home is not None else None
         return Ready(
-            _in_process(federation), held_classes, len(samples), take, names, raw=partial(_raw, self.folder, own)
+            _in_process(federation), held_classes, len(samples), take, names, raw=partial(_raw, self.folder, own, rows)
         )
 
     def _told(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
@@ -252,9 +255,9 @@ class PartyData:
             )
 
 
-def _raw(folder: Path, benchmark: Benchmark) -> Iterator[bytes]:
-    """Yield the bytes of each training sample as the owner has it: its file, or its features before any scaling."""
-    for row in benchmark.train:
+def _raw(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield the bytes of samples as the owner has them: their files, or their features before any scaling."""
+    for row in rows:
         if benchmark.files is not None and (path := folder / benchmark.files[row]).is_file():
             yield hashlib.sha256(path.read_bytes()).digest()
         else:

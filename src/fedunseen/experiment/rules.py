@@ -618,7 +618,7 @@ def only_some_settings_are_chosen(c: Chosen) -> str | None:
 
 
 def unlabelled_samples_need_class_means(c: Chosen) -> str | None:
-    """Only one merged model of class means, made in this process, is adapted during a run."""
+    """Only one merged model of class means is adapted during a run."""
     if not getattr(c.experiment.data, "unlabelled", False):
         return None
     if c.experiment.method.name != "gaussian":
@@ -626,11 +626,14 @@ def unlabelled_samples_need_class_means(c: Chosen) -> str | None:
             f"method.name = {c.experiment.method.name!r} keeps no class means that data.unlabelled = true could adapt: "
             "set method.name = 'gaussian', or data.unlabelled = false"
         )
-    engine = c.experiment.engine
-    deployed = isinstance(engine, DistributedSettings) and engine.mode == "deployment"
-    if deployed or not c.merging or c.experiment.growth.name != "none" or c.experiment.privacy.name != "none":
+    if not c.merging or c.experiment.growth.name != "none" or c.experiment.privacy.name != "none":
         return (
-            "data.unlabelled = true adapts one merged model of a simulation, without [growth] and [privacy] noise: set "
+            "data.unlabelled = true adapts one merged model, without [growth] and [privacy] noise: set "
+            "data.unlabelled = false, and call fedunseen adapt on the finished run"
+        )
+    if c.experiment.engine.name == "offline":
+        return (
+            "data.unlabelled = true takes several messages from each party, and by file there is one: set "
             "data.unlabelled = false, and call fedunseen adapt on the finished run"
         )
     return None

@@ -21,12 +21,12 @@ from fedunseen.metrics import Answers, accuracies, per_class
 __all__ = ["adaptation_note", "adapted_numbers", "class_rows", "test_share"]
 
 
-def adaptation_note(found: Adapted, space: ClassSpace, samples: int) -> dict[str, Any]:
+def adaptation_note(found: Adapted, space: ClassSpace) -> dict[str, Any]:
     """Return what each class got of the samples, and warn where that is odd."""
     for remark in remarks(found, space.names):
         warnings.warn(remark, stacklevel=3)
     refused = [space.names[c] for c in torch.nonzero(found.refused)[:, 0].tolist()]
-    return {"samples": samples, "refused": refused, "measured": False, "classes": class_rows(space, found)}
+    return {"samples": found.pool, "refused": refused, "measured": False, "classes": class_rows(space, found)}
 
 
 def adapted_numbers(
@@ -36,7 +36,7 @@ def adapted_numbers(
     found: Adapted,
     factor: float,
     names: Sequence[str],
-    rows: NDArray[Any],
+    rows: NDArray[Any] | None,
 ) -> dict[str, Any]:
     """Return the numbers of an adapted run, among them ``adapted``, its report.
 
@@ -47,16 +47,17 @@ def adapted_numbers(
         found: the adapted one.
         factor: the calibration offset before.
         names: of the accuracies that a run reports.
-        rows: (n, ...) the unlabelled samples, as the benchmark's.
+        rows: (n, ...) the unlabelled samples, as the benchmark's; None: they are elsewhere.
     """
     now = factor * found.offset_share
-    if share := test_share(rows, federation.benchmark):
+    share = None if rows is None else test_share(rows, federation.benchmark)
+    if share:
         warnings.warn(
             f"{100 * share:.0f} % of the unlabelled samples are test samples: accuracies are transductive", stacklevel=3
         )
     old, new = federation.answers(before), federation.answers(found.params)
     then, numbers, plain = asdict(accuracies(old, factor)), asdict(accuracies(new, now)), asdict(accuracies(new))
-    note = adaptation_note(found, space, len(rows)) | {
+    note = adaptation_note(found, space) | {
         "measured": True,
         "test_share": share,
         "before": {name: then[name] for name in names},

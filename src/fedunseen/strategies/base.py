@@ -158,6 +158,11 @@ class Strategy:
             raise TypeError(f"{type(self).__name__} takes settings or single ones by keyword, not both")
         self.settings = settings if settings is not None else self.Settings(**options)
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are at most."""
+        return self.settings.rounds
+
     def init(self, params: Params, clients: int) -> Params:
         """Return the server's state before round 0, from the first parameters and the number of all clients."""
         return {}

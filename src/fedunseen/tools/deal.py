@@ -24,9 +24,9 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
     """Write a folder for every client of an experiment, and one for the coordinator.
 
     The samples are as the benchmark has them, before any encoder and any scaling, and dealt as a run with
-    ``run.seed`` deals them. A client's folder holds its training samples, in ascending order of their ids; the
-    coordinator's all test samples and no other. Each has the whole class table. All have the layout of the benchmark
-    ``folder``, to be read with ``part = true``.
+    ``run.seed`` deals them. A client's folder holds its training samples, in ascending order of their ids, and its part
+    of the unlabelled ones; the coordinator's all test samples and no other. Each has the whole class table. All have
+    the layout of the benchmark ``folder``, to be read with ``part = true``.
 
     Args:
         experiment: names benchmark, partition and seed.
@@ -51,13 +51,15 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
         raise DataError(f"{benchmark.name} is but a part of a benchmark (data.part = true): deal the whole one")
     partition = partition_of(experiment, benchmark, seed)
 
-    def write(name: str, samples: Any, split: Any) -> dict[str, Any]:
-        write_folder(partial / name, benchmark, samples, split)
+    def write(name: str, samples: Any, split: Any, pool: Any = ()) -> dict[str, Any]:
+        write_folder(partial / name, benchmark, np.concatenate([samples, pool]).astype(np.int64), split)
         classes = len(np.unique(benchmark.labels[samples]))
         return {"name": name, "folder": str(out / name), "samples": len(samples), "classes": classes}
 
     with whole_folder(out) as partial:
-        dealt = [write(name, samples, "train") for name, samples in zip(names, partition.clients, strict=True)]
+        pools = [benchmark.unlabelled[k :: len(names)] for k in range(len(names))]
+        each = zip(names, partition.clients, pools, strict=True)
+        dealt = [write(name, samples, "train", pool) for name, samples, pool in each]
         tests = np.union1d(benchmark.test_seen, benchmark.test_unseen)
         coordinator = write(COORDINATOR, tests, "test")
     data: dict[str, Any] = {"name": "folder", "part": True}

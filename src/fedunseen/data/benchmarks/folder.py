@@ -71,8 +71,9 @@ class Folder(BenchmarkLoader):
         part: bool = False
         """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; the validation classes are those that `classes.csv` marks."""
-        unlabelled: bool = False
-        """Adapt the trained model to the samples whose label is empty; for `method.name = "gaussian"`."""
+        unlabelled: bool | Literal["summed"] = False
+        """Adapt the trained model to the samples whose label is empty; for `method.name = "gaussian"`. A run sets
+        `"summed"` itself while it adapts."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
@@ -158,7 +159,7 @@ def write_folder(
     space, labels = benchmark.space, benchmark.labels[samples]
     arrays: dict[str, NDArray[Any]] = {
         "features": np.asarray(benchmark.features[samples]),
-        "labels": np.array(space.names)[labels],
+        "labels": np.array([*space.names, ""])[labels],  # an unlabelled sample has the label -1
         "split": np.full(len(samples), split),
     }
     if benchmark.image_shape is not None:

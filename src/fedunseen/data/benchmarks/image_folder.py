@@ -71,9 +71,9 @@ class ImageFolder(ImageBenchmark):
         """The images are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
         train on, or none for tests; without the folders `train` and `test` those of seen classes are to train on; the
         validation classes are those that the class table marks."""
-        unlabelled: bool = False
+        unlabelled: bool | Literal["summed"] = False
         """Adapt the trained model to the pictures in the folder `unlabelled`, beside the classes' folders; for
-        `method.name = "gaussian"`."""
+        `method.name = "gaussian"`. A run sets `"summed"` itself while it adapts."""
 
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:

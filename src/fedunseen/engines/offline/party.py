@@ -70,7 +70,7 @@ def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: E
 def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment) -> dict[str, Any]:
     """Return what a greeting fixes of a plan; see :func:`~fedunseen.engines.remote.masking.plan_facts`."""
     told = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties hear of no privacy
-    return plan_facts(told, tensors, enrolment, True) | {"model": digest_of({}), "weights": {}}
+    return plan_facts(told, tensors, enrolment, closed=True, sums=1) | {"model": digest_of({}), "weights": {}}
 
 
 def _own(plan: Signed, own: Credentials) -> None:

@@ -648,7 +648,8 @@ class Distributed:
         assert isinstance(self.job, Deployment)
         if session.plan is None:
             hello, tensors = self._hello(self.job)
-            facts = plan_facts(json.loads(json.dumps(hello)), tensors, session.enrolment, self.strategy.adds)
+            sums = self.strategy.adds, self.strategy.rounds
+            facts = plan_facts(json.loads(json.dumps(hello)), tensors, session.enrolment, *sums)
             if not session.stored_plan(facts):
                 uniform = self.strategy.settings.weights == "uniform"
                 need = max(needed(self.settings.quorum, len(clients)), session.enrolment.threshold)
@@ -684,6 +685,7 @@ class Distributed:
             params: the merged model.
         """
         if isinstance(self.job, Deployment):
+            self._look()  # a nested run has greeted them with its own experiment
             self._dismiss([party for party in self.parties if party.name in self.link.present()], result, params)
 
     def finish_late(self, result: Mapping[str, Any], params: Params) -> None:

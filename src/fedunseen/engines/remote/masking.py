@@ -51,7 +51,9 @@ def instruction_digest(round: int, tensors: Params) -> str:
     return digest(b"fedunseen instruction", str(round).encode(), bytes.fromhex(digest_of(tensors))).hex()
 
 
-def plan_facts(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, closed: bool) -> dict[str, Any]:
+def plan_facts(
+    hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, closed: bool, sums: int
+) -> dict[str, Any]:
     """Return what a greeting fixes of a plan: the same for all parties, who compute it themselves.
 
     Args:
@@ -59,6 +61,7 @@ def plan_facts(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, 
         tensors: that came with it.
         enrolment: the federation.
         closed: the method is in closed form.
+        sums: how many rounds there are.
     """
     experiment, shared = hello["experiment"], {key: value for key, value in hello.items() if key != "client"}
     privacy = experiment["privacy"]
@@ -67,7 +70,7 @@ def plan_facts(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, 
         "experiment": digest(canonical(shared), bytes.fromhex(digest_of(tensors))).hex(),
         "space": digest(canonical(hello["space"])).hex(),
         "quantization": str(experiment.get("data", {}).get("quantization", "none")),
-        "sums": int(experiment["strategy"]["rounds"]),
+        "sums": sums,
         "once": bool(closed or privacy.get("name", "none") != "none"),
         "dropouts": privacy.get("dropouts", "refuse") == "allow",
     }

@@ -236,8 +236,8 @@ class Party:
             raise RefusedError("the coordinator's list of parties is damaged, or names one twice: look at its kit")
         if not 0 <= client < len(names) or names[client] != own:
             raise RefusedError(f"the coordinator takes this party, {own}, for another: look at its kit and at this one")
-        closed = ready.engine.strategy.adds
-        facts = masking.plan_facts(header, statistics, self._secagg.enrolment, closed)
+        strategy = ready.engine.strategy
+        facts = masking.plan_facts(header, statistics, self._secagg.enrolment, strategy.adds, strategy.rounds)
         session = masking.PartySession(self._secagg, ready.engine, facts, 1.0, ready.raw)
         session.weight = session.own_weight(ready.classes, ready.samples)
         if facts["dropouts"]:

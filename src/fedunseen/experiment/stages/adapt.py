@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
-import torch
+import numpy as np
 
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.stages.train import train
 from fedunseen.experiment.unlabelled import adapted_numbers
-from fedunseen.federation.run_directory import load_params
-from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, scorer
+from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.partition import NEVER
+from fedunseen.federation.run_directory import RunDirectory, load_params
+from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums
 
 __all__ = ["adapt_unlabelled"]
 
@@ -19,32 +22,41 @@ __all__ = ["adapt_unlabelled"]
 def adapt_unlabelled(setup: Setup) -> Setup:
     """Replace the model by the adapted one, where the experiment asks for it (``data.unlabelled``).
 
-    The samples are dealt to the clients in turn. The labelled model stays in ``labelled.safetensors``, from which a
-    killed run is adapted again.
+    The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The labelled model
+    stays in ``labelled.safetensors``, so that a killed run goes on.
 
     Raises:
         DataError: there are too few samples.
     """
     if not getattr(setup.experiment.data, "unlabelled", False):
         return setup
-    federation, rows = setup.federation, setup.benchmark.unlabelled
     labelled = setup.directory.path / "labelled.safetensors"
     if not labelled.exists():
         with replacing(labelled) as temporary:
             shutil.copy2(setup.directory.model_path, temporary)
-    before = load_params(labelled, federation.device)
-    factor, clients = float(setup.result["calibration_factor"]), len(federation.partition.clients)
-    pools = [federation.inputs[torch.from_numpy(rows[k::clients])] for k in range(clients)]
-    found = adapt(federation.method, before, pools, factor)
-    write_tensors(setup.directory.model_path, found.params)
-    samples = setup.benchmark.features[rows]
-    result = adapted_numbers(
-        federation, setup.benchmark.space, before, found, factor, setup.evaluator.accuracies, samples
-    )
-    sent = scorer(before, factor)
-    result["adapted"] |= {
-        "rounds": Adaptation.iterations,
-        "bytes_down": sent.bytes,
-        "bytes_up": 8 * len(sent.classes) * (sent.weight.shape[1] + 1),
-    }
-    return replace(setup, result={**setup.result, **result})
+    before = load_params(labelled, setup.federation.device)
+    offset, rounds = float(setup.result["calibration_factor"]), Adaptation.iterations
+
+    def start(inner: Setup) -> Setup:
+        strategy = inner.federation.strategy
+        assert isinstance(strategy, SoftSums)
+        inner.federation.first, strategy.offset = before, offset
+        return inner
+
+    quiet = {"selection": "last", "clients": False, "theory": False, "embedding": False, "choose": {}}
+    overrides = {"data.unlabelled": "summed", **{f"evaluation.{key}": value for key, value in quiet.items()}}
+    clients = len(setup.partition.clients)
+    done = setup.sub_run(
+        "adapting", (start, train), experiment=setup.experiment.with_overrides(overrides), rounds=rounds,
+        partition=replace(setup.partition, first=np.zeros(clients, np.int64), last=np.full(clients, NEVER)),
+        choice=Choice(rounds, offset), label="adapting to unlabelled samples", callbacks=(),
+    )  # fmt: skip
+    inner = RunDirectory(setup.directory.path / "adapting")
+    adapted = SoftSums.adapted(load_params(inner.model_path, setup.federation.device), inner.metrics()[-1])
+    write_tensors(setup.directory.model_path, adapted.params)
+    pool = None if setup.partition.remote else setup.benchmark.features[setup.benchmark.unlabelled]
+    federation, space = setup.federation, setup.benchmark.space
+    numbers = adapted_numbers(federation, space, before, adapted, offset, setup.evaluator.accuracies, pool)
+    numbers["adapted"] |= {"rounds": rounds, **{way: done[way] for way in ("bytes_down", "bytes_up")}}
+    setup.connect()  # parties get the model as one of the whole run
+    return replace(setup, result={**setup.result, **numbers})

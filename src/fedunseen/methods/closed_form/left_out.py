@@ -34,7 +34,13 @@ _REPEATS = ((256, 40), (1024, 10), (_WIDEST, 4))  # of features up to a width
 def estimable(method: ClosedForm, sums: Params) -> bool:
     """Return whether accuracies can be estimated from sums: vectors, enough classes, no noise, and not too wide."""
     vectors = type(method.backbone) is Backbone  # what is drawn has no cells to average over
-    return vectors and method.release is None and method.width <= _WIDEST and int((sums["count"] > 0).sum()) >= _LEAST
+    return (
+        "square" in sums  # an adapted model has none
+        and vectors
+        and method.release is None
+        and method.width <= _WIDEST
+        and int((sums["count"] > 0).sum()) >= _LEAST
+    )
 
 
 def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params]], sums: Params, shots: int = 0) -> NDArray[np.float64]:

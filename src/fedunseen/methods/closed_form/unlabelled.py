@@ -1,10 +1,7 @@
 r"""Unlabelled samples: expectation maximization over soft statistics, for Gaussian classes.
 
-A party scores its unlabelled samples with the current model and sends, for each unseen class u,
-
-.. math:: n_u = \sum_i r_{iu}, \quad S_u = \sum_i r_{iu}\, x_i, \quad r_i = \operatorname{softmax}(\text{scores}_i). (1)
-
-The server takes S_u / n_u as the mean of n'_u further samples of class u and solves the labelled model's posterior
+Parties send soft counts n_u and soft sums S_u of each unseen class (:mod:`~.soft_statistics`, equation (1)). The server
+takes S_u / n_u as the mean of n'_u further samples of class u and solves the labelled model's posterior
 again (:meth:`~.gaussian.Gaussian.extend`). Samples are no independent draws of a perfect model, so they count less:
 
 .. math:: 1 / n'_u = 1 / (\omega n_u) + \tau v. (2)
@@ -22,52 +19,31 @@ Guard: under the model, S_u / n_u lies around the prototype of the labelled mode
 
 is about 1, with the deviation sqrt(2 / d). The first iteration refuses classes with rho above 2 + 5 sqrt(2 / d), and
 all classes if the mean over samples is above half of that: such samples are of something else.
-
-Exactness: the server sends integer weights, |w| < 2^23, on a grid whose step is a power of two. Scores of 8-bit
-features are then exact in float64. Differences of scores are rounded to 1 / 256, their exponentials come from a table
-of integers, and responsibilities are rounded to 1 / 255. Soft statistics of 8-bit features are therefore integers that
-do not depend on batches, order or partition, and can be masked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.parameters import Params
-from fedunseen.data import Quantization
+from fedunseen.core.parameters import Params, under, within
 from fedunseen.methods.base import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.methods.closed_form.soft_statistics import LEVELS, Scorer, added, scorer, soft_statistics
+from fedunseen.strategies import Instruction, Reply, Strategy
+from fedunseen.strategies.summed import Summed
 
-__all__ = [
-    "LEVELS",
-    "Adaptation",
-    "Adapted",
-    "Arriving",
-    "Scorer",
-    "adapt",
-    "codes",
-    "recalibrated",
-    "remarks",
-    "responsibilities",
-    "scorer",
-    "soft_statistics",
-    "update",
-]
+__all__ = ["LEAST", "Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "features_of", "recalibrated", "remarks"]
 
-LEVELS = 255  # a responsibility of 1
 LEAST = 10  # samples that say anything
 _ALMOST_ALL = 0.9
-_GRID = 22  # bits of a weight
-_STEPS = 256  # of a score's unit
-_BLOCK = 4096  # samples scored at once
-_TABLE = torch.tensor([round(math.exp(-k / _STEPS) * 2**30) for k in range(20 * _STEPS)] + [0])
-"""Exponentials of -k / 256, as multiples of 2^-30; those beyond 20 are no responsibility."""
+_BLOCK = 4096  # samples encoded at once
 
 
 @dataclass(frozen=True)
@@ -88,30 +64,6 @@ class Adaptation:
 
 
 @dataclass(frozen=True, eq=False)
-class Scorer:
-    """What the server sends: linear scores on an integer grid.
-
-    Attributes:
-        weight: (C, d) integers below 2^23, float64.
-        bias: (C,) integers, float64.
-        step: what one unit of a score is worth, a power of two.
-        classes: (U,) the classes to adapt.
-        unit: (1,) or (d,) what one unit of a sample's feature is worth; None: features are not quantized.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    step: float
-    classes: Tensor
-    unit: Tensor | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of weights and biases as 32-bit and 64-bit integers."""
-        return 4 * self.weight.numel() + 8 * self.bias.numel()
-
-
-@dataclass(frozen=True, eq=False)
 class Adapted:
     """An adapted model.
 
@@ -120,114 +72,53 @@ class Adapted:
         samples: (C,) soft counts of the last iteration; 0 for classes that are not adapted.
         refused: (C,) classes whose statistics the guard refused.
         offset_share: what a calibration offset is multiplied by afterwards, at most 1.
+        pool: how many unlabelled samples there are.
     """
 
     params: Params
     samples: Tensor
     refused: Tensor
     offset_share: float = 1.0
-
-
-def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization: Quantization | None = None) -> Scorer:
-    """Return the model's scores on the integer grid.
-
-    Args:
-        params: a Gaussian model.
-        offset: calibration offset of seen classes beside the model's own.
-        among: the classes that samples may be of: ``all``, or ``unseen`` ones alone.
-        quantization: of the samples.
-
-    Raises:
-        DataError: the model has no labelled sample, or no unseen class.
-    """
-    seen = params["seen_mask"] > 0
-    if not bool((params["count"] > 0).any()):
-        raise DataError("the model has no labelled sample, so that scores have no unit: train it on some first")
-    if bool(seen.all()):
-        raise DataError("every class has labelled samples: unlabelled samples are for classes that have none")
-    weight = params["weight"]
-    bias = params["bias"] - weight @ params["centre"] - offset * seen
-    if among == "unseen":
-        bias = torch.where(seen, -math.inf, bias)
-    unit = None if quantization is None else torch.from_numpy(quantization.step).double()
-    weight = weight if unit is None else weight * unit
-    largest = float(weight.abs().max())
-    step = 2.0 ** (math.ceil(math.log2(largest)) - _GRID) if largest > 0 else 1.0
-    return Scorer((weight / step).round(), (bias / step).round(), step, torch.nonzero(~seen)[:, 0], unit)
-
-
-def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:
-    """Return (n, C) the responsibilities of classes for samples (n, d), int64 from 0 to 255: equation (1).
-
-    Samples of a quantized model are whole numbers (:func:`codes`).
-
-    Example:
-        >>> scores = Scorer(torch.tensor([[4.0], [0.0]]).double(), torch.zeros(2).double(), 0.25, torch.tensor([1]))
-        >>> responsibilities(scores, torch.tensor([[0.0], [1.0], [9.0]])).tolist()
-        [[128, 128], [186, 69], [255, 0]]
-    """
-    units = torch.addmm(scores.bias, rows.double(), scores.weight.T)
-    below = (units.max(1, keepdim=True).values - units) * (scores.step * _STEPS)
-    powers = _TABLE[(below + 0.5).floor().clamp(max=len(_TABLE) - 1).long()]
-    total = powers.sum(1, keepdim=True)
-    return (2 * LEVELS * powers + total) // (2 * total)
-
-
-def codes(rows: Tensor, unit: Tensor | None) -> Tensor:
-    """Return the whole numbers of quantized samples (n, d), or samples that are not quantized as they are."""
-    return rows.double() if unit is None else (rows.double() / torch.where(unit > 0, unit, torch.inf)).round()
-
-
-def soft_statistics(scores: Scorer, rows: Tensor) -> Params:
-    """Return a party's soft counts (U,) and sums (U, d) of samples (n, d), in units of 1 / 255 and of a feature's.
-
-    Those of a quantized model are whole numbers: they add up to those of all parties exactly.
-    """
-    count = torch.zeros(len(scores.classes), dtype=torch.float64)
-    total = torch.zeros(len(scores.classes), scores.weight.shape[1], dtype=torch.float64)
-    for part in torch.split(rows, _BLOCK):
-        whole = codes(part, scores.unit)
-        r = responsibilities(scores, whole)[:, scores.classes].double()
-        count += r.sum(0)
-        total += r.T @ whole
-    return {"count": count, "total": total}
+    pool: int = 0
 
 
 def update(
-    method: Gaussian,
-    params: Params,
-    sums: Params,
-    settings: Adaptation,
-    refused: Tensor | None = None,
+    method: Gaussian, params: Params, sums: Params, settings: Adaptation = Adaptation(), refused: Tensor | None = None
 ) -> Adapted:
     """Return the labelled model with soft statistics: equation (2).
 
     Args:
         method: over the model's classes.
         params: the labelled model.
-        sums: of all parties, as :func:`soft_statistics` gives them, features in their own unit.
+        sums: of all parties, as :func:`soft_statistics` gives them.
         settings: how much samples count.
         refused: (C,) classes to leave out; None: the guard decides.
+
+    Raises:
+        DataError: there are fewer than ten samples.
     """
+    if (pool := int(sums["samples"])) < LEAST:
+        raise DataError(f"there are {pool} unlabelled samples: give at least {LEAST}")
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
-    soft, total = sums["count"] / LEVELS, sums["total"] / LEVELS
+    soft, total = sums["count"].double() / LEVELS, sums["total"].double() / LEVELS
+    if method.quantization is not None:
+        total = total * torch.from_numpy(method.quantization.step).double()
     mean = total / soft.clamp(min=1e-12)[:, None]
     if refused is None:
         refused = torch.zeros(len(params["count"]), dtype=torch.bool)
         if settings.guard:
             refused[classes] = _ruled_out(params, classes, soft, mean)
+    samples, count = torch.zeros(2, len(refused), dtype=torch.float64)
+    full = torch.zeros(len(refused), mean.shape[1], dtype=torch.float64)
+    samples[classes] = soft
     soft = torch.where(refused[classes], 0.0, soft)
     used = soft > 0
     worth = torch.where(used, 1 / (1 / (settings.weight * soft) + settings.floor * float(params["kernel"][0])), 0.0)
-    count = torch.zeros(len(params["count"]), dtype=torch.float64)
-    full = torch.zeros(len(count), mean.shape[1], dtype=torch.float64)
     count[classes], full[classes] = worth, worth[:, None] * mean
     described = params["described"].cpu().numpy() > 0
     adapted = method.extend(params, method.semantics, count, full, described) if bool(used.any()) else dict(params)
-    samples = torch.zeros_like(count)
-    samples[classes] = sums["count"] / LEVELS
     remaining = adapted["variance"][classes].mean() / params["variance"][classes].mean().clamp(min=1e-300)
-    return Adapted(adapted, samples, refused, min(1.0, float(remaining) ** (1 / 3)))
+    return Adapted(adapted, samples, refused, min(1.0, float(remaining) ** (1 / 3)), pool)
 
 
 def adapt(
@@ -253,17 +144,87 @@ def adapt(
         ExperimentError: the method has no class means.
     """
     method = _adaptable(method)
-    parties = [_features(method, params, rows) for rows in pools]
-    check_pool(parties, len(params["centre"]))
-    current, refused = Adapted(params, torch.zeros(0), torch.zeros(0)), None
+    parties = [features_of(method, rows) for rows in pools]
+    current, refused = params, None
     for _ in range(settings.iterations):
-        scores = scorer(current.params, offset, among, method.quantization)
-        parts = [soft_statistics(scores, rows) for rows in parties]
-        sums = {name: torch.stack([part[name] for part in parts]).sum(0) for name in ("count", "total")}
-        sums["total"] *= 1.0 if scores.unit is None else scores.unit
-        current = update(method, params, sums, settings, refused)
-        refused = current.refused
-    return recalibrated(current)
+        scores = scorer(current, offset, among, method.quantization)
+        adapted = update(method, params, added(soft_statistics(scores, rows) for rows in parties), settings, refused)
+        current, refused = adapted.params, adapted.refused
+    return recalibrated(adapted)
+
+
+class SoftSums(Summed):
+    """Adapts a labelled model to the clients' unlabelled samples: an iteration is a round.
+
+    The server sends a :class:`~.soft_statistics.Scorer`, clients answer with soft statistics, and the adapted model
+    takes the place of the one before. The first parameters are the labelled model, which the state keeps.
+
+    Args:
+        inner: a strategy.
+        method: over the model's classes.
+
+    Attributes:
+        offset: calibration offset of seen classes beside the model's own, at the server.
+    """
+
+    def __init__(self, inner: Strategy, method: Method) -> None:
+        super().__init__(inner, {})
+        self.method, self.offset = _adaptable(method), 0.0
+
+    @property
+    def rounds(self) -> int:
+        """How many iterations there are."""
+        return Adaptation.iterations
+
+    def init(self, params: Params, clients: int) -> Params:
+        """Return the labelled model.
+
+        Raises:
+            ExperimentError: there is none.
+        """
+        if "seen_mask" not in params:
+            raise ExperimentError("data.unlabelled = 'summed' is what a run sets itself while it adapts: set true")
+        return under("labelled/", params)
+
+    def instruct(self, state: Params, params: Params, round: int) -> Instruction:
+        """Send the current model's scores."""
+        return Instruction(vars(scorer(params, self.offset, quantization=self.method.quantization)))
+
+    def expects(self, told: Instruction) -> Params:
+        """Return the soft statistics of no sample."""
+        return Scorer(**told.params).no_samples()
+
+    def check(self, reply: Reply) -> str:
+        """Return why no samples can have these statistics, or ""."""
+        samples, count, total = (reply.update[name] for name in ("samples", "count", "total"))
+        most = float("inf") if self.method.quantization is None else self.method.quantization.levels
+        fits = bool((count >= 0).all()) and int(count.sum()) <= int(samples) * (LEVELS + len(count))
+        if fits and bool((total.abs() <= count[:, None] * most).all()):
+            return ""
+        return "its soft sums cannot be those of any samples: leave it out, or let it send them again"
+
+    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+        """Return the labelled model with the soft statistics of all clients.
+
+        Raises:
+            DataError: there are fewer than ten samples.
+        """
+        sums = added(dict(reply.update) for reply in replies)
+        adapted = update(self.method, within("labelled/", state), sums, refused=state.get("refused"))
+        told = {"samples": adapted.samples, "refused": adapted.refused, "pool": sums["samples"]}
+        share = torch.tensor(adapted.offset_share, dtype=torch.float64)
+        return {**state, **told, "offset_share": share}, adapted.params
+
+    def notes(self, state: Params) -> dict[str, Any]:
+        """Return what the last round found, from which :meth:`adapted` follows."""
+        return {"adapted": {name: state[name].tolist() for name in ("samples", "refused", "pool", "offset_share")}}
+
+    @staticmethod
+    def adapted(params: Params, line: Mapping[str, Any]) -> Adapted:
+        """Return the adapted model with what a round's :meth:`notes` say of it."""
+        told = line["adapted"]
+        samples, refused = torch.tensor(told["samples"], dtype=torch.float64), torch.tensor(told["refused"])
+        return recalibrated(Adapted(params, samples, refused, told["offset_share"], told["pool"][0]))
 
 
 class Arriving:
@@ -285,20 +246,20 @@ class Arriving:
 
     def __init__(self, method: Method, params: Params, offset: float = 0.0) -> None:
         self.method, self.params, self.offset, self.samples = _adaptable(method), params, offset, 0
-        scores = scorer(params, offset, quantization=self.method.quantization)
-        self.sums = soft_statistics(scores, torch.zeros(0, len(params["centre"])))
         nothing = torch.zeros(len(params["count"]))
         self.current = Adapted(params, nothing, nothing > 0)
+        self.sums = self._scorer().no_samples()
+
+    def _scorer(self) -> Scorer:
+        return scorer(self.current.params, self.offset, quantization=self.method.quantization)
 
     def add(self, inputs: Tensor) -> Adapted:
         """Score samples (n, ...) with the current model, add their soft statistics, and return the model with them."""
-        scores = scorer(self.current.params, self.offset, quantization=self.method.quantization)
-        more = soft_statistics(scores, _features(self.method, self.params, inputs))
-        more["total"] *= 1.0 if scores.unit is None else scores.unit
-        self.sums = {name: value + more[name] for name, value in self.sums.items()}
+        more = soft_statistics(self._scorer(), features_of(self.method, inputs))
+        self.sums = added([self.sums, more])
         self.samples += len(inputs)
         if self.samples >= LEAST:
-            self.current = update(self.method, self.params, self.sums, Adaptation())
+            self.current = update(self.method, self.params, self.sums)
         return recalibrated(self.current)
 
 
@@ -317,9 +278,23 @@ def _adaptable(method: Method) -> Gaussian:
     return method
 
 
-def _features(method: Gaussian, params: Params, inputs: Tensor) -> Tensor:
+def features_of(method: Method, inputs: Tensor) -> Tensor:
+    """Return the features (n, d) of unlabelled samples (n, ...).
+
+    Raises:
+        DataError: one is not finite or of another length.
+    """
+    width = method.backbone.shape[0]
+    if inputs.ndim == 2 and inputs.shape[1] != width:
+        raise DataError(
+            f"the unlabelled samples have the shape {tuple(inputs.shape)}, but the model takes (n, {width}): encode "
+            "them as the labelled ones"
+        )
     with torch.no_grad():
-        return torch.cat([method.backbone(params, part) for part in torch.split(inputs, _BLOCK)])
+        rows = torch.cat([method.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
+    if not bool(torch.isfinite(rows).all()):
+        raise DataError("the unlabelled samples hold values that are not finite: leave those rows out")
+    return rows
 
 
 def recalibrated(adapted: Adapted) -> Adapted:
@@ -331,10 +306,10 @@ def recalibrated(adapted: Adapted) -> Adapted:
 
 def remarks(adapted: Adapted, names: Sequence[str]) -> list[str]:
     """Return what to warn about: classes that the guard refused, and a class that got almost all samples."""
-    found = []
+    warnings = []
     refused = [str(names[c]) for c in torch.nonzero(adapted.refused)[:, 0].tolist()]
     if refused:
-        found.append(
+        warnings.append(
             f"unlabelled samples do not count for {', '.join(map(repr, refused[:5]))}"
             f"{f' and {len(refused) - 5} more classes' if len(refused) > 5 else ''}: they lie too far from where "
             "the descriptions put these classes"
@@ -342,30 +317,11 @@ def remarks(adapted: Adapted, names: Sequence[str]) -> list[str]:
     total, largest = float(adapted.samples.sum()), int(adapted.samples.argmax())
     unseen = int((adapted.params["seen_mask"] == 0).sum())
     if unseen > 1 and float(adapted.samples[largest]) > _ALMOST_ALL * total:
-        found.append(
+        warnings.append(
             f"class {names[largest]!r} got {100 * float(adapted.samples[largest]) / total:.0f} % of the unlabelled "
             "samples that unseen classes got: check that they are of several classes"
         )
-    return found
-
-
-def check_pool(parties: list[Tensor], width: int) -> None:
-    """Refuse unlabelled samples that cannot be used.
-
-    Raises:
-        DataError: says why.
-    """
-    for rows in parties:
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise DataError(
-                f"the unlabelled samples have the shape {tuple(rows.shape)}, but the model takes (n, {width}): encode "
-                "them as the labelled ones"
-            )
-        if not bool(torch.isfinite(rows).all()):
-            raise DataError("the unlabelled samples hold values that are not finite: leave those rows out")
-    number = sum(len(rows) for rows in parties)
-    if number < LEAST:
-        raise DataError(f"there are {number} unlabelled samples: give at least {LEAST}")
+    return warnings
 
 
 def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> Tensor:
