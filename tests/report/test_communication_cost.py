@@ -187,7 +187,7 @@ def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_cla
     assert [(name, said) for _, name, said in listed] == [(names[0], "61.2 %"), (names[1], "–")]  # noqa: RUF001
     drawn = re.findall(r'class="(?:generated|real)" style="--hue:(\d+)"', html)
     assert sorted(set(drawn)) == sorted(one for one, _, _ in listed)
-    assert "t-SNE of 16 generated and 8 real features" in words
+    assert "First two principal components of 16 generated and 8 real features" in words
     _, words = page(made(), tmp_path)
     assert "Generated and real features" not in words
 

@@ -35,8 +35,9 @@ class EvaluationSettings(Settings):
     theory: bool = False
     """Keep class similarities after a few rounds for the report (DistZSL, Fig. 5); only for methods that predict
     attributes under strategies that merge."""
-    embedding: bool = True
-    """Draw a t-SNE picture of the unseen classes for the report."""
+    embedding: Literal["pca", "tsne", False] = "pca"
+    """Draw the unseen classes in the plane for the report: ``pca`` takes the first two principal components, ``tsne``
+    runs scikit-learn's t-SNE, which takes two processor seconds more, ``false`` draws nothing."""
     episodes: int = Field(600, ge=2)
     """Few-shot: test episodes, fixed by the seed, on which accuracy and its 95 % interval are measured in the end."""
     validation_episodes: int = Field(100, ge=2)

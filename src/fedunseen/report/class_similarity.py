@@ -55,7 +55,7 @@ def _learnt(facts: Facts) -> dict[str, Any] | None:
 
 
 def _embedding(facts: Facts) -> dict[str, Any] | None:
-    """Draw the t-SNE pictures of the unseen classes."""
+    """Draw the unseen classes in the plane."""
     if "embedding_model" not in facts.tensors:
         return None
     tensors, labels = facts.tensors, facts.tensors["embedding_labels"]
@@ -73,10 +73,17 @@ def _embedding(facts: Facts) -> dict[str, Any] | None:
         "before": before,
         "after": after,
         "samples": len(labels),
+        "kind": _projection(facts),
         "numbered": list(enumerate(names, 1)) if numbered else [],
     }
 
     return {"embedding": found}
+
+
+def _projection(facts: Facts) -> str:
+    """Return the name of the projection that ``evaluation.embedding`` asked for."""
+    tsne = facts.run.manifest["experiment"]["evaluation"].get("embedding") in ("tsne", True)  # true: older runs
+    return "t-SNE" if tsne else "First two principal components"
 
 
 def _generated(facts: Facts) -> dict[str, Any] | None:
@@ -93,6 +100,7 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
     plane = tensors["generated_plane"].astype(np.float64)
     found = {
         "chart": figures.generated_map(plane, positions, made, written, "Generated and real features"),
+        "kind": _projection(facts),
         "made": int(made.sum()),
         "real": int((~made).sum()),
         "numbered": numbered,

@@ -16,7 +16,7 @@ from fedunseen.core.class_similarity import correlation
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.engines import RoundResult
-from fedunseen.evaluation.tsne import silhouette, tsne
+from fedunseen.evaluation.plane import plane, silhouette
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
 
@@ -34,7 +34,7 @@ __all__ = [
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most
-_EMBEDDED = 300  # test samples of unseen classes in the t-SNE pictures
+_EMBEDDED = 300  # test samples of unseen classes in the picture of the plane
 _MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
 _MEASURED = 50  # clients whose own models are measured
 _PER_CLASS = 20  # test samples of a class that its similarities are a mean of
@@ -60,7 +60,9 @@ def observe_round(
         write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))
 
 
-def summary_tensors(federation: Federation, params: Params, factor: float, embedding: bool) -> dict[str, NDArray[Any]]:
+def summary_tensors(
+    federation: Federation, params: Params, factor: float, embedding: str | bool
+) -> dict[str, NDArray[Any]]:
     """Summarise a finished run.
 
     Returns:
@@ -70,9 +72,9 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
         (C, C): correlation of the classes' semantics; ``model_similarity`` (C, C): correlation of the mean scores of
         each class's test samples, NaN for classes without; for images ``images`` (m, h, w) or (m, h, w, 3) in [0, 1],
         ``image_labels`` (m,), ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among
-        the unseen; with ``embedding`` the t-SNE of test samples of unseen classes (DistZSL, Fig. 6):
+        the unseen; with ``embedding`` (``pca`` or ``tsne``) test samples of unseen classes (DistZSL, Fig. 6):
         ``embedding_labels`` (m,), ``embedding_model`` and ``embedding_inputs`` (m, 2), and the silhouettes of the
-        classes in what they picture, ``silhouettes`` (2,). Of a generative method instead the t-SNE of such samples and
+        classes in what they picture, ``silhouettes`` (2,). Of a generative method instead such samples and
         of generated ones in one plane (FZSL, Fig. 5): ``generated_labels``, ``generated_kind`` (m,), 0 for a real and 1
         for a generated one, ``generated_plane`` (m, 2), and ``generated_accuracy`` (unseen,), the ZSL accuracy of each
         unseen class in percent.
@@ -102,7 +104,7 @@ def summary_tensors(federation: Federation, params: Params, factor: float, embed
     if benchmark.images() is not None:
         tensors |= _images(federation, params)
     if embedding:
-        tensors |= (_generated if federation.method.generates else _embedding)(federation, params)
+        tensors |= (_generated if federation.method.generates else _embedding)(federation, params, str(embedding))
     return tensors
 
 
@@ -198,7 +200,7 @@ def small(image: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(pixels, dtype=np.float32) / np.float32(scale)
 
 
-def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+def _embedding(federation: Federation, params: Params, kind: str) -> dict[str, NDArray[Any]]:
     """Lay out test samples of unseen classes in the plane, by what the model makes of them and as they come in."""
     rows = _spread(federation, _EMBEDDED)
     labels = federation.benchmark.labels[rows]
@@ -210,12 +212,12 @@ def _embedding(federation: Federation, params: Params) -> dict[str, NDArray[Any]
         return {}  # features that have collapsed to one point have no picture
     return {
         "embedding_labels": labels,
-        **{f"embedding_{name}": tsne(points) for name, points in spaces.items()},
+        **{f"embedding_{name}": plane(points, kind) for name, points in spaces.items()},
         "silhouettes": np.array([silhouette(points, labels) for points in spaces.values()]),
     }
 
 
-def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+def _generated(federation: Federation, params: Params, kind: str) -> dict[str, NDArray[Any]]:
     """Lay out real test samples of unseen classes and as many generated ones in one plane."""
     method, space = federation.method, federation.benchmark.space
     rows = _spread(federation, _EMBEDDED // 2)
@@ -239,7 +241,7 @@ def _generated(federation: Federation, params: Params) -> dict[str, NDArray[Any]
     return {
         "generated_labels": np.concatenate([labels, labels]),
         "generated_kind": np.repeat(np.array([0, 1]), len(rows)),
-        "generated_plane": tsne(points),
+        "generated_plane": plane(points, kind),
         "generated_accuracy": np.array(right, dtype=np.float32),
     }
 
