@@ -7,7 +7,8 @@ import pytest
 
 from fedunseen.experiment.sweep import Row, read_sweep
 from fedunseen.federation.run_directory import RunDirectory
-from fedunseen.report.sweep_page import sweep_tables, write_sweep_report
+from fedunseen.report.sweep_page import write_sweep_report
+from fedunseen.report.sweep_tables import sweep_tables
 from known_names import DIGITS_MAML
 from pages import Page
 

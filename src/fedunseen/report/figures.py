@@ -14,16 +14,19 @@ import base64
 import hashlib
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "Bar",
     "Curve",
     "Frame",
+    "bar_chart",
     "class_colour",
     "confusion_map",
     "coverage_map",
@@ -71,6 +74,27 @@ class Curve:
     low: Floats | None = None
     high: Floats | None = None
     dashed: bool = False
+
+    def at(self, places: NDArray[np.bool_]) -> Curve:
+        """Return the curve at some of its places."""
+        low, high = (None if edge is None else edge[places] for edge in (self.low, self.high))
+        return replace(self, y=self.y[places], low=low, high=high)
+
+
+class Bar(NamedTuple):
+    """One bar of a chart.
+
+    Attributes:
+        share: its length, as a share of the longest that there is room for.
+        label: written beside it.
+        title: said when pointed at.
+        colour: a CSS variable of the page, without the dashes in front.
+    """
+
+    share: float
+    label: str
+    title: str
+    colour: str
 
 
 @dataclass(frozen=True)
@@ -382,6 +406,32 @@ def _value_point(frame: Frame, curve: Curve, i: int, name: str, each: Sequence[f
         f'<circle class="point" cx="{px:g}" cy="{frame.py(curve.y[i]):g}" r="4" fill="{fill}">'
         f"<title>{escape(said.strip())}</title></circle>"
     )
+
+
+def bar_chart(groups: Mapping[str, Sequence[Bar | None]], title: str, label: str) -> str:
+    """Draw groups of horizontal bars: the names of groups are longer than what fits below an upright bar.
+
+    Args:
+        groups: the bars of each group by its name; None leaves a gap.
+        title: above it.
+        label: what a screen reader announces.
+    """
+    left = 16 + 6.6 * max(map(len, groups), default=0)
+    group = 16 * max(map(len, groups.values()), default=0) + 12
+    out = [text(0, 14, title, "title")]
+    for place, (name, bars) in enumerate(groups.items()):
+        y = 28 + place * group
+        out.append(text(left - 8, y + (group - 12) / 2 + 4, name, "tick end"))
+        for i, bar in enumerate(bars):
+            if bar is None:
+                continue
+            wide = (420 - left - 52) * bar.share
+            out.append(
+                f'<rect class="filled" fill="var(--{bar.colour})" x="{left:g}" y="{y + 16 * i:g}" '
+                f'width="{wide:.2f}" height="14"><title>{escape(bar.title)}</title></rect>'
+            )
+            out.append(text(left + wide + 6, y + 16 * i + 11, bar.label, "tick"))
+    return svg(out, 420, 34 + group * len(groups), label)
 
 
 def rounded_up(highest: float) -> float:

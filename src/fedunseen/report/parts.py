@@ -95,7 +95,7 @@ def _environment() -> Environment:
 
 def render(template: str, context: Mapping[str, Any]) -> str:
     """Return the text of a page: a template of this folder, filled in."""
-    return _environment().get_template(template).render(context) + "\n"
+    return _environment().get_template(template).render(context).rstrip("\n") + "\n"
 
 
 def paragraphs(template: str, context: Mapping[str, Any]) -> list[str]:
