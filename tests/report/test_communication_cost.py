@@ -159,7 +159,7 @@ def test_disjoint_classes_and_overlapping_attributes_are_said(made, tmp_path):
     html, words = page(run, tmp_path)
     assert f"0.00 overlap of two clients in classes, {cosine:.2f} in attributes." in words
     assert "10 clients and 20 attributes in 2 groups" in html
-    assert f"full colour {cover.max():g}." in words
+    assert f"full color {cover.max():g}." in words
     _, words = page(made(("strategy.name", "centralised")), tmp_path)
     assert "overlap of two clients" not in words
 

@@ -16,7 +16,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.files import write_tensors
 from fedunseen.federation.run_directory import load_params
 from fedunseen.metrics import episode_confusion
-from fedunseen.report import figures
+from fedunseen.report.maps import holdings_map, plane_map
 from fedunseen.report.tasks.few_shot import half_width, verdict
 from known_names import DIGITS_MAML
 from pages import Page, page_of, without_pictures
@@ -266,10 +266,10 @@ def test_the_images_of_a_run_are_samples_of_their_classes(few, tmp_path):
     assert sum(tag == "img" for tag, _ in page.elements) == 5 * 6
 
 
-def test_an_episode_in_colour_and_one_without_queries(changed, tmp_path):
+def test_an_episode_in_color_and_one_without_queries(changed, tmp_path):
     tensors = episode(np.random.default_rng(1))
-    coloured = {name: np.repeat(tensors[name][..., None], 3, -1) for name in ("support_images", "query_images")}
-    page, _ = page_of(changed(tensors=tensors | coloured), tmp_path)
+    colored = {name: np.repeat(tensors[name][..., None], 3, -1) for name in ("support_images", "query_images")}
+    page, _ = page_of(changed(tensors=tensors | colored), tmp_path)
     assert sum(tag == "img" for tag, _ in page.elements) == 5 * 6
     shutil.rmtree(tmp_path / "copy")
     without = {"query_images": tensors["query_images"][:, :0], "query_answers": tensors["query_answers"][:, :0]}
@@ -391,7 +391,7 @@ def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
         assert f"{float(tensors['accuracy']):.1f} % right" in drawing
         paths = re.findall(r'class="samples" style="stroke:(.*?)" d="(.*?)"><title>(\d)', drawing)
         assert [name for _, _, name in paths] == [str(c) for c in tensors["classes"]]
-        assert [colour for colour, _, _ in paths] == [f"var(--class-{n})" for n in range(5)]
+        assert [color for color, _, _ in paths] == [f"var(--class-{n})" for n in range(5)]
         for (_, path, _), c in zip(paths, tensors["classes"], strict=True):
             assert path.count("h0") == (tensors["labels"] == c).sum()
         masks = re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect class="region".*?--class-(\d)', drawing)
@@ -405,25 +405,25 @@ def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
 
 
 def test_dots_lie_on_the_ground_that_answers_for_them():
-    """The nearest of two centres is drawn: each dot's colour is that of the cell below it."""
+    """The nearest of two centres is drawn: each dot's color is that of the cell below it."""
     rng = np.random.default_rng(0)
     low, high, side = np.array([-3.0, 10.0]), np.array([5.0, 90.0]), 120
     xs, ys = (np.linspace(low[i], high[i], side) for i in (0, 1))
     grid = ((xs[None] - 1) * 10 + (ys[:, None] - 50) > 0).astype(np.int64)
     points = rng.uniform(low, high, (200, 2))
     labels = ((points[:, 0] - 1) * 10 + (points[:, 1] - 50) > 0).astype(np.int64)
-    drawing = figures.plane_map(points, labels, grid, (low, high), ["a", "b"], "Round 1", "all right")
+    drawing = plane_map(points, labels, grid, (low, high), ["a", "b"], "Round 1: all right")
     ground = {}
     for source, k in re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect.*?--class-(\d)', drawing):
         ground[int(k)] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) > 127
     wrong = 0
-    for colour, path in re.findall(r'class="samples" style="stroke:var\(--class-(\d)\)" d="(.*?)"', drawing):
+    for color, path in re.findall(r'class="samples" style="stroke:var\(--class-(\d)\)" d="(.*?)"', drawing):
         for x, y in re.findall(r"M([\d.]+) ([\d.]+)h0", path):
-            wrong += not ground[int(colour)][int(float(y) / 300 * side), int(float(x) / 300 * side)]
+            wrong += not ground[int(color)][int(float(y) / 300 * side), int(float(x) / 300 * side)]
     assert wrong <= 2  # those on the border itself
 
 
-def test_colours_of_classes_can_be_told_apart_by_the_colour_blind(few, tmp_path):
+def test_colors_of_classes_can_be_told_apart_by_the_color_blind(few, tmp_path):
     """Under the simulation of Machado et al. (2009), as dots and as ground, on light and on dark."""
     matrices = {
         "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -433,15 +433,15 @@ def test_colours_of_classes_can_be_told_apart_by_the_colour_blind(few, tmp_path)
     }
     to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
 
-    def lab(colour, matrix):
-        linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+    def lab(color, matrix):
+        linear = np.where(color <= 0.04045, color / 12.92, ((color + 0.055) / 1.055) ** 2.4)
         seen = np.clip(np.array(matrix) @ linear, 0, 1)
         x, y, z = np.cbrt(np.array(to_xyz) @ seen / [0.95047, 1, 1.08883])
         return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
     _, text = page_of(few("plane"), tmp_path)
     schemes = [re.findall(r"--class-\d: (#\w{6})", line) for line in text.splitlines() if "--class-0:" in line]
-    assert [len(one) for one in schemes] == [figures.CLASSES] * 2
+    assert [len(one) for one in schemes] == [7] * 2
     for scheme, paper in zip(schemes, ("#eeeeea", "#1f242a"), strict=True):
         rgb = [np.array([int(one[i : i + 2], 16) for i in (1, 3, 5)]) / 255 for one in (*scheme, paper)]
         for matrix in matrices.values():
@@ -471,11 +471,11 @@ def test_counts_are_left_out_where_there_is_no_room():
     counts = np.full((30, 64), 412)
     names = [f"class {i}" for i in range(64)]
     clients = [f"client {k}" for k in range(30)]
-    small = figures.holdings_map(counts[:5, :6], names[:6], 6, 0, clients[:5], counted=True)
+    small = holdings_map(counts[:5, :6], names[:6], 6, 0, clients[:5], counted=True)
     assert small.count('class="cell') == 30 + 1  # and the ground
-    crowded = figures.holdings_map(counts, names, 64, 0, clients, counted=True)
+    crowded = holdings_map(counts, names, 64, 0, clients, counted=True)
     assert 'class="cell"' not in crowded
-    assert "7 for validation: nobody" in figures.holdings_map(
+    assert "7 for validation: nobody" in holdings_map(
         counts[:2, :9], names[:9], 1, 7, clients[:2], idle_words="for validation: nobody"
     )
 

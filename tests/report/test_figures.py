@@ -6,21 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedunseen.report import figures
-from fedunseen.report.figures import (
-    Curve,
-    Frame,
-    coverage_map,
-    embedding_map,
-    generated_map,
-    histogram,
-    image_source,
-    line_chart,
-    raster,
-    small_map,
-    ticks,
-    value_chart,
-)
+from fedunseen.report.charts import Curve, Scale, histogram, line_chart, value_chart
+from fedunseen.report.maps import coverage_map, embedding_map, generated_map, small_map, spread
+from fedunseen.report.svg import Frame, image_source, raster, ticks
 
 NAN = float("nan")
 
@@ -31,7 +19,7 @@ def points(path):
 
 def test_a_line_goes_through_its_values():
     x, y = np.arange(1.0, 6.0), np.array([10.0, 40.0, 35.0, 80.0, 60.0])
-    drawing = line_chart([Curve(y, "merged", "orange")], "ZSL", x, 100.0)
+    drawing = line_chart([Curve(y, "merged", "orange")], "ZSL", x, Scale(100.0))
     path = re.search(r'class="line" stroke="var\(--orange\)" d="(.*?)"', drawing)[1]
     drawn = np.array(points(path))
     frame = Frame((1.0, 5.0), (0.0, 100.0))
@@ -55,15 +43,15 @@ def test_values_below_zero_lie_within_the_frame():
 def test_gaps_are_left_where_nothing_was_measured():
     frame = Frame((0.0, 4.0), (0.0, 1.0))
     x, y = np.arange(5.0), np.array([0.1, NAN, 0.3, 0.4, NAN])
-    assert frame.path(x, y).count("M") == 2
-    assert len(points(frame.path(x, y))) == 3
+    assert frame.line(x, y).count("M") == 2
+    assert len(points(frame.line(x, y))) == 3
     assert frame.area(x, y, y + 0.1).count("Z") == 2
     assert "nan" not in line_chart([Curve(y, "a", low=y, high=y)], "t", x)
 
 
 def test_the_reported_round_is_marked_with_its_value():
     y = np.array([10.0, 42.25, 35.0])
-    drawing = line_chart([Curve(y, "merged")], "ZSL", np.arange(1.0, 4.0), 100.0, mark=2, unit="%")
+    drawing = line_chart([Curve(y, "merged")], "ZSL", np.arange(1.0, 4.0), Scale(100.0, "%"), mark=2)
     assert re.findall(r'class="value[^>]*>([^<]*)<', drawing) == ["42.2%"]
 
 
@@ -96,11 +84,11 @@ def test_an_image_comes_back_from_its_address():
     pixels = np.array([[0.0, 0.5], [1.0, 2.0]])
     data = base64.b64decode(image_source(pixels).partition(",")[2])
     assert np.asarray(Image.open(io.BytesIO(data))).tolist() == [[0, 128], [255, 255]]
-    colour = base64.b64decode(image_source(np.ones((2, 3, 3))).partition(",")[2])
-    assert Image.open(io.BytesIO(colour)).mode == "RGB"
+    color = base64.b64decode(image_source(np.ones((2, 3, 3))).partition(",")[2])
+    assert Image.open(io.BytesIO(color)).mode == "RGB"
 
 
-def test_a_matrix_shows_positive_negative_and_unknown_in_their_own_colours():
+def test_a_matrix_shows_positive_negative_and_unknown_in_their_own_colors():
     drawing = raster(np.array([[1.0, -0.5], [np.nan, 0.0]]), 0, 0, 10, 10)
     assert re.findall(r'fill="var\(--(\w+)\)"', drawing) == ["blue", "orange", "unknown"]
     assert re.findall(r'fill="var\(--(\w+)\)"', raster(np.eye(2), 0, 0, 10, 10)) == ["blue"]
@@ -172,7 +160,7 @@ def apart(points):
     return np.linalg.norm(points[:, None] - points[None], axis=2)[np.triu_indices(len(points), 1)]
 
 
-def test_generated_are_circles_and_real_ones_crosses_in_the_colour_of_their_class_and_in_one_plane():
+def test_generated_are_circles_and_real_ones_crosses_in_the_color_of_their_class_and_in_one_plane():
     rng = np.random.default_rng(0)
     plane, labels = rng.normal(size=(60, 2)) * [1.0, 4.0], np.repeat([0, 1, 2], 20)
     generated = np.arange(60) % 2 == 0
@@ -212,11 +200,11 @@ def test_a_class_without_real_samples_is_named_where_it_is_generated():
 
 
 def cells(drawing):
-    """Return the grey levels of the masks of a raster, by colour."""
+    """Return the grey levels of the masks of a raster, by color."""
     found = {}
     for name, source in re.findall(r'<mask id="(\w+)".*?href="data:image/png;base64,(.*?)"', drawing):
-        colour = re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1]
-        found[colour] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
+        color = re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1]
+        found[color] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
     return found
 
 
@@ -241,7 +229,7 @@ def test_no_two_labels_overlap():
     """Thirty labels thrown on a heap: no pair is nearer than their sizes, and a free one stays where it was."""
     rng = np.random.default_rng(0)
     places, widths = np.vstack([rng.normal(200, 25, (30, 2)), [[5000.0, 5000.0]]]), rng.uniform(10, 60, 31)
-    placed = figures.spread(places, widths, 12.0)
+    placed = spread(places, widths, 12.0)
     for i in range(31):
         for j in range(i):
             apart = np.abs(placed[i] - placed[j])

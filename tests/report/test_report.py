@@ -336,7 +336,7 @@ def test_one_class_is_not_several(made, tmp_path):
     assert "1 classes" not in page.text
 
 
-def test_colour_images_are_shown_in_colour(made, tmp_path):
+def test_color_images_are_shown_in_color(made, tmp_path):
     import base64
     import io
 
@@ -360,9 +360,9 @@ def test_colour_images_are_shown_in_colour(made, tmp_path):
 def test_large_images_are_shrunk_to_what_is_shown():
     from fedunseen.tasks.zero_shot_summary import small as shrunk
 
-    colour = np.zeros((3, 200, 100), dtype=np.uint8)
-    colour[0, :, :50] = 255
-    small = shrunk(colour)
+    color = np.zeros((3, 200, 100), dtype=np.uint8)
+    color[0, :, :50] = 255
+    small = shrunk(color)
     assert small.shape == (64, 32, 3)
     np.testing.assert_allclose(small[:, :14, 0], 1.0)
     np.testing.assert_allclose(small[:, 18:], 0.0)

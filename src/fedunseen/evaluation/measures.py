@@ -35,14 +35,14 @@ class Measure(NamedTuple):
         short: in tables and on the console.
         title: above a chart.
         words: what it is, for people.
-        colour: a CSS variable of the pages.
+        color: a CSS variable of the pages.
     """
 
     name: str
     short: str
     title: str
     words: str
-    colour: str
+    color: str
 
 
 ZERO_SHOT_MEASURES = (

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedunseen.report import figures, statistics
-from fedunseen.report.backdoor_page import COLOURS, magnitude_chart
-from fedunseen.report.figures import Curve
+from fedunseen.report import statistics
+from fedunseen.report.backdoor_page import COLORS, magnitude_chart
+from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import Facts, Section
+from fedunseen.report.svg import Floats
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
@@ -41,7 +42,7 @@ def _attacked(facts: Facts) -> dict[str, Any] | None:
     return {"attacked": found}
 
 
-def _accuracies(lines: Sequence[Mapping[str, Any]], x: figures.Floats, run: Run) -> str:
+def _accuracies(lines: Sequence[Mapping[str, Any]], x: Floats, run: Run) -> str:
     """Draw main and backdoor accuracies by round; the first attacked round is marked on the ZSL accuracy."""
     triggers = sorted(lines[0].get("backdoor_of", {}))  # as in the charts of magnitudes
     curves = [
@@ -50,22 +51,22 @@ def _accuracies(lines: Sequence[Mapping[str, Any]], x: figures.Floats, run: Run)
     ]
     for i, name in enumerate(triggers):
         of_trigger = statistics.curve([line["backdoor_of"] for line in lines], name)
-        curves.append(Curve(of_trigger, f"backdoor: {name}", COLOURS[i % len(COLOURS)]))
+        curves.append(Curve(of_trigger, f"backdoor: {name}", COLORS[i % len(COLORS)]))
     rounds = run.result["attack"]["rounds"]
     mark = rounds[0] if rounds else None
-    return figures.line_chart(curves, "Main and backdoor accuracy", x, 100.0, unit="%", mark=mark, legend=True)
+    return line_chart(curves, "Main and backdoor accuracy", x, Scale(100.0, "%"), mark=mark, legend=True)
 
 
 def _dropped(lines: Sequence[Mapping[str, Any]]) -> str:
     """Draw which share of clean and of poisoned samples was dropped, by round."""
     curves = []
-    for kind, colour in (("clean", "blue"), ("poisoned", "orange")):
+    for kind, color in (("clean", "blue"), ("poisoned", "orange")):
         told = [line["screening"] for line in lines]
         share = [100 * one[f"{kind}_dropped"] / one[kind] if one[kind] else np.nan for one in told]
         if np.isfinite(share).any():
-            curves.append(Curve(np.array(share, dtype=np.float64), kind, colour))
+            curves.append(Curve(np.array(share, dtype=np.float64), kind, color))
     x = np.array([line["round"] for line in lines], dtype=np.float64)
-    return figures.line_chart(curves, "Samples that clients dropped", x, unit="%", legend=True)
+    return line_chart(curves, "Samples that clients dropped", x, Scale(unit="%"), legend=True)
 
 
 ATTACKED = Section("attacked", _attacked)

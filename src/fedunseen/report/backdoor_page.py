@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
-from fedunseen.report import figures
-from fedunseen.report.figures import Curve
+from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
+from fedunseen.report.svg import image_source
 
 __all__ = ["conclusions", "magnitude_chart", "write_backdoor_report"]
 
 Facts = Mapping[str, Any]
 
-COLOURS = ("orange", "purple", "green", "sky")
+COLORS = ("orange", "purple", "green", "sky")
 BINS = 40
 
 
@@ -45,7 +45,7 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
         "refused": [(name, row["refused"]) for name, row in facts["defences"].items() if "refused" in row],
         "charts": [Markup(_chart(name, row["curves"])) for name, row in tried.items()],
         "strips": [
-            (trigger, [figures.image_source(_pixels(image)) for image in images])
+            (trigger, [image_source(_pixels(image)) for image in images])
             for trigger, images in zip(facts["triggers"], shown, strict=False)
         ],
         "magnitudes": [
@@ -75,8 +75,8 @@ def magnitude_chart(values: Mapping[str, NDArray[Any]], title: str) -> str:
     for i, name in enumerate(["clean", *sorted(set(values) - {"clean"})]):
         sums = values[name].astype(np.float64)
         share = 100 * np.histogram(sums[np.isfinite(sums)], edges)[0] / max(len(sums), 1)
-        curves.append(Curve(share, name, "blue" if name == "clean" else COLOURS[(i - 1) % len(COLOURS)]))
-    return figures.line_chart(curves, title, edges[:-1], x_label="sum of a sample's features", unit="%", legend=True)
+        curves.append(Curve(share, name, "blue" if name == "clean" else COLORS[(i - 1) % len(COLORS)]))
+    return line_chart(curves, title, edges[:-1], Scale(unit="%"), "sum of a sample's features", legend=True)
 
 
 def _chart(name: str, curves: Facts) -> str:
@@ -84,7 +84,7 @@ def _chart(name: str, curves: Facts) -> str:
     x = np.arange(1, len(curves["zsl"]) + 1, dtype=np.float64)
     triggers = sorted(key for key in curves if key.startswith("backdoor: "))
     drawn = [
-        Curve(np.array(curves[key]), key if len(triggers) > 1 else "backdoor", COLOURS[i % len(COLOURS)])
+        Curve(np.array(curves[key]), key if len(triggers) > 1 else "backdoor", COLORS[i % len(COLORS)])
         for i, key in enumerate(triggers)
     ]
     drawn += [
@@ -92,7 +92,7 @@ def _chart(name: str, curves: Facts) -> str:
         Curve(np.array(curves["gzsl_seen"]), "seen", "grey"),
         Curve(np.array(curves["honest zsl"]), "ZSL, honest", "blue", dashed=True),
     ]
-    return figures.line_chart(drawn, name if name != "none" else "no defence", x, 100.0, unit="%", legend=True)
+    return line_chart(drawn, name if name != "none" else "no defence", x, Scale(100.0, "%"), legend=True)
 
 
 def _pixels(image: NDArray[np.float32]) -> NDArray[np.float32]:

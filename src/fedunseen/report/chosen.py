@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
-from fedunseen.report import figures, statistics
-from fedunseen.report.figures import Curve
+from fedunseen.report import statistics
+from fedunseen.report.charts import Curve, Scale, line_chart, value_chart
 from fedunseen.report.parts import LINES, Facts, Section, axis, rounds_tried, stopped, upper_end
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHOSEN"]
 
-COLOURS = {one.name: one.colour for one in ZERO_SHOT_MEASURES}
+COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
 
 
 def _chosen(facts: Facts) -> dict[str, Any] | None:
@@ -54,7 +54,7 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
         tried = [tried[i] for i in np.argsort(values, kind="stable")]
         ordered = [one["settings"][key] for one in tried]
         curves = [
-            Curve(np.array([one[name] for one in tried], dtype=np.float64), label, COLOURS[name], dashed=dashed)
+            Curve(np.array([one[name] for one in tried], dtype=np.float64), label, COLORS[name], dashed=dashed)
             for name, label, dashed in (
                 ("gzsl_harmonic", "H", False),
                 ("zsl", "ZSL", False),
@@ -64,7 +64,7 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
         ]
         written = [f"{value:g}" for value in ordered]
         marked = ordered.index(chosen["settings"][key])
-        charts.append(figures.value_chart(curves, f"Validation classes by {key}", written, key, marked))
+        charts.append(value_chart(curves, f"Validation classes by {key}", written, key, marked))
     return charts
 
 
@@ -89,12 +89,12 @@ def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
     if best not in shown or max(len(lines[i]) for i in shown) == 1:
         return None
     curves = []
-    for colour, i in zip(LINES, shown, strict=False):
+    for color, i in zip(LINES, shown, strict=False):
         label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
-        curves.append(Curve(statistics.curve(lines[i], name), label, colour))
+        curves.append(Curve(statistics.curve(lines[i], name), label, color))
     title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
-    return figures.line_chart(
-        curves, title, axis(lines[best]), upper_end(curves), unit="%", mark=chosen["round"], legend=len(curves) > 1
+    return line_chart(
+        curves, title, axis(lines[best]), Scale(upper_end(curves), "%"), mark=chosen["round"], legend=len(curves) > 1
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.report import figures, statistics
+from fedunseen.report import statistics
+from fedunseen.report.maps import embedding_map, generated_map, hue, similarity_map, small_map
 from fedunseen.report.parts import Facts, Section, labelled
 
 __all__ = ["EMBEDDING", "GENERATED", "LEARNT", "SIMILARITY"]
@@ -20,10 +21,10 @@ def _similarity(facts: Facts) -> dict[str, Any] | None:
     order = statistics.leaf_order(semantics)
     block = np.ix_(order, order)
     names, marked = facts.of_classes(order), np.isin(order, facts.unseen)
-    maps = [figures.similarity_map(semantics[block].astype(np.float64), names, marked, "By their semantics")]
+    maps = [similarity_map(semantics[block].astype(np.float64), names, marked, "By their semantics")]
     found: dict[str, Any] = {"maps": maps, "agreement": None, "among_unseen": None, "untested": False}
     if model is not None:
-        maps.append(figures.similarity_map(model[block].astype(np.float64), names, marked, "By the model's scores"))
+        maps.append(similarity_map(model[block].astype(np.float64), names, marked, "By the model's scores"))
         some = np.ix_(facts.unseen, facts.unseen)
         for key, pair in (("agreement", (semantics, model)), ("among_unseen", (semantics[some], model[some]))):
             value = statistics.agreement(*pair)
@@ -49,8 +50,8 @@ def _learnt(facts: Facts) -> dict[str, Any] | None:
         values = tensors["compatibility"].double().numpy()
         agreement = statistics.agreement(semantics, (values + values.T) / 2)
         words = "agreement unknown" if np.isnan(agreement) else f"agreement {agreement:.2f}"
-        maps.append(figures.small_map(statistics.row_scaled(values)[block], f"round {round}", words))
-    maps.append(figures.small_map(semantics[block], "Γ", "the classes' semantics"))
+        maps.append(small_map(statistics.row_scaled(values)[block], f"round {round}", words))
+    maps.append(small_map(semantics[block], "Γ", "the classes' semantics"))
     return {"learnt": {"maps": maps}}
 
 
@@ -67,7 +68,7 @@ def _embedding(facts: Facts) -> dict[str, Any] | None:
     titles = {"inputs": "As they come in", "model": "As the model represents them"}
     if np.array_equal(planes["inputs"], planes["model"]):  # a method on the features themselves
         del planes["model"]
-    charts = [figures.embedding_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
+    charts = [embedding_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
     found = {
         "charts": charts,
         "before": before,
@@ -99,7 +100,7 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
     own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
     plane = tensors["generated_plane"].astype(np.float64)
     found = {
-        "chart": figures.generated_map(plane, positions, made, written, "Generated and real features"),
+        "chart": generated_map(plane, positions, made, written, "Generated and real features"),
         "kind": _projection(facts),
         "made": int(made.sum()),
         "real": int((~made).sum()),
@@ -108,7 +109,7 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
             {
                 "name": name,
                 "number": i + 1 if numbered else None,
-                "hue": figures.hue(i),
+                "hue": hue(i),
                 "accuracy": None if np.isnan(accuracy) else accuracy,
             }
             for i, (name, accuracy) in enumerate(zip(names, own, strict=True))

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
-from fedunseen.report import figures, statistics
+from fedunseen.report import statistics
+from fedunseen.report.charts import histogram
+from fedunseen.report.maps import confusion_map
 from fedunseen.report.parts import LISTED, Facts
 
 __all__ = ["classes", "most_confused"]
@@ -71,8 +73,8 @@ def classes(facts: Facts) -> dict[str, Any]:
         "together": False,
         "words": RANKED.format(lost),
         "seen": scored,
-        "histogram": figures.histogram(gzsl[seen], "Seen classes by their accuracy", "accuracy %"),
-        "confusion": figures.confusion_map(table, facts.of_classes(order)) if len(order) else None,
+        "histogram": histogram(gzsl[seen], "Seen classes by their accuracy", "accuracy %"),
+        "confusion": confusion_map(table, facts.of_classes(order)) if len(order) else None,
         "confusion_words": CONFUSED,
         "confused": most_confused(table, facts.of_classes(order)),
     }

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.report import figures, statistics
+from fedunseen.report import statistics
 from fedunseen.report.data_distribution import DRAWN_CLIENTS
+from fedunseen.report.maps import coverage_map
 from fedunseen.report.parts import Facts, Section
 from fedunseen.strategies.selective import matches
 
@@ -167,7 +168,7 @@ def coverage_section(counts: Ids, space: ClassSpace, clients: Sequence[str]) -> 
     drawn = statistics.spaced(len(counts), DRAWN_CLIENTS)
     classes, attributes = statistics.mean_jaccard(held), statistics.mean_cosine(cover)
     return {
-        "map": figures.coverage_map(cover[drawn][:, order], names, groups, clients[drawn]),
+        "map": coverage_map(cover[drawn][:, order], names, groups, clients[drawn]),
         "most": float(np.abs(cover).max(initial=0.0)),
         "signed": bool((cover < 0).any()),
         "grouped": bool(groups),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.report import figures, statistics
+from fedunseen.report import statistics
+from fedunseen.report.maps import holdings_map
 from fedunseen.report.parts import Facts, Section, client_names
 
 __all__ = ["DRAWN_CLIENTS", "PARTIES", "holdings"]
@@ -45,7 +46,7 @@ def holdings(
         )
     spread = int(per_client.min()), int(per_client.max())
     return {
-        "map": figures.holdings_map(
+        "map": holdings_map(
             counts[:, order], facts.of_classes(order), held, idling, clients, idle_words=idle, counted=counted
         ),
         "listed": listed,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedunseen.report import figures, statistics
-from fedunseen.report.figures import Curve
+from fedunseen.report import statistics
+from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
 
 __all__ = ["GROWING"]
@@ -37,7 +37,7 @@ def _growing(facts: Facts) -> dict[str, Any] | None:
         ]
         top = upper_end([*groups, *since])
         charts = [
-            figures.line_chart(curves, title, axis(lines), top, unit="%", legend=True)
+            line_chart(curves, title, axis(lines), Scale(top, "%"), legend=True)
             for curves, title in ((groups, "Old, new and unseen classes"), (since, "Classes by when they came"))
             if curves
         ]

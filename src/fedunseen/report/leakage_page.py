@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedunseen.core.files import write_text
-from fedunseen.report import figures
 from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
+from fedunseen.report.svg import image_source
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -213,7 +213,7 @@ def _strips(facts: Facts, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]
 def _picture(image: Tensor) -> str:
     """Return the address of an image (channels, height, width) in [0, 1]."""
     pixels = image.detach().float().clamp(0, 1).cpu().numpy()
-    return figures.image_source(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels[:3], 0, -1))
+    return image_source(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels[:3], 0, -1))
 
 
 def _command(facts: Facts) -> str:

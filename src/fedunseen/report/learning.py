@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
-from fedunseen.report import figures, statistics
-from fedunseen.report.figures import Curve
+from fedunseen.report import statistics
+from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.parts import LINES, Facts, axis, upper_end
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["curves", "losses", "seeds"]
 
-COLOURS = {one.name: one.colour for one in ZERO_SHOT_MEASURES}
+COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
 
 
 def losses(
@@ -43,7 +43,7 @@ def losses(
     curves = [
         Curve(y, terms[name], LINES[i % len(LINES)], dashed=i >= len(LINES)) for i, (name, y) in enumerate(told.items())
     ]
-    return figures.line_chart(curves, title, axis(lines), legend=True)
+    return line_chart(curves, title, axis(lines), legend=True)
 
 
 def curves(facts: Facts) -> dict[str, Any] | None:
@@ -62,20 +62,19 @@ def curves(facts: Facts) -> dict[str, Any] | None:
         low, mean, high = statistics.clients_band(lines, name)
         main = statistics.curve(lines, name)
         if not facts.one_model:  # the main curve is the clients' mean
-            drawn[name] = [Curve(main, "mean of clients", COLOURS[name], low, high)]
+            drawn[name] = [Curve(main, "mean of clients", COLORS[name], low, high)]
             continue
-        drawn[name] = [Curve(main, "merged", COLOURS[name])]
+        drawn[name] = [Curve(main, "merged", COLORS[name])]
         if spread:
             drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
     top = upper_end([curve for curves in drawn.values() for curve in curves])
     charts = [
-        figures.line_chart(
+        line_chart(
             curves,
             TITLES[name],
             x,
-            top,
-            unit="%",
-            level=(f"guessing {facts.chance:.3g}%", facts.chance) if name == "zsl" else None,
+            Scale(top, "%"),
+            levels=[Level(f"guessing {facts.chance:.3g}%", facts.chance)] if name == "zsl" else (),
             mark=run.result["selected_round"],
         )
         for name, curves in drawn.items()
@@ -104,16 +103,15 @@ def seeds(facts: Facts) -> dict[str, Any] | None:
     for name, *_ in ZERO_SHOT_MEASURES:
         each = np.array([statistics.curve(lines, name) for lines in all_lines])
         low, mean, high = statistics.band(each.T.tolist())
-        drawn[name] = Curve(mean, "mean of seeds", COLOURS[name], low, high)
+        drawn[name] = Curve(mean, "mean of seeds", COLORS[name], low, high)
     top = upper_end(list(drawn.values()))
     charts = [
-        figures.line_chart(
+        line_chart(
             [curve],
             TITLES[name],
             x,
-            top,
-            unit="%",
-            level=(f"guessing {facts.chance:.3g}%", facts.chance) if name == "zsl" else None,
+            Scale(top, "%"),
+            levels=[Level(f"guessing {facts.chance:.3g}%", facts.chance)] if name == "zsl" else (),
         )
         for name, curve in drawn.items()
     ]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.report import figures
-from fedunseen.report.figures import Curve
+from fedunseen.report.charts import Curve, line_chart
 from fedunseen.report.parts import Facts, Section, client_names
 
 __all__ = ["MERGING", "merging_section"]
@@ -65,7 +64,7 @@ def _defence(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict
         "out": sum(row["out"] for row in rows),
         "shortened": sum(row["shortened"] for row in rows),
         "nothing": [line["round"] for line in lines if not line["defence"]["merged"]],
-        "chart": figures.line_chart(curves, "Lengths of the updates as they came", x, legend=True),
+        "chart": line_chart(curves, "Lengths of the updates as they came", x, legend=True),
     }
 
 
@@ -94,7 +93,7 @@ def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         **spent[-1],
         "rounds": len(lines),
         "clipped": 100 * sum(one["clipped"] for one in spent) / max(updates, 1) if "clipped" in spent[-1] else None,
-        "chart": figures.line_chart([curve], "epsilon spent", x),
+        "chart": line_chart([curve], "epsilon spent", x),
     }
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import parse_json
-from fedunseen.report.figures import Curve, rounded_up
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from fedunseen.experiment.finished import Run
+from fedunseen.report.charts import Curve, rounded_up
 
 __all__ = [
     "BLIND",
@@ -49,7 +49,7 @@ __all__ = [
 
 Tensors = Mapping[str, NDArray[Any]]
 
-LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colours of lines that mean nothing by themselves
+LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colors of lines that mean nothing by themselves
 LISTED = 120  # classes that are listed openly; more are folded away
 
 BLIND = "No test sample took part in the choice."

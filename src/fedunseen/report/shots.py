@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.report import figures
-from fedunseen.report.figures import Curve
+from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LISTED, Facts, Section
 
 __all__ = ["LATER", "PROTOTYPES", "SHOTS"]
@@ -27,13 +26,13 @@ def _shots(facts: Facts) -> dict[str, Any] | None:
     if shots is None or len(shots) < 2:
         return None
     curves, rows = [], []
-    for kind, name, colour in KINDS:
+    for kind, name, color in KINDS:
         values = tensors[f"curve_{kind}"]
         mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1)
-        curves.append(Curve(mean, name, colour, mean - spread, mean + spread))
+        curves.append(Curve(mean, name, color, mean - spread, mean + spread))
         told = [_written(value, own) for value, own in zip(mean, spread, strict=True)]
         rows.append((name, told))
-    chart = figures.line_chart(curves, "ZSL accuracy", shots, x_label="examples of each class", unit="%", legend=True)
+    chart = line_chart(curves, "ZSL accuracy", shots, Scale(unit="%"), "examples of each class", legend=True)
     draws = tensors["curve_both"].shape[1]
     return {"chart": chart, "rows": rows, "shots": [int(k) for k in shots], "draws": draws}
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS
 from fedunseen.experiment.sweep.schema import MEASURES
-from fedunseen.report import figures, statistics
-from fedunseen.report.figures import Bar, Curve
+from fedunseen.report import statistics
+from fedunseen.report.charts import Bar, Curve, Scale, bar_chart, line_chart, value_chart
 from fedunseen.report.parts import upper_end
 from fedunseen.report.sweep_tables import (
     CHART_TITLES,
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 Lines = Mapping[tuple[str, ...], Sequence["Row"]]
 """The rows of each line of a chart, by the line's label."""
 
-COLOURS = ("blue", "orange", "green", "purple", "sky", "yellow", "wrong", "grey")
+COLORS = ("blue", "orange", "green", "purple", "sky", "yellow", "wrong", "grey")
 _ONCE = (*FEW_SHOT[1:], *FEW_SHOT_DETAILS)  # measured at the end of a run
 
 
@@ -60,7 +60,7 @@ def sweep_charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -
                     if figure.x != "round" or name not in _ONCE
                 ],
                 "axes": " · ".join(figure.lines),
-                "legend": [(" · ".join(line), _colour(i)) for i, line in enumerate(lines)] if figure.lines else [],
+                "legend": [(" · ".join(line), _color(i)) for i, line in enumerate(lines)] if figure.lines else [],
                 "caption": _caption(figure, members) if set(figure.metrics) - set(MEASURES) else "",
             }
         )
@@ -74,8 +74,8 @@ def _chart(sweep: Sweep, figure: Figure, lines: Lines, metric: str, out: Path) -
     return draw(lines, figure.x, sweep.axes[figure.x], metric)
 
 
-def _colour(i: int) -> str:
-    return COLOURS[i % len(COLOURS)]
+def _color(i: int) -> str:
+    return COLORS[i % len(COLORS)]
 
 
 def _caption(figure: Figure, rows: Sequence[Row]) -> str:
@@ -108,9 +108,9 @@ def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:
     runs = {label: [lines for row in rows for lines in _metrics(out / row.run)] for label, rows in lines.items()}
     rounds = max(len(one) for each in runs.values() for one in each)
     for i, (label, each) in enumerate(runs.items()):
-        name, colour = " · ".join(label), _colour(i)
+        name, color = " · ".join(label), _color(i)
         values = _stacked([statistics.curve(one, metric) for one in each], rounds)
-        curve = Curve(np.mean(values, axis=0), name, colour)
+        curve = Curve(np.mean(values, axis=0), name, color)
         if band == "clients":
             middle, spread = (
                 np.mean(_stacked(part, rounds), axis=0)
@@ -118,7 +118,7 @@ def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:
             )
             curves.append(replace(curve, low=np.maximum(middle - spread, 0), high=np.minimum(middle + spread, 100)))
             if np.isfinite(middle).any() and not np.allclose(middle, curve.y, equal_nan=True):
-                curves.append(Curve(middle, f"{name} clients", colour, dashed=True))
+                curves.append(Curve(middle, f"{name} clients", color, dashed=True))
         elif band == "seeds" and len(values) > 1:
             sd = np.std(values, axis=0, ddof=1)
             curves.append(replace(curve, low=np.maximum(curve.y - sd, 0), high=np.minimum(curve.y + sd, 100)))
@@ -128,7 +128,7 @@ def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:
     measured = np.isfinite(np.stack([curve.y for curve in curves])).any(axis=0)  # in some run
     if measured.any():
         x, curves = x[measured], [curve.at(np.asarray(measured)) for curve in curves]
-    return figures.line_chart(curves, CHART_TITLES[metric], x, upper_end(curves), unit="%")
+    return line_chart(curves, CHART_TITLES[metric], x, Scale(upper_end(curves), "%"))
 
 
 def _metrics(run: Path) -> list[list[dict[str, Any]]]:
@@ -160,9 +160,9 @@ def _over_axis(lines: Lines, axis: str, values: Sequence[str], metric: str) -> s
         y = np.array([np.nan if row is None else row.mean[metric] for row in rows])
         halves = [None if row is None else half_interval(row, metric) for row in rows]
         half = np.array([np.nan if value is None else value for value in halves])
-        curves.append(Curve(y, " · ".join(label), _colour(i), np.maximum(y - half, 0), np.minimum(y + half, 100)))
+        curves.append(Curve(y, " · ".join(label), _color(i), np.maximum(y - half, 0), np.minimum(y + half, 100)))
         each.append([() if row is None else row.each.get(metric, ()) for row in rows])
-    return figures.value_chart(curves, CHART_TITLES[metric], used, axis, each=each, legend=False)
+    return value_chart(curves, CHART_TITLES[metric], used, axis, each=each, legend=False)
 
 
 def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:
@@ -177,11 +177,11 @@ def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:
     groups = {
         value: [
             Bar(known[value] / top, f"{known[value] / (least or 1.0):.3g}",
-                f"{' '.join([*label, value])}: {formatted(metric, known[value])}", _colour(i))
+                f"{' '.join([*label, value])}: {formatted(metric, known[value])}", _color(i))
             if value in known else None
             for i, (label, known) in enumerate(zip(lines, by_value, strict=True))
         ]
         for value in values if any(value in known for known in by_value)
     }  # fmt: skip
     title = CHART_TITLES[metric]
-    return figures.bar_chart(groups, title + (f", in {unit}" if unit else ""), f"{title} over {axis}")
+    return bar_chart(groups, title + (f", in {unit}" if unit else ""), f"{title} over {axis}")

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from fedunseen import metrics
 from fedunseen.evaluation.summary import Weak, weak_classes, weak_words
-from fedunseen.report import figures, statistics
+from fedunseen.report import statistics
+from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.classes import most_confused
 from fedunseen.report.data_distribution import holdings
-from fedunseen.report.figures import Curve
 from fedunseen.report.learning import losses
+from fedunseen.report.maps import class_color, confusion_map, plane_map
 from fedunseen.report.parts import (
     BLIND,
     FLATTERS,
@@ -31,6 +32,7 @@ from fedunseen.report.parts import (
     upper_end,
 )
 from fedunseen.report.summary import advice
+from fedunseen.report.svg import image_source
 
 if TYPE_CHECKING:
     from fedunseen.experiment.finished import Run
@@ -119,9 +121,9 @@ def _headline(facts: Facts) -> list[dict[str, Any]]:
                 ("guessing", facts.chance if name == "few_shot" else None),
                 ("standard deviation", run.result.get(f"{name}_sd")),
             ],
-            "colour": colour,
+            "color": color,
         }
-        for name, short, colour in NUMBERS
+        for name, short, color in NUMBERS
         if name in run.result
     ]
 
@@ -200,15 +202,17 @@ def _accuracy_chart(run: Run, facts: Facts, curve: Curve, x: NDArray[np.float64]
     chance, pixels = facts.chance, float(run.result["few_shot_pixels"])
     of = "" if _watched(facts.run) == "test" else ", test classes"
     top = upper_end([curve, Curve(np.array([pixels, chance]), "")])
-    return figures.line_chart(
+    return line_chart(
         [curve],
         "Few-shot accuracy" + ("" if not of else " on validation classes"),
         x,
-        top,
-        unit="%",
+        Scale(top, "%"),
         mark=mark,
         legend=True,
-        levels=[(f"raw samples{of} {pixels:.1f}%", pixels, "blue"), (f"guessing {chance:.3g}%", chance, "grey")],
+        levels=[
+            Level(f"raw samples{of} {pixels:.1f}%", pixels, "blue"),
+            Level(f"guessing {chance:.3g}%", chance, "grey"),
+        ],
     )
 
 
@@ -234,7 +238,7 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
             for i, name in enumerate(training)
         ]
         title, several = "Accuracy on queries of training episodes", len(curves) > 1
-        charts.append(figures.line_chart(curves, title, x, upper_end(curves), unit="%", legend=several))
+        charts.append(line_chart(curves, title, x, Scale(upper_end(curves), "%"), legend=several))
     for stage in stages:
         own = {name: _stage(name)[1] for name in terms if _stage(name)[0] == stage and name not in training}
         said = _said(stage, stages)
@@ -336,7 +340,7 @@ def _episode(facts: Facts) -> dict[str, Any] | None:
 
 
 def _picture(image: NDArray[np.float32]) -> dict[str, Any]:
-    return {"source": figures.image_source(image), "height": image.shape[0], "width": image.shape[1]}
+    return {"source": image_source(image), "height": image.shape[0], "width": image.shape[1]}
 
 
 def _classes(facts: Facts) -> dict[str, Any]:
@@ -380,7 +384,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
         "together": not whole,
         "words": "Best class first: percent of its queries that are named right, over all test episodes. Nobody trained "
         "on any of these classes.",
-        "confusion": figures.confusion_map(table[np.ix_(order, order)], written) if len(ids) <= CONFUSED else None,
+        "confusion": confusion_map(table[np.ix_(order, order)], written) if len(ids) <= CONFUSED else None,
         "confusion_words": words,
         "confused": most_confused(np.where(together >= min(SHARED, episodes), table, 0.0), names),
     }
@@ -405,21 +409,20 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
         numbered, written = labelled(names)
         count = len(tensors["labels"])
         accuracy = float(tensors["accuracy"])
-        drawn = figures.plane_map(
+        drawn = plane_map(
             tensors["points"].astype(np.float64),
             np.array([place[int(c)] for c in tensors["labels"]], dtype=np.int64),
             tensors["grid"].astype(np.int64),
             (tensors["low"].tolist(), tensors["high"].tolist()),
             written,
-            f"Round {round}",
-            f"{accuracy:.1f} % right",
+            f"Round {round}: {count} samples of {len(names)} classes, {accuracy:.1f} % right",
         )
         maps.append({"round": round, "accuracy": accuracy, "drawn": drawn})
     found = {
         "maps": maps,
         "count": count,
         "classes": [
-            {"name": name, "number": n + 1 if numbered else None, "colour": figures.class_colour(n)}
+            {"name": name, "number": n + 1 if numbered else None, "color": class_color(n)}
             for n, name in enumerate(names)
         ],
     }

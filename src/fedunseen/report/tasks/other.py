@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.report import figures, statistics
-from fedunseen.report.figures import Curve
+from fedunseen.report import statistics
+from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
 
 __all__ = ["HEADER"]
@@ -18,11 +18,11 @@ def _numbers(facts: Facts) -> dict[str, Any]:
     accuracies = facts.run.manifest.get("traits", {}).get("accuracies", [])
     lines = statistics.measured(facts.run.metrics, accuracies[0]) if accuracies else []
     curves = [
-        Curve(np.array([line[name] for line in lines]), name.replace("_", " "), colour)
-        for name, colour in zip(accuracies, LINES, strict=False)
+        Curve(np.array([line[name] for line in lines]), name.replace("_", " "), color)
+        for name, color in zip(accuracies, LINES, strict=False)
         if all(name in line for line in lines)
     ]
-    chart = figures.line_chart(curves, "accuracy", axis(lines), upper_end(curves), unit="%") if curves else None
+    chart = line_chart(curves, "accuracy", axis(lines), Scale(upper_end(curves), "%")) if curves else None
     numbers = [(name.replace("_", " "), facts.whole.result[name]) for name in accuracies]
     return {"numbers": numbers, "chart": chart}
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
-from fedunseen.report import figures
 from fedunseen.report.classes import classes
 from fedunseen.report.communication_cost import coverage_section
 from fedunseen.report.data_distribution import holdings
@@ -26,6 +25,7 @@ from fedunseen.report.parts import (
     stopped,
 )
 from fedunseen.report.summary import advice
+from fedunseen.report.svg import image_source
 
 __all__ = ["VIEW"]
 
@@ -143,7 +143,7 @@ def _images(facts: Facts) -> dict[str, Any] | None:
     for pixels, label, answers in zip(images, labels.tolist(), facts.tensors["image_answers"].tolist(), strict=True):
         cards.append(
             {
-                "source": figures.image_source(pixels),
+                "source": image_source(pixels),
                 "height": pixels.shape[0],
                 "width": pixels.shape[1],
                 "true": facts.names[label],

@@ -1,0 +1,383 @@
+"""Maps: matrices of classes, clients and attributes as colored cells, and samples in the plane."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.report.svg import (
+    Floats,
+    Frame,
+    gaps,
+    longest_name,
+    masked,
+    path,
+    raster,
+    rect,
+    rotated,
+    shortened,
+    svg,
+    text,
+)
+
+__all__ = [
+    "class_color",
+    "confusion_map",
+    "coverage_map",
+    "embedding_map",
+    "generated_map",
+    "holdings_map",
+    "hue",
+    "plane_map",
+    "similarity_map",
+    "small_map",
+    "spread",
+]
+
+Ids = NDArray[np.int64]
+
+_CLASSES = 7  # that have colors of their own on the page of few-shot runs
+_LEFT, _WIDE = 74, 700  # place and width of maps with a row for each client
+_RING = "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0"
+_CROSS = "m-3-3l6 6m0-6l-6 6"
+
+
+def hue(place: int) -> int:
+    """Return the hue of the class at a place of a list, in degrees.
+
+    Neighbors in the list get hues that are far apart: steps of the golden angle.
+    """
+    return round(place * 137.508 % 360)
+
+
+def class_color(place: int) -> str:
+    """Return the color of the class at a place of a list: one that the color-blind tell apart, while there are any.
+
+    Example:
+        >>> class_color(0), class_color(7)
+        ('var(--class-0)', 'hsl(243 62% var(--dots))')
+    """
+    return f"var(--class-{place})" if place < _CLASSES else f"hsl({hue(place)} 62% var(--dots))"
+
+
+def spread(places: Floats, widths: Floats, height: float) -> Floats:
+    """Move labels apart until no two overlap, each as little as it takes; those that stand free stay.
+
+    Args:
+        places: (n, 2) their middles.
+        widths: (n,) how wide they are.
+        height: how tall.
+
+    Returns:
+        (n, 2) where they stand then.
+
+    Example:
+        >>> spread(np.array([[50.0, 50.0], [52.0, 50.0], [200.0, 50.0]]), np.array([30.0, 30.0, 30.0]), 12.0).round()
+        array([[ 50.,  44.],
+               [ 52.,  56.],
+               [200.,  50.]])
+    """
+    at = np.array(places, dtype=np.float64)
+    order = np.arange(len(at))
+    later = np.where(order[None, :] > order[:, None], 1.0, -1.0)[..., None]
+    room = np.stack([(widths[:, None] + widths[None, :]) / 2, np.full((len(at), len(at)), height)], axis=-1)
+    for _ in range(400):
+        apart = at[None, :] - at[:, None]  # (n, n, 2) from one label to the other
+        lack = room - np.abs(apart)
+        over = (lack > 1e-6).all(axis=-1) & (order[None, :] != order[:, None])
+        if not over.any():
+            break
+        nearest = np.eye(2)[lack.argmin(axis=-1)]  # the shorter way out
+        towards = np.where(apart == 0, later, np.sign(apart))
+        at -= (over[..., None] * nearest * towards * (lack / 2 + 0.05)).sum(axis=1)
+    return at
+
+
+def _flat_plane(points: Floats, title: str, width: int = 420) -> tuple[Floats, Frame, list[str]]:
+    """Return points (n, 2), of which only distances matter, turned to lie flat; their frame; and what is below them."""
+    centered = points - points.mean(axis=0)
+    points = centered @ np.linalg.svd(centered, full_matrices=False)[2].T
+    low, high = points.min(axis=0), points.max(axis=0)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-9)
+    half = np.array([half[0], max(half[1], half[0] * 0.4)]) * 1.08
+    tall = round((width - 8) * float(half[1] / half[0]))
+    frame = Frame(
+        (middle[0] - half[0], middle[0] + half[0]), (middle[1] - half[1], middle[1] + half[1]),
+        width=width, height=tall + 34, left=4, right=4, top=28, bottom=6,
+    )  # fmt: skip
+    return points, frame, [text(0, 14, title, "title"), rect(frame.left, frame.top, width - 8, tall, css="cells")]
+
+
+def _class_names(frame: Frame, means: Sequence[Floats], names: Sequence[str], size: float) -> list[str]:
+    """Write names at the means (2,) of their points, moved apart where they would hide each other."""
+    short = [shortened(name) for name in names]
+    places = np.array([[frame.px(float(x)), frame.py(float(y))] for x, y in means])
+    if len(short) <= 80:  # more have no room side by side, however they stand
+        places = spread(places, np.array([0.6 * size * len(name) + 3 for name in short]), size)
+    return [text(x, y + size * 0.35, name, "where", size) for (x, y), name in zip(places.tolist(), short, strict=True)]
+
+
+def embedding_map(points: Floats, labels: Ids, names: Sequence[str], title: str) -> str:
+    """Draw samples in the plane, colored by class, with each class's name at its mean.
+
+    Args:
+        points: (n, 2).
+        labels: (n,) positions in ``names``.
+        names: what is written at the class means.
+        title: above it.
+    """
+    points, frame, marks = _flat_plane(points, title)
+    classes = np.unique(labels).tolist()
+    for place, c in enumerate(classes):
+        dots = frame.points(points[labels == c].tolist(), "h0")
+        marks.append(path(dots, "dots", names[c], style=f"--hue:{hue(place)}"))
+    size = 12.0 if len(classes) <= 30 else 10.0
+    means = [points[labels == c].mean(axis=0) for c in classes]
+    marks += _class_names(frame, means, [names[c] for c in classes], size)
+    return svg(marks, frame.width, frame.height, f"{title}: {len(points)} samples of {len(classes)} classes")
+
+
+def generated_map(points: Floats, labels: Ids, generated: NDArray[np.bool_], names: Sequence[str], title: str) -> str:
+    """Draw generated and real samples in one plane: circles and crosses, colored by class (FZSL, Fig. 5).
+
+    Args:
+        points: (n, 2).
+        labels: (n,) positions in ``names``.
+        generated: (n,) whether the sample is generated.
+        names: what is written at the mean of each class's real samples, or of the generated ones if there is none.
+        title: above it.
+    """
+    points, frame, marks = _flat_plane(points, title, 760)
+    classes, means = np.unique(labels).tolist(), []
+    for place, c in enumerate(classes):
+        members = labels == c
+        for kind, chosen, mark in (("generated", members & generated, _RING), ("real", members & ~generated, _CROSS)):
+            if chosen.any():
+                dots = frame.points(points[chosen].tolist(), mark)
+                marks.append(path(dots, kind, f"{names[c]}, {kind}", style=f"--hue:{hue(place)}"))
+        real = members & ~generated
+        means.append(points[real if real.any() else members].mean(axis=0))
+    marks += _class_names(frame, means, [names[c] for c in classes], 13.0 if len(classes) <= 30 else 10.0)
+    words = f"{title}: {int(generated.sum())} generated and {int((~generated).sum())} real samples"
+    return svg(marks, frame.width, frame.height, f"{words} of {len(classes)} classes", "map")
+
+
+def plane_map(
+    points: Floats,
+    labels: Ids,
+    grid: Ids,
+    corners: tuple[Sequence[float], Sequence[float]],
+    names: Sequence[str],
+    label: str,
+) -> str:
+    """Draw samples in the plane of two features over the classifier's answers there (FedFSL, Fig. 6).
+
+    Args:
+        points: (n, 2).
+        labels: (n,) positions in ``names``; their colors are the page's ``--class-0`` and so on.
+        grid: (G, G) positions of the answers at evenly spaced places, rows from low to high in the second feature.
+        corners: the lowest and the highest of both features, where the first and the last of those places are.
+        names: what is written at the mean of each class's samples.
+        label: what it is and how good; a screen reader announces it.
+    """
+    (x0, y0), (x1, y1) = corners
+    half = [max(high - low, 1e-12) / max(len(grid) - 1, 1) / 2 for low, high in ((x0, x1), (y0, y1))]
+    frame = Frame(
+        (x0 - half[0], x1 + half[0]), (y0 - half[1], y1 + half[1]),
+        width=300, height=300, left=0, right=0, top=0, bottom=0,
+    )  # fmt: skip
+    marks = [rect(0, 0, 300, 300, css="cells")]
+    box = 'x="0" y="0" width="300" height="300"'
+    for k in np.unique(grid).tolist():
+        marks.append(masked(box, (grid[::-1] == k).astype(np.float64), class_color(k), 'class="region" '))
+    present = np.unique(labels).tolist()
+    for k in present:
+        dots = "".join(f"M{frame.px(a):.1f} {frame.py(b):.1f}h0" for a, b in points[labels == k].tolist())
+        marks.append(path(dots, "samples", names[k], style=f"stroke:{class_color(k)}"))
+    marks += _class_names(frame, [points[labels == k].mean(axis=0) for k in present], [names[k] for k in present], 14.0)
+    return svg(marks, frame.width, frame.height, label)
+
+
+def small_map(values: Floats, title: str, words: str) -> str:
+    """Draw a matrix (m, m) in [-1, 1] small, to stand in a row with others, with ``words`` below it."""
+    marks = [text(0, 12, title, "title"), raster(values, 0, 20, 180, 180), text(0, 215, words)]
+    return svg(marks, 180, 222, f"{title}, {words}: {len(values)} by {len(values)} classes")
+
+
+def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool_], title: str) -> str:
+    """Draw a similarity matrix.
+
+    Args:
+        values: (m, m) in [-1, 1], in the order to draw.
+        names: (m,) of the rows; written where there is room.
+        marked: (m,) the unseen classes, marked along the edge.
+        title: above it.
+    """
+    count, label = len(values), min(10.0, 330 / max(len(values), 1))
+    named = label >= 6.0
+    left = 16 + (longest_name(names) * label * 0.56 if named else 0)
+    size = 420.0 - left
+    cell = size / count
+    marks = [text(0, 14, title, "title"), raster(values, left, 28, size, size)]
+    marks.append(gaps(count, count, left, 28, (cell, cell)))
+    for i in range(count if named else 0):
+        css = "tick end none" if marked[i] else "tick end"
+        marks.append(text(left - 8, 28 + (i + 0.5) * cell + label * 0.35, shortened(names[i]), css, label))
+    edge = ""
+    for i in np.flatnonzero(marked).tolist():
+        edge += f"M{left - 3:g} {28 + i * cell:.2f}v{cell:.2f}M{left + i * cell:.2f} {31 + size:.2f}h{cell:.2f}"
+    marks.append(path(edge, "edge"))
+    return svg(marks, 420, 28 + size + 8, f"{title}: {count} by {count} classes")
+
+
+def confusion_map(table: Floats, names: Sequence[str]) -> str:
+    """Draw which class (columns) is answered how often, in percent, for the samples of each class (rows)."""
+    count = len(table)
+    cell = min(max(600 / count, 11.0), 34.0)
+    label = min(11.5, cell * 0.95)
+    room = longest_name(names) * label * 0.58
+    left, top, size = max(16 + room, 56.0), 34 + room, cell * count
+    marks = [text(left, 12, "answer →"), text(left - 8, top - 6, "true ↓", "tick end")]
+    marks.append(raster(table / 100, left, top, size, size))
+    marks.append(gaps(count, count, left, top, (cell, cell)))
+    for i, name in enumerate(names):
+        middle = (i + 0.5) * cell + label * 0.35
+        marks.append(text(left - 8, top + middle, shortened(name), "tick end", label))
+        marks.append(rotated(name, left + middle, top - 6, "tick", label))
+    if cell >= 20:
+        for i, j in zip(*np.nonzero(np.nan_to_num(table) >= 0.5), strict=True):
+            css = "cell strong" if table[i, j] > 72 else "cell"
+            x, y = left + (j + 0.5) * cell, top + (i + 0.62) * cell
+            marks.append(text(x, y, f"{table[i, j]:.0f}", css, cell * 0.36))
+    words = f"Confusion among {count} unseen classes, {np.mean(np.diag(table)):.1f} percent on the diagonal"
+    return svg(marks, left + size + 4, top + size + 4, words, "map")
+
+
+def _client_grid(
+    values: Floats, names: Sequence[str], css: Sequence[str], clients: Sequence[str], above: float
+) -> tuple[list[str], tuple[float, float], float]:
+    """Draw a matrix (clients, columns) in [-1, 1] with names at both sides where there is room.
+
+    Returns:
+        The marks, the width and height of a cell, and where the matrix begins.
+    """
+    rows, columns = values.shape
+    across, down = _WIDE / columns, min(max(380 / rows, 2.5), 22)
+    label = min(11.0, across * 0.98)
+    named = label >= 6.5 and len(names) > 0
+    top = above + (longest_name(names) * label * 0.6 if named else 0)
+    marks = [raster(values, _LEFT, top, _WIDE, rows * down), gaps(rows, columns, _LEFT, top, (across, down))]
+    for i in range(0, rows, _rows_a_name(down)):
+        marks.append(text(_LEFT - 8, top + (i + 0.5) * down + 4, clients[i], "tick end"))
+    for j, name in enumerate(names if named else ()):
+        marks.append(rotated(name, _LEFT + (j + 0.7) * across, top - 5, css[j], label))
+    return marks, (across, down), top
+
+
+def _rows_a_name(down: float) -> int:
+    """Return every how many rows of a height there is room for a name."""
+    return max(1, math.ceil(12 / down))
+
+
+def holdings_map(
+    counts: Ids,
+    names: Sequence[str],
+    held: int,
+    idle: int,
+    clients: Sequence[str],
+    idle_words: str = "not trained on",
+    counted: bool = False,
+) -> str:
+    """Draw who holds how much of which class.
+
+    Args:
+        counts: (K, C) training samples; columns in the order to draw, held ones first, then idle, then unseen ones.
+        names: (C,) of the columns.
+        held: how many columns are held by somebody.
+        idle: how many no client holds although they are not unseen.
+        clients: (K,) names of the rows.
+        idle_words: what classes are that no client holds although they are not unseen.
+        counted: write the number of samples into each cell, where there is room.
+    """
+    rows, columns = counts.shape
+    css = ["tick" if j < held else "tick none" for j in range(columns)]
+    marks, (across, down), top = _client_grid(np.sqrt(counts / max(counts.max(), 1)), names, css, clients, 30)
+    right, below, every = _LEFT + _WIDE, top + rows * down, _rows_a_name(down)
+    if counted:
+        marks += _cell_counts(counts, _LEFT, top, (across, down))
+    totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    longest = max(int(totals.max()), 1)
+    for i in range(rows):
+        y = top + (i + 0.5) * down
+        words = f"{clients[i]}: {classes[i]} classes, {totals[i]} samples"
+        marks.append(rect(right + 12, y - down * 0.3, 44 * totals[i] / longest, down * 0.6, words, css="bar"))
+        if i % every == 0:
+            marks.append(text(right + 62, y + 4, f"{totals[i]:,}"))
+    marks.append(text(right + 12, top - 8, "samples"))
+    nobody, start = columns - held - idle, 0
+    for words, number, look, drop in (
+        (f"{held} classes held by somebody", held, "held", 25),
+        (f"{idle} {idle_words}", idle, "none end", 41),
+        (f"{nobody} unseen: nobody holds them", nobody, "none end", 25),
+    ):
+        x, w = _LEFT + start * across, number * across
+        start += number
+        if not number:
+            continue
+        if look != "held":
+            marks.append(rect(x, top, w, rows * down, css="nobody"))
+        marks.append(_bracket(x, below, w, look))
+        marks.append(text(x + w if "end" in look else x, below + drop, words, f"tick {look}"))
+    words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
+    return svg(marks, right + 106, below + (48 if idle else 32), words, "map")
+
+
+def _bracket(x: float, y: float, width: float, css: str, title: str = "") -> str:
+    """Return a bracket below columns."""
+    return path(f"M{x + 1:.2f} {y + 5:.2f}v5h{max(width - 2, 0):.2f}v-5", f"bracket {css}", title)
+
+
+def _cell_counts(counts: Ids, x: float, y: float, cell: tuple[float, float]) -> list[str]:
+    """Return the numbers that stand in the cells of a map of counts; none where cells are too small for them."""
+    across, down = cell
+    highest = int(counts.max(initial=0))
+    size = min(11.0, down * 0.62, across / (0.66 * len(str(highest))))
+    if size < 7:
+        return []
+    dark = np.sqrt(counts / max(highest, 1)) > 0.72
+    return [
+        text(x + (j + 0.5) * across, y + (i + 0.5) * down + size * 0.36, str(int(counts[i, j])),
+             "cell strong" if dark[i, j] else "cell", size)
+        for i, j in zip(*np.nonzero(counts), strict=True)
+    ]  # fmt: skip
+
+
+def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str, int]], clients: Sequence[str]) -> str:
+    """Draw who covers how much of which attribute (FZSL, Fig. 3 b).
+
+    Args:
+        cover: (K, a) sums of attributes; columns in the order to draw, group by group.
+        names: (a,) of the columns, or none.
+        groups: name and number of columns of each group, in order; one without a name is what belongs to none.
+        clients: (K,) names of the rows.
+    """
+    rows, columns = cover.shape
+    scaled = cover / max(float(np.abs(cover).max(initial=0.0)), 1e-12)
+    marks, (across, down), top = _client_grid(scaled, names, ["tick"] * columns, clients, 12)
+    below, start = top + rows * down, 0
+    upright: list[str] = []  # names that are too wide to lie
+    for name, number in ((name or "no group", number) for name, number in groups):
+        x, w = _LEFT + start * across, number * across
+        start += number
+        marks.append(_bracket(x, below, w, "held", f"{name}: {number}"))
+        if 6.6 * len(name) <= w:
+            marks.append(text(x + w / 2, below + 25, name, "tick mid"))
+        elif rows and w >= 13:
+            marks.append(rotated(name, x + w / 2 + 4, below + 16, "tick end"))
+            upright.append(name)
+    room = 16 + max(32 if groups else 8, longest_name(upright) * 6.4 + 8 if upright else 0)
+    words = f"{rows} clients and {columns} attributes" + (f" in {len(groups)} groups" if groups else "")
+    return svg(marks, _LEFT + _WIDE + 106, below + room - 8, words, "map")
