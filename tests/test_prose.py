@@ -1,0 +1,23 @@
+"""Pages for users have no word of the list of words that this project does not use."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+PROSE = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "prose.py"))
+LATER = {"federation.md", "operating.md", "three-hospitals.md", "SECURITY.md", "unlabelled.md"}
+
+
+@pytest.mark.parametrize("page", [page for page in PROSE["pages"]() if page.name not in LATER], ids=lambda p: p.name)
+def test_pages_use_plain_words(page):
+    assert PROSE["found_words"]([(page.name, 1, PROSE["prose_of_page"](page))]) == []
+
+
+def test_code_in_a_page_and_names_of_random_streams_are_skipped(tmp_path):
+    page, module = tmp_path / "page.md", tmp_path / "module.py"
+    page.write_text("Nobody\n```text\nnobody\n```\n`nobody` [x](nobody.md)\n")
+    module.write_text('STREAM = "nobody"\nTEXT = "nobody is told"  # mend it\n')
+    assert PROSE["found_words"]([("page", 1, PROSE["prose_of_page"](page))]) == ["page:1: Nobody"]
+    found = PROSE["found_words"]([("module", line, text) for line, text in PROSE["prose_of_code"](module)])
+    assert found == ["module:2: nobody", "module:2: told", "module:2: mend"]
