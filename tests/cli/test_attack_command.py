@@ -43,7 +43,7 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     assert f"note: {told['note']}" == said[0]
     assert facts["note"] == told["note"]
     assert f"Note: {told['note']}." in (out / "leakage.html").read_text()
-    assert said[1].startswith("classifier, dlg, image 1 of 2: MSE ")
+    assert said[1].startswith("classifier, dlg, sample 1 of 2: MSE of inputs ")
     sums, whole = told["sums"], facts["sums"]
     assert sums["samples"] == whole["samples"]
     assert sums["samples"][0] == facts["samples"][0]

@@ -21,8 +21,15 @@ from fedunseen.methods.vaegan import VAEGAN
 from fedunseen.secagg.masks import Masks
 from fedunseen.threats import DLG, Cosine, Subject, measure_classifier, measure_method
 from fedunseen.threats.inversion import critic_inputs, inferred_label, invert, layer_inputs, total_variation
-from fedunseen.threats.leakage import RECOVERED, Judge, Network, Victim
-from fedunseen.threats.leakage_sums import measure_classifier_sums, measure_method_sums, sights
+from fedunseen.threats.leakage import (
+    RECOVERED,
+    Judge,
+    Network,
+    PhaseVictim,
+    measure_method_sums,
+    measure_sums,
+    observations,
+)
 from fedunseen.threats.lenet import lenet, lenet_init
 
 WIDE, ATTRIBUTES = 12, 5
@@ -245,7 +252,7 @@ def test_a_classifier_s_bias_tells_the_class(make_subject):
 
 def test_a_certain_soft_label_is_the_label(make_subject):
     subject = make_subject(FedZSL, alpha=0.5)
-    victim = Victim(subject, subject.method.phases()[0], list(subject.params), 1, 0)
+    victim = PhaseVictim(subject, subject.method.phases()[0], list(subject.params), 1, 0)
     certain = 200.0 * F.one_hot(torch.tensor([3]), 6).float()  # sample 17 is of class 3
     for name, value in victim.gradient({"inputs": victim.inputs, "label": certain}).items():
         torch.testing.assert_close(value, victim.target[name])
@@ -319,7 +326,8 @@ def test_a_loss_that_ignores_everything_is_not_searched(make_subject):
 def test_the_classifier_that_sees_images_gives_them_away(rng):
     images = (255 * rng.uniform(0, 1, (8, 1, 6, 8))).astype(np.uint8)
     labels = np.repeat(np.arange(4), 2)
-    facts, tensors = measure_classifier(images, labels, 4, np.arange(8), np.array([1, 6]), {"dlg": DLG(steps=30)}, 0)
+    network = Network.drawn(images, labels, 4, np.arange(8), 0)
+    facts, tensors = measure_classifier(network, images, labels, np.array([1, 6]), {"dlg": DLG(steps=30)})
     torch.testing.assert_close(tensors["source"], torch.from_numpy(images[[1, 6]] / np.float32(255)))
     assert facts["attacks"]["dlg"]["recovered"] == 2
     assert facts["attacks"]["dlg"]["labels"] == 2
@@ -331,8 +339,8 @@ def test_the_classifier_that_sees_images_gives_them_away(rng):
 def test_the_same_seed_gives_the_same_numbers(rng):
     images, labels = rng.uniform(0, 1, (6, 3, 5, 5)).astype(np.float32), np.arange(6) % 3
     made = [
-        measure_classifier(images, labels, 3, np.arange(6), np.array([2]), {"cosine": Cosine(steps=4)}, seed)[1]
-        for seed in (7, 7, 8)
+        measure_classifier(network, images, labels, np.array([2]), {"cosine": Cosine(steps=4)})[1]
+        for network in (Network.drawn(images, labels, 3, np.arange(6), seed) for seed in (7, 7, 8))
     ]
     assert torch.equal(made[0]["cosine"], made[1]["cosine"])
     assert not torch.equal(made[0]["cosine"], made[2]["cosine"])
@@ -340,7 +348,7 @@ def test_the_same_seed_gives_the_same_numbers(rng):
 
 def test_images_that_are_too_small_are_refused():
     with pytest.raises(DataError) as caught:
-        measure_classifier(np.zeros((2, 1, 4, 9), np.uint8), np.arange(2), 2, np.arange(2), np.arange(1), {}, 0)
+        Network.drawn(np.zeros((2, 1, 4, 9), np.uint8), np.arange(2), 2, np.arange(2), 0)
     assert str(caught.value) == (
         "the images have 4 x 9 pixels, too few for the classifier that is attacked, whose first layer looks at 5 x 5: "
         "use a benchmark with larger images, or one of features"
@@ -361,17 +369,17 @@ MASKS = Masks(64.0, 4)
 
 @pytest.mark.parametrize("masks", [None, MASKS])
 def test_the_sum_of_parties_is_the_mean_of_what_they_send(updates, masks):
-    seen = {(one.seen, one.parties): one for one in sights(updates, [1, 2, 3, 4], masks)}
+    seen = {(one.seen, one.parties): one for one in observations(updates, range, [1, 2, 3, 4], masks)}
     for parties in (1, 2, 3, 4):
         one = seen["update" if parties == 1 else "sum", parties]
-        assert one.searched == parties
+        assert one.batch == range(parties)
         for name, value in one.target.items():
-            torch.testing.assert_close(value, sum(own[name] for own in updates[:parties]) / parties)
+            torch.testing.assert_close(value, sum(update[name] for update in updates[:parties]) / parties)
     assert [key for key in seen if key[0] == "masked elements"] == ([] if masks is None else [("masked elements", 3)])
 
 
 def test_masked_elements_have_nothing_to_do_with_the_update(updates):
-    words = sights(updates, [3], MASKS)[-1].target
+    words = observations(updates, range, [3], MASKS)[-1].target
     assert {name: value.shape for name, value in words.items()} == {"a": (30, 40), "b": (7,)}
     said, own = (torch.cat([one["a"].flatten(), one["b"]]) for one in (words, updates[0]))
     assert abs(float(torch.corrcoef(torch.stack([said, own]))[0, 1])) < 5 / math.sqrt(len(said))
@@ -381,9 +389,10 @@ def test_masked_elements_have_nothing_to_do_with_the_update(updates):
 def test_the_row_of_one_party_is_that_of_its_update(make_subject, rng):
     images, labels = rng.uniform(0, 1, (8, 1, 5, 6)).astype(np.float32), np.repeat(np.arange(4), 2)
     attack = {"cosine": Cosine(steps=6)}  # whose label follows from the gradient
-    facts, _ = measure_classifier(images, labels, 4, np.arange(8), np.array([3]), attack, 5)
     network = Network.drawn(images, labels, 4, np.arange(8), 5)
-    rows = measure_classifier_sums(network, images, labels, np.array([3, 6]), [1, 2], attack)["cosine"]
+    facts, _ = measure_classifier(network, images, labels, np.array([3]), attack)
+    seen = network.sums(images, labels, np.array([3, 6]), [1, 2])
+    rows = measure_sums(seen, {"inputs": network.judge}, attack, "classifier")["cosine"]
     assert [(row["parties"], row["seen"]) for row in rows] == [(1, "update"), (2, "sum")]
     told = {name: value for name, value in facts["attacks"]["cosine"]["images"][0].items() if name in rows[0]["inputs"]}
     assert {"mse", "psnr", "relative", "cosine"} <= set(told)
@@ -414,7 +423,7 @@ def test_the_closed_form_fails_on_a_sum_where_a_search_does_not(make_subject):
 def test_samples_are_compared_with_what_matches_them_best(make_subject, monkeypatch):
     subject = make_subject(FedZSL, alpha=0.5)
     swapped = [subject.sample(int(victim)) for victim in subject.victims[::-1]]
-    monkeypatch.setattr(Victim, "read", lambda self, dummy: {"inputs": swapped[self.i]})
+    monkeypatch.setattr(PhaseVictim, "read", lambda self, dummy: {"inputs": swapped[self.i]})
     _, row = measure_method_sums(subject, [1, 2], {"dlg": DLG(steps=1, inner=1, restarts=1)}, 0)["local"]["dlg"]
     assert row["inputs"]["recovered"] == 2
     assert row["inputs"]["mse"] == 0

@@ -6,8 +6,12 @@ batch of one, and knows every parameter, private ones too. That is the worst cas
 
 - :func:`measure_classifier`: *high-level knowledge*: a classifier that sees the benchmark's images.
 - :func:`measure_method`: *mid-level knowledge*: the experiment's own method, phase by phase.
+- :func:`measure_sums`: either of them, where the attacker is left with sums of several parties' gradients.
 
-:mod:`fedunseen.threats.leakage_sums` attacks sums of several parties with the same means.
+An update is the sum of one party. Of more, each party takes one step on one sample of its own, and the coordinator is
+left with the mean of their gradients. It searches all samples at once, and knows how many parties there are and of
+which classes their samples are (who holds which classes is no secret): again the worst case. The closed form reads a
+sum as it would read one update. Whose sample was found cannot be told, so each is compared with what matches it best.
 
 What is recovered is judged against the source: mean squared error, PSNR = 10 log10(1 / MSE) for values in [0, 1],
 cosine, whether the class whose mean (description) is nearest is the right one, and the error relative to that of a
@@ -17,13 +21,12 @@ if that ratio is at most :data:`RECOVERED`.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import DataError
-from fedunseen.core.parameters import Params, is_statistic, to_device
+from fedunseen.core.parameters import Params, is_statistic, to_device, under, within
 from fedunseen.core.phases import Batch, Context, Phase
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
@@ -49,10 +52,28 @@ from fedunseen.threats.inversion import (
 )
 from fedunseen.threats.lenet import KERNEL, lenet, lenet_init
 
-__all__ = ["RECOVERED", "Subject", "class_means", "measure_classifier", "measure_method"]
+if TYPE_CHECKING:
+    from fedunseen.secagg.masks import Masks
+
+__all__ = [
+    "RECOVERED",
+    "SEEN",
+    "Network",
+    "Subject",
+    "class_means",
+    "measure_classifier",
+    "measure_method",
+    "measure_method_sums",
+    "measure_sums",
+    "observations",
+]
 
 RECOVERED = 0.1
 """A sample counts as recovered if its error is at most this share of the error of guessing the average."""
+
+SEEN = ("update", "sum", "masked elements")
+"""What an attacker may have: one party's update, the sum of several, or what one party sends under masks."""
+_SMALLEST = 3  # parties of a sum under masks
 
 Facts = dict[str, Any]
 Log = Callable[[str], None]
@@ -80,7 +101,7 @@ class Judge:
         mse = float((found - true).square().mean())
         blind = float((average - true).square().mean())
         nearest = int((self.means.double().cpu() - found).square().sum(1).argmin())
-        told: Facts = {
+        facts: Facts = {
             "mse": mse,
             "relative": mse / max(blind, 1e-12),
             "cosine": float(F.cosine_similarity(found, true, dim=0)),
@@ -88,16 +109,16 @@ class Judge:
             "match": int(self.classes[nearest]) == label,
         }
         if self.unit:
-            told["psnr"] = 10 * math.log10(1 / max(mse, 1e-12))
-        return told
+            facts["psnr"] = 10 * math.log10(1 / max(mse, 1e-12))
+        return facts
 
-    def summary(self, told: Sequence[Facts]) -> Facts:
+    def summary(self, samples: Sequence[Facts]) -> Facts:
         """Return the means over samples, and how many match and are recovered."""
         names = ("mse", "relative", "cosine", *(["psnr"] if self.unit else []))
         return {
-            **{name: float(np.mean([one[name] for one in told])) for name in names},
-            "matches": sum(one["match"] for one in told),
-            "recovered": sum(one["relative"] <= RECOVERED for one in told),
+            **{name: float(np.mean([sample[name] for sample in samples])) for name in names},
+            "matches": sum(sample["match"] for sample in samples),
+            "recovered": sum(sample["relative"] <= RECOVERED for sample in samples),
         }
 
 
@@ -176,7 +197,15 @@ class Network:
         seed: int,
         device: torch.device | None = None,
     ) -> Network:
-        """Draw the network; see :func:`measure_classifier`.
+        """Draw the network.
+
+        Args:
+            images: (N, channels, height, width), bytes or floats in [0, 1].
+            labels: (N,) class ids.
+            classes: how many classes the network tells apart.
+            train: ids of the samples whose class means decide what is nearest.
+            seed: of the network and of where the attacks start.
+            device: where to compute.
 
         Raises:
             DataError: the images are too small for it.
@@ -203,98 +232,288 @@ class Network:
         """Return (n, channels, height, width) some of the images, as floats."""
         return _floats(torch.from_numpy(np.ascontiguousarray(images[ids]))).to(self.device)
 
+    def one_hot(self, labels: Sequence[int]) -> Tensor:
+        """Return (n, K) labels as certain soft ones."""
+        return F.one_hot(torch.tensor(labels), self.classes).float().to(self.device)
+
+    def updates(self, source: Tensor, labels: Sequence[int]) -> list[Params]:
+        """Return the gradient of each image (n, ...) by itself."""
+        soft = self.one_hot(labels)
+        each = [self.gradient(source[i : i + 1], soft[i : i + 1]) for i in range(len(source))]
+        return [{name: value.detach() for name, value in update.items()} for update in each]
+
+    def sums(
+        self, images: NDArray[Any], labels: NDArray[np.int64], ids: NDArray[np.int64], parties: Sequence[int],
+        masks: Masks | None = None,
+    ) -> list[Observation]:  # fmt: skip
+        """Return sums of the gradients of one image of each party: see :func:`observations`."""
+        source, classes = self.sample(images, ids), [int(label) for label in labels[ids]]
+
+        def batch(count: int) -> ImageBatch:
+            return ImageBatch(self, source[:count], classes[:count], 0, classes[:count])
+
+        return observations(self.updates(source, classes), batch, parties, masks)
+
     def gradient(self, images: Tensor, soft: Tensor) -> Params:
         """Return the gradient of images (n, ...) and soft labels (n, K): the mean of those of the single images."""
         loss = -(soft * torch.log_softmax(lenet(self.params, images), -1)).sum() / len(images)
         grads = torch.autograd.grad(loss, list(self.params.values()), create_graph=True)
         return dict(zip(self.params, grads, strict=True))
 
-    def start(self, i: int, restart: int) -> Params:
-        """Return the dummy image (1, ...) and soft label (1, K) from which a search begins for the i-th sample."""
-        rng = stream(self.seed, "leakage start", i, restart)
-        return {
-            "image": _normal(rng, (1, *self.shape), self.device),
-            "label": _normal(rng, (1, self.classes), self.device),
-        }
+
+class Observation(NamedTuple):
+    """What an attacker has of a round: one of :data:`SEEN`, of how many parties, and the samples it is taken for."""
+
+    seen: str
+    parties: int
+    batch: ImageBatch | PhaseBatch
+    target: Params
+
+
+class Attacked(NamedTuple):
+    """What an attack made of an observation; ``judged``: kind -> for each sample how good its best match is."""
+
+    observation: Observation
+    values: Sequence[Params]
+    label: int | None
+    search: Recovery | None
+    judged: Mapping[str, Sequence[Facts]]
+
+
+def observations(
+    updates: Sequence[Params],
+    batch: Callable[[int], ImageBatch | PhaseBatch],
+    parties: Sequence[int],
+    masks: Masks | None = None,
+) -> list[Observation]:
+    """Return what a coordinator has of rounds of the first so many parties.
+
+    Args:
+        updates: each party's gradient.
+        batch: returns the samples of the first so many parties.
+        parties: of how many parties the sums are, 1 being an update.
+        masks: the run's, under which sums of three and more go through the whole protocol, and the smallest of these
+            is also seen as what its first party sends.
+    """
+    rounds: list[Observation] = []
+    hidden: list[Observation] = []
+    for count in parties:
+        own = [{name: value.detach() for name, value in update.items()} for update in updates[:count]]
+        mean = {name: torch.stack([update[name] for update in own]).mean(0) for name in own[0]}
+        if masks is not None and count >= _SMALLEST:
+            mean, sent = _masked(own, masks)
+            hidden = hidden or [Observation("masked elements", count, batch(1), sent)]
+        rounds.append(Observation("update" if count == 1 else "sum", count, batch(count), mean))
+    return rounds + hidden
+
+
+def _masked(updates: Sequence[Params], masks: Masks) -> tuple[Params, Params]:
+    """Return the mean of updates out of masks, and the first party's masked elements taken for an update."""
+    from fedunseen.strategies import FedAvg, Reply
+
+    largest = max(float(value.abs().max()) for update in updates for value in update.values())
+    masks = replace(masks, clients=len(updates), range=max(masks.range, largest), noisy=False)
+    strategy, expected = FedAvg(weights="uniform"), dict(updates[0])
+    layout = masks.layout(strategy, expected)
+    done = masks.opened(strategy, layout, [Reply(k, update, 1, 1) for k, update in enumerate(updates)])
+    rho = bytes.fromhex(done.rho)
+    mean = masks.decode(strategy, layout, done.elements, [1.0] * len(updates), rho, expected).update
+    sent = next(said for stage, name, said in done.heard if stage == "masked" and name == "0")
+    numbers = torch.from_numpy(sent.view(np.int64).astype(np.float32) / 2**62)  # about as long as a gradient
+    names = sorted(expected)
+    parts = torch.split(numbers[: sum(v.numel() for v in expected.values())], [expected[n].numel() for n in names])
+    hidden = {name: part.reshape(expected[name].shape) for name, part in zip(names, parts, strict=True)}
+    return dict(mean), {name: value.to(expected[name]) for name, value in hidden.items()}
+
+
+def attack_all(
+    seen: Sequence[Observation],
+    attacks: Mapping[str, Inversion | None],
+    judges: Mapping[str, Judge],
+    log: Callable[[str, int, Attacked], None],
+) -> dict[str, list[Attacked]]:
+    """Attack observations one after the other: the only loop there is, whether of updates or of sums.
+
+    Args:
+        seen: what the attacker has.
+        attacks: name -> search; None is the closed form.
+        judges: of each kind of thing that is recovered.
+        log: called with the attack's name, the observation's position and the result.
+    """
+    results: dict[str, list[Attacked]] = {name: [] for name in attacks}
+    for name, attack in attacks.items():
+        for i, observation in enumerate(seen):
+            batch, target, search = observation.batch, observation.target, None
+            if attack is None:
+                values, label = batch.closed_form(target)
+                found = [values]
+            else:  # every step of a sum's search costs as many gradients
+                fewer = replace(attack, restarts=max(1, attack.restarts // observation.parties))
+                search = invert(fewer, batch.gradient, target, batch.start, batch.images, batch.images)
+                found, label = batch.read(search.values), batch.read_label(search.values)
+            judged = {
+                kind: [
+                    min((judge(v[kind], true[kind], c) for v in found), key=lambda facts: float(facts["mse"]))
+                    for true, c in zip(batch.true, batch.labels, strict=True)
+                ]
+                for kind, judge in judges.items()
+                if all(kind in values for values in found)
+            }
+            results[name].append(Attacked(observation, found, label, search, judged))
+            log(name, i, results[name][-1])
+    return results
+
+
+def measure_sums(
+    seen: Sequence[Observation],
+    judges: Mapping[str, Judge],
+    attacks: Mapping[str, Inversion | None],
+    what: str,
+    log: Log = lambda words: None,
+) -> dict[str, list[Facts]]:
+    """Attack sums of several parties' gradients; what is unknown is what is unknown of an update, but for the class.
+
+    ``what`` names the model in the log.
+
+    Returns:
+        name of the attack -> a row for each sum (JSON): ``parties``, ``seen``, and under each kind what was recovered.
+    """
+
+    def say(name: str, i: int, result: Attacked) -> None:
+        one = {"update": "one update", "masked elements": "one party's masked elements"}
+        whose = one.get(result.observation.seen, f"the sum of {result.observation.parties}")
+        kinds = result.judged.items()
+        counts = [f"{judges[kind].summary(each)['recovered']} of {len(each)} {kind}" for kind, each in kinds]
+        log(f"{what}, {name}, {whose}: " + (f"recovered {', '.join(counts)}" if counts else "nothing"))
+
+    def row(result: Attacked) -> Facts:
+        kinds = {kind: {**judges[kind].summary(each), "samples": each} for kind, each in result.judged.items()}
+        search = {} if result.search is None else {"search": _search_facts(result.search)}
+        return {"parties": result.observation.parties, "seen": result.observation.seen, **kinds, **search}
+
+    results = attack_all(seen, attacks, judges, say)
+    return {name: [row(result) for result in rows] for name, rows in results.items()}
+
+
+def _attack_updates(
+    seen: Sequence[Observation],
+    attacks: Mapping[str, Inversion | None],
+    judges: Mapping[str, Judge],
+    what: str,
+    log: Log,
+) -> dict[str, list[Attacked]]:
+    """Attack the updates of single samples."""
+
+    def say(name: str, i: int, result: Attacked) -> None:
+        errors = [f"MSE of {kind} {each[0]['mse']:.2g}" for kind, each in result.judged.items()]
+        log(f"{what}, {name}, sample {i + 1} of {len(seen)}: {', '.join(errors) or 'nothing'}")
+
+    return attack_all(seen, attacks, judges, say)
+
+
+class ImageBatch:
+    """Images (n, ...) that a :class:`Network` sees.
+
+    Args:
+        network: the classifier.
+        source: the images, as floats.
+        labels: their classes.
+        first: the place of the first one among all samples, for the streams.
+        known: (n,) the classes that the attacker knows; None: it searches them too.
+    """
+
+    images = ("image",)
+
+    def __init__(
+        self, network: Network, source: Tensor, labels: Sequence[int], first: int, known: Sequence[int] | None
+    ) -> None:
+        self.network, self.labels, self.first = network, labels, first
+        self.true = [{"inputs": image} for image in source]
+        self.soft = None if known is None else network.one_hot(known)
+
+    def start(self, restart: int) -> Params:
+        """Draw images and, where they are searched, soft labels."""
+        places, device = range(self.first, self.first + len(self.labels)), self.network.device
+        rngs = [stream(self.network.seed, "leakage start", i, restart) for i in places]
+        image = torch.cat([_normal(rng, (1, *self.network.shape), device) for rng in rngs])
+        if self.soft is not None:
+            return {"image": image}
+        return {"image": image, "label": torch.cat([_normal(rng, (1, self.network.classes), device) for rng in rngs])}
+
+    def gradient(self, dummy: Params) -> Params:
+        """Return the mean gradient of images and soft labels."""
+        return self.network.gradient(dummy["image"], dummy["label"].softmax(-1) if self.soft is None else self.soft)
+
+    def read(self, dummy: Params) -> list[Params]:
+        """Return the images, their pixels where pixels can be, which the attacker knows."""
+        return [{"inputs": image} for image in torch.split(dummy["image"].clamp(0, 1), 1)]
+
+    def read_label(self, dummy: Params) -> int:
+        """Return the first image's class."""
+        return int((dummy["label"] if self.soft is None else self.soft)[0].argmax())
+
+    def closed_form(self, target: Params) -> tuple[Params, int | None]:
+        """Return nothing: no convolution is read without a search."""
+        return {}, None
 
 
 def measure_classifier(
+    network: Network,
     images: NDArray[Any],
     labels: NDArray[np.int64],
-    classes: int,
-    train: NDArray[np.int64],
-    victims: NDArray[np.int64],
+    samples: NDArray[np.int64],
     attacks: Mapping[str, Inversion],
-    seed: int,
-    device: torch.device | None = None,
     log: Log = lambda words: None,
 ) -> tuple[Facts, dict[str, Tensor]]:
-    """Attack a freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`).
+    """Attack the gradients of single images by a freshly drawn classifier (:mod:`fedunseen.threats.lenet`).
 
     DLG searches image and soft label together; the cosine attack is given the label that iDLG's rule infers.
 
     Args:
+        network: the classifier.
         images: (N, channels, height, width), bytes or floats in [0, 1].
         labels: (N,) class ids.
-        classes: how many classes the network tells apart.
-        train: ids of the samples whose class means decide what is nearest.
-        victims: ids of the samples under attack.
+        samples: ids of the samples under attack.
         attacks: name -> attack.
-        seed: of the network and of where the attacks start.
-        device: where to compute.
-        log: called with a line for each attack.
+        log: called with a line for each attack on each sample.
 
     Returns:
         Numbers (JSON), and tensors: ``source`` (n, channels, height, width); of each attack ``<name>`` (n, S, channels,
         height, width), the dummy image at :func:`shown_iterations`, and ``<name>.recovered`` (n, ...).
-
-    Raises:
-        DataError: the images are too small for the network.
     """
-    network = Network.drawn(images, labels, classes, train, seed, device)
-    shape, judge, gradient = network.shape, network.judge, network.gradient
-    source = network.sample(images, victims)
-    tensors, told = {"source": source}, {}
-    true = [int(label) for label in labels[victims]]
+    judge, source, true = network.judge, network.sample(images, samples), [int(label) for label in labels[samples]]
+    updates = network.updates(source, true)
+    tensors, attacked = {"source": source}, {}
     for name, attack in attacks.items():
-        found: list[Facts] = []
-        pictures, recovered = [], []
-        for i, label in enumerate(true):
-            image, one_hot = source[i : i + 1], F.one_hot(torch.tensor([label]), classes).float().to(device)
-            target = {key: value.detach() for key, value in gradient(image, one_hot).items()}
-            inferred = inferred_label(target["head.weight"])
-            known = F.one_hot(torch.tensor([inferred]), classes).float().to(device)
-            sharp = isinstance(attack, Cosine)
-
-            def start(restart: int, i: int = i, sharp: bool = sharp) -> Params:
-                dummy = network.start(i, restart)
-                return {"image": dummy["image"]} if sharp else dummy
-
-            def of_dummy(dummy: Params, known: Tensor = known) -> Params:
-                return gradient(dummy["image"], dummy["label"].softmax(-1) if "label" in dummy else known)
-
-            recovery = invert(attack, of_dummy, target, start, images=("image",), bounded=("image",))
-            seen = recovery.values["image"].clamp(0, 1)  # where pixels can be, which the attacker knows
-            answer = inferred if sharp else int(recovery.values["label"].argmax())
-            found.append({**judge(seen, image, label), "label": answer == label, **_search_facts(recovery)})
-            pictures.append(torch.cat([recovery.shown[at]["image"] for at in sorted(recovery.shown)]))
-            recovered.append(seen)
-            log(f"classifier, {name}, image {i + 1} of {len(true)}: MSE {found[-1]['mse']:.2g}")
-        tensors[name], tensors[f"{name}.recovered"] = torch.stack(pictures).clamp(0, 1), torch.cat(recovered)
-        told[name] = {
+        seen = []
+        for i, target in enumerate(updates):
+            known = [inferred_label(target["head.weight"])] if isinstance(attack, Cosine) else None
+            batch = ImageBatch(network, source[i : i + 1], true[i : i + 1], i, known)
+            seen.append(Observation("update", 1, batch, target))
+        results = _attack_updates(seen, {name: attack}, {"inputs": judge}, "classifier", log)[name]
+        facts = [
+            {**result.judged["inputs"][0], "label": result.label == label, **_search_facts(result.search)}
+            for result, label in zip(results, true, strict=True)
+            if result.search is not None
+        ]
+        shown = [r.search.shown for r in results if r.search is not None]
+        pictures = [torch.cat([each[at]["image"] for at in sorted(each)]) for each in shown]
+        tensors[name] = torch.stack(pictures).clamp(0, 1)
+        tensors[f"{name}.recovered"] = torch.cat([result.values[0]["inputs"] for result in results])
+        attacked[name] = {
             "settings": vars(attack),
             "iterations": list(shown_iterations(attack.steps)),
-            **judge.summary(found),
-            "labels": sum(one["label"] for one in found),
-            "images": found,
+            **judge.summary(facts),
+            "labels": sum(sample["label"] for sample in facts),
+            "images": facts,
         }
-    facts = {
+    report = {
         "network": "LeNet: 3 convolutions of 12 channels, 5 x 5, sigmoids, 1 linear layer; weights from U(-0.5, 0.5)",
-        "pixels": list(shape),
-        "guesses": _guesses(judge, source, true, judge.classes, seed),
-        "attacks": told,
+        "pixels": list(network.shape),
+        "guesses": _guesses(judge, source, true, judge.classes, network.seed),
+        "attacks": attacked,
     }
-    return facts, tensors
+    return report, tensors
 
 
 def judges_of(subject: Subject) -> dict[str, Judge]:
@@ -327,68 +546,144 @@ def measure_method(
         ``<phase>.<attack>.inputs`` and ``.attributes``, those that the attack gives.
     """
     method = subject.method
-    seen, judges = np.unique(subject.labels[subject.train]), judges_of(subject)
+    judges, classes = judges_of(subject), np.unique(subject.labels[subject.train])
     true = [int(label) for label in subject.labels[subject.victims]]
     source = torch.cat([subject.sample(int(victim)) for victim in subject.victims])
     tensors = {"inputs": source, "attributes": method.semantics[torch.tensor(true)]}
     phases: dict[str, Facts] = {}
-    for phase in method.phases():
-        if phase.before_round:
-            continue
-        names = [name for name in subject.params if phase.owns(name) and name in subject.travels]
-        if not names:
+    for phase, victims in phase_victims(subject, seed):
+        if not victims:
             phases[phase.name] = {"travels": [], "attacks": {}}
             continue
-        victims = [Victim(subject, phase, names, i, seed) for i in range(len(true))]
         depends = victims[0].sensitivity()
-        optimiser = type(phase.optimiser).__name__
-        told: dict[str, Facts] = {}
-        for name, attack in {"analytic": None, **attacks}.items():
-            if attack is not None and not any(depends.values()):
-                continue
-            results = []
-            for i, victim in enumerate(victims):
-                results.append(victim.closed_form() if attack is None else victim.search(attack))
-                values = {k: v.detach() for k, v in results[-1].values.items() if k in judges}
-                lines = {k: judges[k](v, tensors[k][i], true[i])["mse"] for k, v in values.items()}
-                words = ", ".join(f"MSE of {k} {value:.2g}" for k, value in lines.items())
-                log(
-                    f"{method.settings.name}, {phase.name}, {name}, sample {i + 1} of {len(true)}: {words or 'nothing'}"
-                )
-            told[name] = _judged(results, judges, tensors, true, attack)
+        tried = {"analytic": None, **(attacks if any(depends.values()) else {})}
+        seen = [Observation("update", 1, PhaseBatch([victim], labels=True), victim.target) for victim in victims]
+        results = _attack_updates(seen, tried, judges, f"{method.settings.name}, {phase.name}", log)
+        for name, each in results.items():
             for kind in judges:
-                if all(kind in one.values for one in results):
-                    stacked = torch.cat([one.values[kind].detach() for one in results])
+                if all(kind in result.judged for result in each):
+                    stacked = torch.cat([result.values[0][kind].detach() for result in each])
                     tensors[f"{phase.name}.{name}.{kind}"] = stacked
-        phases[phase.name] = {"travels": names, "optimiser": optimiser, "depends": depends, "attacks": told}
+        phases[phase.name] = {
+            "travels": list(victims[0].leaves),
+            "optimiser": type(phase.optimiser).__name__,
+            "depends": depends,
+            "attacks": {name: _update_facts(each, judges, tried[name]) for name, each in results.items()},
+        }
     facts = {
         "method": method.settings.name,
         "generates": method.generates,
         "unit": {name: judge.unit for name, judge in judges.items()},
         "pixels": list(subject.pixels) if subject.pixels else None,
-        "guesses": {name: _guesses(judges[name], tensors[name], true, seen, seed) for name in judges},
+        "guesses": {name: _guesses(judges[name], tensors[name], true, classes, seed) for name in judges},
         "phases": phases,
     }
     return facts, tensors
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """What an attack on a phase gives: things by name, the class it answers, how the search went."""
+def _update_facts(results: Sequence[Attacked], judges: Mapping[str, Judge], attack: Inversion | None) -> Facts:
+    """Return what an attack gave of all updates."""
+    facts: Facts = {"settings": vars(attack) if attack else {}}
+    for kind, judge in judges.items():
+        if all(kind in result.judged for result in results):
+            samples = [result.judged[kind][0] for result in results]
+            facts[kind] = {**judge.summary(samples), "samples": samples}
+    if all(result.label is not None for result in results):
+        facts["labels"] = sum(result.label == result.observation.batch.labels[0] for result in results)
+    facts["searches"] = [_search_facts(result.search) for result in results if result.search]
+    return facts
 
-    values: Params
-    label: int | None
-    search: Recovery | None
+
+def measure_method_sums(
+    subject: Subject,
+    parties: Sequence[int],
+    attacks: Mapping[str, Inversion],
+    seed: int,
+    masks: Masks | None = None,
+    log: Log = lambda words: None,
+) -> dict[str, dict[str, list[Facts]]]:
+    """Attack sums of the method's own gradients; the victims are one sample of each party.
+
+    Returns:
+        phase -> what :func:`measure_sums` returns. Left out are phases whose gradient does not travel, and searches
+        where nothing depends on what is searched.
+    """
+    judges, name = judges_of(subject), subject.method.settings.name
+    facts = {}
+    for phase, victims in phase_victims(subject, seed):
+        if victims:
+            tried = {"analytic": None, **(attacks if any(victims[0].sensitivity().values()) else {})}
+            what = f"{name}, {phase.name}"
+            targets = [victim.target for victim in victims]
+            seen = observations(targets, functools.partial(PhaseBatch.of, victims), parties, masks)
+            facts[phase.name] = measure_sums(seen, judges, tried, what, log)
+    return facts
 
 
-class Victim:
-    """One sample in one phase: the gradient that is seen of it, and the attacks on that."""
+class PhaseBatch:
+    """Several victims in one phase.
+
+    Args:
+        victims: one sample each.
+        labels: the classes are searched too, where the method has them as numbers.
+    """
+
+    def __init__(self, victims: Sequence[PhaseVictim], labels: bool = False) -> None:
+        self.victims, self.search_labels = victims, labels
+        self.labels, self.true = [victim.label for victim in victims], [victim.true for victim in victims]
+        self.images = [f"{i}:inputs" for i in range(len(victims))] if victims[0].subject.pixels else []
+
+    @classmethod
+    def of(cls, victims: Sequence[PhaseVictim], count: int) -> PhaseBatch:
+        """Return the first so many victims, whose classes are known."""
+        return cls(victims[:count])
+
+    def _parts(self, dummy: Params) -> list[tuple[PhaseVictim, Params]]:
+        return [(victim, within(f"{i}:", dummy)) for i, victim in enumerate(self.victims)]
+
+    def start(self, restart: int) -> Params:
+        """Draw dummy data of each victim."""
+        dummies = [under(f"{i}:", victim.start(restart)) for i, victim in enumerate(self.victims)]
+        return {k: v for dummy in dummies for k, v in dummy.items() if self.search_labels or not k.endswith(":label")}
+
+    def gradient(self, dummy: Params) -> Params:
+        """Return the mean of the victims' gradients."""
+        each = [victim.gradient(victim.decoded(part)) for victim, part in self._parts(dummy)]
+        return {name: torch.stack([gradient[name] for gradient in each]).mean(0) for name in each[0]}
+
+    def read(self, dummy: Params) -> list[Params]:
+        """Return what dummy data say of each victim."""
+        return [victim.read(part) for victim, part in self._parts(dummy)]
+
+    def read_label(self, dummy: Params) -> int | None:
+        """Return the first victim's class, if it was searched."""
+        return self.victims[0].read_label(within("0:", dummy))
+
+    def closed_form(self, target: Params) -> tuple[Params, int | None]:
+        """Read a sum as if it were the first victim's update."""
+        return self.victims[0].closed_form(target)
+
+
+def phase_victims(subject: Subject, seed: int) -> list[tuple[Phase, list[PhaseVictim]]]:
+    """Return each phase of a round, and its victims; none where no parameter of it travels."""
+    found = []
+    for phase in subject.method.phases():
+        names = [name for name in subject.params if phase.owns(name) and name in subject.travels]
+        count = len(subject.victims) if names else 0
+        if not phase.before_round:
+            found.append((phase, [PhaseVictim(subject, phase, names, i, seed) for i in range(count)]))
+    return found
+
+
+class PhaseVictim:
+    """One sample in one phase of a method."""
 
     def __init__(self, subject: Subject, phase: Phase, names: Sequence[str], i: int, seed: int) -> None:
         self.subject, self.phase, self.i, self.seed = subject, phase, i, seed
         method, victim = subject.method, int(subject.victims[i])
         self.device = subject.inputs.device
-        self.label = torch.tensor([int(subject.labels[victim])], device=self.device)
+        self.label = int(subject.labels[victim])
+        self.labels = torch.tensor([self.label], device=self.device)
         context = {**method.context(), **method.client_context(subject.held[i])}
         self.context: Context = to_device(context, self.device)
         self.leaves = {name: subject.params[name].detach().clone().requires_grad_() for name in names}
@@ -396,12 +691,11 @@ class Victim:
         self.inputs = subject.sample(victim)
         self.draws = self._draw(stream(seed, "leakage draws", i))
         self.candidates = torch.from_numpy(np.unique(subject.labels[subject.train])).to(self.device)
-        true = {"inputs": self.inputs, **self.draws}
+        self.true = {"inputs": self.inputs, "attributes": method.semantics[self.labels]}
+        self.known = {"inputs": self.inputs, **self.draws}
         if method.generates:
-            true |= {key: self.context[key][self.label] for key in self._descriptions()}
-        self.true = true
-        gradient = self.gradient(true)
-        self.target = {name: value.detach() for name, value in gradient.items()}
+            self.known |= {key: self.context[key][self.labels] for key in self._descriptions()}
+        self.target = {name: value.detach() for name, value in self.gradient(self.known).items()}
 
     def _descriptions(self) -> list[str]:
         """Return what of the context describes the classes."""
@@ -409,7 +703,7 @@ class Victim:
 
     def _draw(self, rng: np.random.Generator) -> Params:
         """Return what the method draws at random for a batch of this one sample."""
-        plan = self.subject.method.plan("", self.label.cpu().numpy(), 1, rng)
+        plan = self.subject.method.plan("", self.labels.cpu().numpy(), 1, rng)
         place = slice(int(np.argmax(plan.weight[0] > 0)), int(np.argmax(plan.weight[0] > 0)) + 1)
         drawn = {name: value[0] for name, value in plan.extras.items()} | dict(plan.draws(0) if plan.draws else {})
         return {
@@ -428,7 +722,9 @@ class Victim:
         draws = {name: known[name] for name in self.draws}
         batch: Batch = {"inputs": known["inputs"], "weights": torch.ones(1, device=self.device), **draws}
         rows = {
-            key: self.context[key].index_copy(0, self.label, known[key]) for key in self._descriptions() if key in known
+            key: self.context[key].index_copy(0, self.labels, known[key])
+            for key in self._descriptions()
+            if key in known
         }
         context = {**self.context, **rows}
 
@@ -436,7 +732,7 @@ class Victim:
             return self.phase.loss(params, {**batch, "labels": label.reshape(1)}, context)[0]
 
         if "label" not in known:
-            loss = of_class(self.label)
+            loss = of_class(self.labels)
         else:
             losses = torch.func.vmap(of_class)(self.candidates)
             loss = (known["label"].softmax(-1)[0] * losses).sum()
@@ -451,7 +747,7 @@ class Victim:
         It differentiates the gradient's product with random numbers. False is exact: the derivative is zero, not merely
         small.
         """
-        known = {name: value.detach().clone().requires_grad_() for name, value in self.true.items()}
+        known = {name: value.detach().clone().requires_grad_() for name, value in self.known.items()}
         rng = stream(self.seed, "leakage sensitivity", self.i)
         terms = [
             (value * _normal(rng, tuple(value.shape), self.device)).sum() for value in self.gradient(known).values()
@@ -493,28 +789,16 @@ class Victim:
             dummy["label"] = _normal(rng, (1, len(self.candidates)), self.device)
         return dummy
 
-    def search(self, attack: Inversion) -> _Found:
-        """Search sample, draws and class together, from random values on the scale of public data."""
-        images = ("inputs",) if self.subject.pixels else ()
-        found = invert(
-            attack, lambda dummy: self.gradient(self.decoded(dummy)), self.target, self.start, images, images
-        )
-        values = self.read(found.values)
-        label = int(self.candidates[int(values["label"].argmax())]) if "label" in values else None
-        return _Found(values, label, found)
-
     def read(self, dummy: Params) -> Params:
-        """Return what found dummy data say, by the report's names; pixels are kept where pixels can be."""
+        """Return what dummy data say, by the report's names; pixels are kept where pixels can be."""
         values = _plain(self.decoded(dummy))
         return values | ({"inputs": values["inputs"].clamp(0, 1)} if self.subject.pixels else {})
 
-    def seeing(self, target: Params) -> Victim:
-        """Return the same victim with another gradient in the attacker's hands."""
-        other = copy.copy(self)
-        other.target = target
-        return other
+    def read_label(self, dummy: Params) -> int | None:
+        """Return the class that dummy data say, if it was searched."""
+        return int(self.candidates[int(dummy["label"].argmax())]) if "label" in dummy else None
 
-    def closed_form(self) -> _Found:
+    def closed_form(self, target: Params) -> tuple[Params, int | None]:
         """Read what went into linear layers off their gradients: columns that stand for the sample or its description.
 
         The attacker knows the network, so that a layer's width tells what goes into it: the sample, the sample and the
@@ -524,11 +808,11 @@ class Victim:
         wide, described = self.inputs.numel(), self.subject.method.semantics.shape[1]
         drawn = [value.numel() for name, value in self.draws.items() if name.startswith(self.phase.name)]
         before = {0, wide, *(sum(some) for n in range(1, len(drawn) + 1) for some in itertools.combinations(drawn, n))}
-        weights = [name for name, value in self.target.items() if value.ndim == 2 and name.endswith(".weight")]
+        weights = [name for name, value in target.items() if value.ndim == 2 and name.endswith(".weight")]
         layers = [name.removesuffix(".weight") for name in weights]
         label, tried = None, []
         for layer in layers:
-            weight, bias = self.target[f"{layer}.weight"], self.target.get(f"{layer}.bias")
+            weight, bias = target[f"{layer}.weight"], target.get(f"{layer}.bias")
             if bias is None:
                 continue
             if len(bias) == len(self.subject.method.space.names):
@@ -537,7 +821,7 @@ class Victim:
                 continue
             if weight.shape[1] in (wide, wide + described) and not self.subject.method.backbone.trained:
                 tried.append(("inputs", read[0][:wide]))
-                tried += [("inputs", real) for real in self._real_of_critic(layer, wide)]
+                tried += [("inputs", real) for real in self._real_of_critic(layer, wide, target)]
             if weight.shape[1] - described in before:
                 scale = float(getattr(self.subject.method, "condition_scale", 1.0))  # networks are given them times it
                 tried.append(("semantics", read[0][-described:] / scale))
@@ -546,46 +830,27 @@ class Victim:
         for kind, columns in tried:
             if not depends.get("attributes" if kind == "semantics" else kind):
                 continue
-            value = columns.reshape(self.true[kind].shape)
-            off = self._distance({**self.true, kind: value})
+            value = columns.reshape(self.known[kind].shape)
+            off = self._distance({**self.known, kind: value}, target)
             if kind not in best or off < best[kind][0]:
                 best[kind] = (off, value)
-        return _Found(_plain({kind: value for kind, (_, value) in best.items()}), label, None)
+        return _plain({kind: value for kind, (_, value) in best.items()}), label
 
-    def _distance(self, known: Params) -> float:
+    def _distance(self, known: Params, target: Params) -> float:
         """Return the squared distance of a gradient from the one seen."""
         gradient = self.gradient(known)
-        return sum(float((value.detach() - self.target[name]).square().sum()) for name, value in gradient.items())
+        return sum(float((value.detach() - target[name]).square().sum()) for name, value in gradient.items())
 
-    def _real_of_critic(self, layer: str, wide: int) -> list[Tensor]:
+    def _real_of_critic(self, layer: str, wide: int, target: Params) -> list[Tensor]:
         """Return the sample behind the gradient of a first layer, if that is a critic's."""
         params = {**self.fixed, **self.leaves}
         top = params.get(layer.removesuffix("0") + "1.weight")
         if not layer.endswith(".0") or top is None or top.shape[0] != 1 or params[f"{layer}.weight"].shape[1] <= wide:
             return []
-        grads = self.target[f"{layer}.weight"], self.target[f"{layer}.bias"]
+        grads = target[f"{layer}.weight"], target[f"{layer}.bias"]
         weight, bias = (params[f"{layer}.{kind}"].detach() for kind in ("weight", "bias"))
         found = critic_inputs(grads, weight, bias, top.detach()[0], wide)
         return [] if found is None else [found]
-
-
-def _judged(
-    results: Sequence[_Found],
-    judges: Mapping[str, Judge],
-    tensors: Mapping[str, Tensor],
-    true: Sequence[int],
-    attack: Inversion | None,
-) -> Facts:
-    """Judge what an attack gave of all samples."""
-    told: Facts = {"settings": vars(attack) if attack else {}}
-    for kind, judge in judges.items():
-        if all(kind in one.values for one in results):
-            found = [judge(one.values[kind], tensors[kind][i], true[i]) for i, one in enumerate(results)]
-            told[kind] = {**judge.summary(found), "samples": found}
-    if all(one.label is not None for one in results):
-        told["labels"] = sum(one.label == label for one, label in zip(results, true, strict=True))
-    told["searches"] = [_search_facts(one.search) for one in results if one.search]
-    return told
 
 
 def _search_facts(search: Recovery) -> Facts:

@@ -21,8 +21,7 @@ from fedunseen.experiment.traits import task_of
 from fedunseen.federation.partition import Partition
 from fedunseen.strategies import Strategy
 from fedunseen.threats import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
-from fedunseen.threats.leakage import Network
-from fedunseen.threats.leakage_sums import measure_classifier_sums, measure_method_sums
+from fedunseen.threats.leakage import Network, measure_method_sums, measure_sums
 
 __all__ = ["UNMASKED", "Leakage", "examine", "notes", "searches"]
 
@@ -92,9 +91,8 @@ def examine(
     if pictures is None:
         facts["classifier"] = {"left_out": f"{benchmark.name} gives features, no images that a classifier could see"}
     else:
-        facts["classifier"], found = measure_classifier(
-            pictures, labels, len(names), benchmark.train, victims, attacks, seed, device, log
-        )
+        network = Network.drawn(pictures, labels, len(names), benchmark.train, seed, device)
+        facts["classifier"], found = measure_classifier(network, pictures, labels, victims, attacks, log)
         tensors |= {f"classifier.{name}": value for name, value in found.items()}
     facts["method"], found = measure_method(subject, attacks, seed, log)
     tensors |= {f"method.{name}": value for name, value in found.items()}
@@ -103,10 +101,8 @@ def examine(
         subject = _of_parties(subject, parties, max(sums), seed)
         facts["sums"] = {"samples": _samples(benchmark, subject.victims)}
         if pictures is not None:
-            network = Network.drawn(pictures, labels, len(names), benchmark.train, seed, device)
-            facts["sums"]["classifier"] = measure_classifier_sums(
-                network, pictures, labels, subject.victims, sums, attacks, masks, log
-            )
+            seen = network.sums(pictures, labels, subject.victims, sums, masks)
+            facts["sums"]["classifier"] = measure_sums(seen, {"inputs": network.judge}, attacks, "classifier", log)
         facts["sums"]["phases"] = measure_method_sums(subject, sums, attacks, seed, masks, log)
     return Leakage(facts, tensors)
 
