@@ -179,6 +179,22 @@ def make_benchmark():
 
 
 @pytest.fixture(scope="session")
+def with_pool():
+    """An edit for ``make_folder``: 12 unlabelled samples of each class with a little noise, whose label is empty."""
+
+    def edit(rows, arrays):
+        names = np.array([row[0] for row in rows[1:]])
+        labels, features = arrays["labels"], arrays["features"]
+        pool = np.concatenate([features[labels == c][:12] for c in range(12)])
+        pool = pool + np.random.default_rng(5).normal(scale=0.1, size=pool.shape)
+        arrays["labels"] = np.concatenate([names[labels], np.full(len(pool), "")])
+        arrays["features"] = np.concatenate([features, pool.astype(np.float32)])
+        arrays["split"] = np.concatenate([arrays["split"], np.full(len(pool), "train")])
+
+    return edit
+
+
+@pytest.fixture(scope="session")
 def browser():
     """Open the one Chromium of a test process: Playwright has no second loop in it."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")

@@ -32,11 +32,13 @@ from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import described
+from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
+from fedunseen.experiment.unlabelled import adaptation_note
 from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
 from fedunseen.federation.partition import Partition
@@ -44,7 +46,7 @@ from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.methods.closed_form.statistics import add
-from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, remarks
+from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt
 from fedunseen.strategies.summed import forget, kept_sums
 
 __all__ = ["ZeroShotClassifier"]
@@ -217,8 +219,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         method = self._method(fit_semantics(self._space, self._experiment.data.semantics))
         rows = [torch.from_numpy(self._scaler(part)) for part in pools]
         found = adapt(method, self._params, rows, self.calibration_, settings or Adaptation(), among)
-        for remark in remarks(found, self.classes_.tolist()):
-            warnings.warn(remark, stacklevel=3)
+        for sign in diagnosed(adaptation_note(found, self.classes_.tolist())):
+            warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=3)
         self._params, self.soft_counts_, self._sums = found.params, found.samples.numpy(), {}
         self.calibration_ *= found.offset_share
 

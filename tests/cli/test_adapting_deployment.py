@@ -18,18 +18,8 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def with_pool(rows, arrays):
-    """Add unlabelled samples: those of all classes with a little noise."""
-    names = np.array([row[0] for row in rows[1:]])
-    labels, features = arrays["labels"], arrays["features"]
-    pool = features + np.random.default_rng(5).normal(scale=0.1, size=features.shape).astype(np.float32)
-    arrays["labels"] = np.concatenate([names[labels], np.full(len(pool), "")])
-    arrays["features"] = np.concatenate([features, pool])
-    arrays["split"] = np.concatenate([arrays["split"], np.full(len(pool), "train")])
-
-
 @pytest.fixture(scope="module")
-def place(make_folder, tmp_path_factory):
+def place(make_folder, with_pool, tmp_path_factory):
     """A folder of samples, the parties' folders, and the run in one process."""
     place = tmp_path_factory.mktemp("adapting")
     root = make_folder(place / "mine", with_pool)

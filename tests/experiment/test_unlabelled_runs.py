@@ -14,17 +14,6 @@ from fedunseen.experiment.stages import report as reporting
 from fedunseen.experiment.suggest import suggest
 
 
-def with_pool(rows, arrays, each=12):
-    """Add unlabelled samples: those of all classes with a little noise, whose label is empty."""
-    names = np.array([row[0] for row in rows[1:]])
-    labels, features = arrays["labels"], arrays["features"]
-    pool = np.concatenate([features[labels == c][:each] for c in range(12)])
-    pool = pool + np.random.default_rng(5).normal(scale=0.1, size=pool.shape).astype(np.float32)
-    arrays["labels"] = np.concatenate([names[labels], np.full(len(pool), "")])
-    arrays["features"] = np.concatenate([features, pool.astype(np.float32)])
-    arrays["split"] = np.concatenate([arrays["split"], np.full(len(pool), "train")])
-
-
 def experiment(root, **settings):
     tree = {
         "data": {"name": "folder", "root": str(root), "unlabelled": True},
@@ -36,7 +25,7 @@ def experiment(root, **settings):
 
 
 @pytest.fixture
-def folder(make_folder, tmp_path):
+def folder(make_folder, with_pool, tmp_path):
     return make_folder(tmp_path / "mine", with_pool)
 
 
@@ -80,7 +69,7 @@ def test_runs_that_cannot_adapt_are_refused(folder, settings, words):
         experiment(folder, **settings)
 
 
-def test_too_few_unlabelled_samples_are_refused(make_folder, tmp_path):
+def test_too_few_unlabelled_samples_are_refused(make_folder, with_pool, tmp_path):
     def few(rows, arrays):
         with_pool(rows, arrays)
         arrays.update({name: value[:-109] for name, value in arrays.items()})

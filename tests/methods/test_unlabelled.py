@@ -12,11 +12,13 @@ from fedunseen import ZeroShotClassifier
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
+from fedunseen.evaluation.diagnosis import adapted as signs
+from fedunseen.experiment.unlabelled import adaptation_note
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 from fedunseen.methods.closed_form.soft_statistics import LEVELS, responsibilities, scorer, soft_statistics
 from fedunseen.methods.closed_form.statistics import statistics
-from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, remarks, update
+from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, update
 
 CLASSES, WIDTH, SEEN = 12, 6, 9
 
@@ -49,7 +51,7 @@ def test_responsibilities_are_the_softmax_of_the_scores_in_255_steps():
     rows = pool(draw)
     grid = scorer(model, offset=1.5)
     assert float(grid.weight.abs().max()) < 2**23
-    assert np.log2(grid.step) % 1 == 0
+    assert np.log2(float(grid.step)) % 1 == 0
     exact = method.known_scores(model, rows) - 1.5 * model["seen_mask"]
     wanted = LEVELS * torch.softmax(exact, 1)
     assert (responsibilities(grid, rows) - wanted).abs().max() < 0.5 + LEVELS / 256 / 4
@@ -122,14 +124,14 @@ def test_samples_of_something_else_are_refused():
     assert torch.equal(found.params["weight"], model["weight"])
     assert found.offset_share == 1
     assert found.refused.nonzero()[:, 0].tolist() == list(range(SEEN, CLASSES))
-    assert "'j', 'k', 'l':" in remarks(found, method.space.names)[0]
+    assert "'j', 'k', 'l'." in signs(adaptation_note(found, method.space.names))[0].what
     assert not adapt(method, model, [pool(draw)]).refused.any()
 
 
 def test_a_class_that_gets_almost_all_is_named():
     method, model, draw = problem()
     found = adapt(method, model, [pool(draw, of=[10])])
-    assert "'k' got" in remarks(found, method.space.names)[-1]
+    assert "'k' got" in signs(adaptation_note(found, method.space.names))[-1].what
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Finding", "accuracy", "diagnose"]
+__all__ = ["Finding", "accuracy", "adapted", "diagnose"]
 
 Ids = NDArray[np.int64]
 
 Z = 1.96
 ENOUGH = 5  # test samples of a class before it counts that it is never answered
 LISTED = 5  # classes that are named
+ALMOST_ALL = 0.9  # of the unlabelled samples for one class
 NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
@@ -64,6 +65,7 @@ def diagnose(
         scaled: features are scaled already, so that scaling is no remedy.
     """
     found = [growing_loss(lines, scaled), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
+    found += adapted(result["adapted"]) if "adapted" in result else []
     labels = answers.get("labels")
     if "few_shot" in result:
         found += [beside_nothing(result)]
@@ -103,6 +105,44 @@ def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
             )
         )
     return found
+
+
+def adapted(note: Mapping[str, Any]) -> list[Finding]:
+    """Return what is odd about unlabelled samples: test samples, refused classes, a class that got almost all.
+
+    Args:
+        note: ``refused``, names of classes; ``classes``, a table: ``class``, ``seen`` and ``samples``, which each got;
+            where it is known, ``test_share``.
+    """
+    findings, table = [], note["classes"]
+    if share := note.get("test_share"):
+        findings.append(
+            Finding(
+                f"{100 * share:.0f} % of the unlabelled samples are test samples.",
+                "Accuracies after adapting are transductive.",
+                "Give other samples, or compare with transductive results alone.",
+            )
+        )
+    if refused := note["refused"]:
+        more = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
+        findings.append(
+            Finding(
+                f"Unlabelled samples do not count for {', '.join(map(repr, refused[:LISTED]))}{more}.",
+                "They lie too far from where the descriptions put these classes.",
+                "Check that they are of these classes, and correct the descriptions.",
+            )
+        )
+    got = [0.0 if seen else samples for seen, samples in zip(table["seen"], table["samples"], strict=True)]
+    if table["seen"].count(False) > 1 and max(got) > ALMOST_ALL * sum(got):
+        findings.append(
+            Finding(
+                f"Class {table['class'][got.index(max(got))]!r} got {100 * max(got) / sum(got):.0f} % of the "
+                "unlabelled samples that unseen classes got.",
+                "Its prototype may have moved to samples of other classes.",
+                "Check that the samples are of several unseen classes.",
+            )
+        )
+    return findings
 
 
 def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:

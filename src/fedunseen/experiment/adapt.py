@@ -11,6 +11,7 @@ import torch
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import free_folder
+from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.learn import write_changed
 from fedunseen.experiment.measured_again import judged
@@ -42,7 +43,7 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
         benchmark = load_data(run.experiment, run.experiment.run.seed)
         federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), found.params)
     except FedUnseenError as error:
-        note = adaptation_note(found, run.space)
+        note = adaptation_note(found, run.space.names)
         result |= {"calibration_factor": factor * found.offset_share, "adapted": note}
         warnings.warn(
             f"the adapted run keeps the accuracies of {run.path}: its test samples are not here ({error})", stacklevel=3
@@ -50,6 +51,8 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
     else:
         result |= adapted_numbers(federation, run.space, run.params, found, factor, task.accuracies, rows)
         drawn = task.summary(found.params, result) if len(run.space.names) == len(benchmark.space.names) else None
+    for sign in diagnosed(result["adapted"]):
+        warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=3)
     if folder is None:
         changed = replace(run, result=result)
         vars(changed).update(space=run.space, params=found.params)

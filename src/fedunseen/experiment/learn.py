@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["write_changed", "write_learned"]
 
 _MADE_ANEW = (  # or left out; the rest is copied
-    *("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "personal.safetensors"),
-)
+    "adapting", "labelled.safetensors", "checkpoints", "selection", "engine", "report.html", "README.md", "result.json",
+    "personal.safetensors",
+)  # fmt: skip
 
 
 def write_learned(run: Run, learnt: Learnt, folder: Path) -> None:

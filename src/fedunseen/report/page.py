@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
+from fedunseen.report.adapted import ADAPTED
 from fedunseen.report.attacked import ATTACKED
 from fedunseen.report.chosen import CHOSEN
 from fedunseen.report.class_similarity import EMBEDDING, GENERATED, LEARNT, SIMILARITY
@@ -51,7 +52,7 @@ def details(view: View) -> tuple[Section, ...]:
     """Return what a page folds away below."""
     curves = Section("learning", view.curves)
     alike = (SIMILARITY, LEARNT, EMBEDDING, GENERATED, PLANE)
-    return (curves, GROWING, OWN_MODELS, SHOTS, PROTOTYPES, *alike, ATTACKED, MERGING, COMMUNICATION_COST)
+    return (curves, ADAPTED, GROWING, OWN_MODELS, SHOTS, PROTOTYPES, *alike, ATTACKED, MERGING, COMMUNICATION_COST)
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:

@@ -39,10 +39,9 @@ from fedunseen.methods.closed_form.soft_statistics import LEVELS, Scorer, added,
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.summed import Summed
 
-__all__ = ["LEAST", "Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "features_of", "recalibrated", "remarks"]
+__all__ = ["LEAST", "Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "features_of", "recalibrated"]
 
 LEAST = 10  # samples that say anything
-_ALMOST_ALL = 0.9
 _BLOCK = 4096  # samples encoded at once
 
 
@@ -302,26 +301,6 @@ def recalibrated(adapted: Adapted) -> Adapted:
     params, less = adapted.params, (1 - adapted.offset_share) * adapted.params["offset"]
     shrunk = {"offset": params["offset"] - less, "bias": params["bias"] + less * params["seen_mask"]}
     return replace(adapted, params=params | shrunk)
-
-
-def remarks(adapted: Adapted, names: Sequence[str]) -> list[str]:
-    """Return what to warn about: classes that the guard refused, and a class that got almost all samples."""
-    warnings = []
-    refused = [str(names[c]) for c in torch.nonzero(adapted.refused)[:, 0].tolist()]
-    if refused:
-        warnings.append(
-            f"unlabelled samples do not count for {', '.join(map(repr, refused[:5]))}"
-            f"{f' and {len(refused) - 5} more classes' if len(refused) > 5 else ''}: they lie too far from where "
-            "the descriptions put these classes"
-        )
-    total, largest = float(adapted.samples.sum()), int(adapted.samples.argmax())
-    unseen = int((adapted.params["seen_mask"] == 0).sum())
-    if unseen > 1 and float(adapted.samples[largest]) > _ALMOST_ALL * total:
-        warnings.append(
-            f"class {names[largest]!r} got {100 * float(adapted.samples[largest]) / total:.0f} % of the unlabelled "
-            "samples that unseen classes got: check that they are of several classes"
-        )
-    return warnings
 
 
 def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> Tensor:
