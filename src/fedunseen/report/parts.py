@@ -36,10 +36,12 @@ __all__ = [
     "View",
     "axis",
     "chips",
+    "choice",
     "client_names",
     "labelled",
     "paragraphs",
     "parties",
+    "passages",
     "render",
     "render_sections",
     "rounds_tried",
@@ -102,6 +104,12 @@ def paragraphs(template: str, context: Mapping[str, Any]) -> list[str]:
     """Return the paragraphs of a plain text, a template of ``texts/`` filled in, each on one line."""
     text = render(f"texts/{template}.txt", context)
     return [re.sub(r"[ \n]+", " ", part).strip() for part in text.split("\n\n") if part.strip()]
+
+
+def passages(template: str, context: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paragraphs of a plain text by name: each begins with ``name:``."""
+    named = (paragraph.partition(":") for paragraph in paragraphs(template, context))
+    return {name: text.strip(" ") for name, _, text in named}
 
 
 Content = Callable[["Facts"], Mapping[str, Any] | None]
@@ -311,6 +319,19 @@ def chips(facts: Facts) -> list[tuple[str, str]]:
         ("benchmark", facts.run.manifest["benchmark"]),
         ("seeds", f"{seeds[0]} to {seeds[-1]}") if facts.whole.seeds and seeds else ("seed", tree["run"]["seed"]),
     ]
+
+
+_CHOICES = {
+    "validation": "Chosen on validation classes.",
+    "best-on-test": "Not an honest choice: best on test.",
+    "last": "Last round.",
+}
+
+
+def choice(facts: Facts, words: str) -> dict[str, Any]:
+    """Return how the reported round was chosen, in words and in a label."""
+    selection = facts.run.result["selection"]
+    return {"label": _CHOICES[selection], "words": words, "css": "honest", "fine": selection != "best-on-test"}
 
 
 def client_names(facts: Facts) -> list[str]:

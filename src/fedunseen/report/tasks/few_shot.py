@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
-from fedunseen.evaluation.summary import Weak, weak_classes, weak_words
+from fedunseen.evaluation.summary import weak_classes, weak_words
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.classes import most_confused
@@ -27,7 +28,10 @@ from fedunseen.report.parts import (
     View,
     axis,
     chips,
+    choice,
     labelled,
+    paragraphs,
+    passages,
     stopped,
     upper_end,
 )
@@ -59,28 +63,42 @@ CONFUSED = 60  # classes up to which the table of confusions is drawn
 SHARED = 5  # episodes that two classes must have in common to be called confused
 
 
-def _lead(facts: Facts) -> dict[str, Any]:
-    """Return the words of the first paragraph."""
-    tree, space = facts.experiment, facts.run.space
-    method, kind = tree["method"], tree["partition"]["kind"]
-    ways, shots, count = method["ways"], method["shots"], len(facts.tensors["client_counts"])
-    if facts.pools:
-        who = "One model, with all training data in one place,"
-    else:
-        alpha = f" ({ALPHA} = {tree['partition']['alpha']:g})" if kind == "dirichlet" else ""
-        who = "One client" if count == 1 else f"{count} clients, {DEALT.get(kind, kind)}{alpha},"
-    unseen, aside, all_classes = len(space.unseen), len(space.validation), len(space.names)
-    nobody = f"Nobody has an example of {unseen} of the {all_classes} classes"
-    if aside:
-        nobody = f"Of {all_classes} classes, {unseen} are for tests and {aside} for validation; nobody trains on those"
-    return {
-        "who": who,
-        "nobody": nobody,
-        "rounds": facts.whole.result["rounds"],
-        "examples": "one example" if shots == 1 else f"{shots} examples",
-        "classes": f"{ways} classes that nobody had" if ways == unseen else f"{ways} of the {unseen} test classes",
+@lru_cache(maxsize=1)
+def _words(facts: Facts) -> dict[str, str]:
+    """Return what the page says in sentences."""
+    tree, counts, first = facts.experiment, facts.tensors["client_counts"], facts.run.result
+    evaluation, kind = tree["evaluation"], tree["partition"]["kind"]
+    clients = "One client" if len(counts) == 1 else f"{len(counts)} clients, {DEALT.get(kind, kind)}"
+    clients += f" ({ALPHA} = {tree['partition']['alpha']:g})" if kind == "dirichlet" and len(counts) > 1 else ""
+    clients += "," if len(counts) > 1 else ""
+    held, samples = counts[counts.sum(axis=1) > 0], counts.sum(axis=1)
+    watched = evaluation["validation_episodes"]
+    if evaluation["selection"] != "validation":  # the first of the test episodes
+        watched = min(watched, evaluation["episodes"])
+    context = {
+        **tree["method"],
+        "facts": facts,
+        "space": facts.run.space,
+        "result": facts.whole.result,
+        "first": first,
+        "who": "One model, with all training data in one place," if facts.pools else clients,
         "model": "trained" if facts.pools else "merged",
+        "chance": f"{facts.chance:.3g}",
+        "tested": len(np.unique(facts.tensors["labels"])) if "labels" in facts.tensors else 0,
+        "watched": watched,
+        "on_validation": _episodes_of(facts.run) == "validation",
+        "clients": len(counts),
+        "fewest": int(samples.min()),
+        "most": int(samples.max()),
+        "share": float((100 * held.max(axis=1) / held.sum(axis=1)).mean()),
+        "even": 100 / max(int((counts.sum(axis=0) > 0).sum()), 1),
+        "stopped": stopped(first),
+        "blind": BLIND,
+        "flatters": FLATTERS,
+        "last": LAST,
+        "nbsp": NO_BREAK,
     }
+    return passages("few_shot", context)
 
 
 def half_width(result: Mapping[str, Any], name: str) -> float | None:
@@ -103,33 +121,27 @@ def half_width(result: Mapping[str, Any], name: str) -> float | None:
 
 def _headline(facts: Facts) -> list[dict[str, Any]]:
     """Return the numbers at the top of the page."""
-    run, method = facts.whole, facts.experiment["method"]
-    words = {
-        "few_shot": f"{method['ways']}-way {method['shots']}-shot, classes that nobody had",
-        "few_shot_pixels": "nearest example, samples as they are: nothing is learnt",
-        "few_shot_random": "nearest class mean of the features before training",
-        "few_shot_base": "the model on new samples of classes that it was trained on",
-    }
+    result, words = facts.whole.result, _words(facts)
     return [
         {
             "name": name,
             "short": short,
             "words": words[name],
-            "value": run.result[name],
-            "spread": half_width(run.result, name),
+            "value": result[name],
+            "spread": half_width(result, name),
             "beside": [
                 ("guessing", facts.chance if name == "few_shot" else None),
-                ("standard deviation", run.result.get(f"{name}_sd")),
+                ("standard deviation", result.get(f"{name}_sd")),
             ],
             "color": color,
         }
         for name, short, color in NUMBERS
-        if name in run.result
+        if name in result
     ]
 
 
 def verdict(result: Mapping[str, Any], over: str) -> dict[str, Any]:
-    """Say in plain words whether the model is better than what costs nothing.
+    """Return in plain words whether the model is better than what costs nothing.
 
     Two numbers differ where their 95 % intervals are apart.
 
@@ -137,70 +149,32 @@ def verdict(result: Mapping[str, Any], over: str) -> dict[str, Any]:
         result: of a run, or of several.
         over: what the intervals are over: ``episodes`` or ``seeds``.
     """
-    model, half = result["few_shot"], half_width(result, "few_shot") or 0.0
-    pixels, beside = result["few_shot_pixels"], half_width(result, "few_shot_pixels") or 0.0
-    order = _order(model, half, pixels, beside)
+    model, pixels, random = (
+        {"value": result[name], "half": half_width(result, name) or 0.0}
+        for name in ("few_shot", "few_shot_pixels", "few_shot_random")
+    )
+    order, beside = _order(model, pixels), _order(model, random)
+    context = {"pixels": pixels, "random": random, "model": model["value"], "over": over, "nbsp": NO_BREAK}
+    (words,) = paragraphs("verdict", {**context, "order": order, "beside": beside})
     label = {1: "Better", 0: "Not better", -1: "Worse"}[order] + " than raw samples."
-    written = f"{pixels:.1f} ± {beside:.1f} %".replace(" ", NO_BREAK)
-    words = f"The nearest example in raw samples, with nothing learnt, is right for {written}"
-    words += {
-        1: f", {model - pixels:.1f} points less; the intervals are apart.",
-        0: f": the intervals overlap, so these {over} do not show that the model gains anything.",
-        -1: f", {pixels - model:.1f} points more; the intervals are apart: this model is worse than no model.",
-    }[order]
-    random, around = result["few_shot_random"], half_width(result, "few_shot_random") or 0.0
-    other = f"{random:.1f} ± {around:.1f} %".replace(" ", NO_BREAK)
-    than = f"the network before training ({other})."
-    words += {
-        1: f" It is better than {than}",
-        0: f" {'It cannot' if order > 0 else 'Nor can it'} be told from {than}",
-        -1: f" It is worse than {than}",
-    }[_order(model, half, random, around)].replace(" It ", " The model ")
-    return {"order": order, "label": label, "words": words}
+    return {"id": "verdict", "css": "good", "fine": order > 0, "order": order, "label": label, "words": words}
 
 
-def _order(first: float, half: float, second: float, beside: float) -> int:
+def _order(first: Mapping[str, float], second: Mapping[str, float]) -> int:
     """Return 1, -1 or 0: the first is above or below the second, or their intervals overlap."""
-    if first - half > second + beside:
-        return 1
-    return -1 if first + half < second - beside else 0
+    apart = abs(first["value"] - second["value"]) > first["half"] + second["half"]
+    return int(np.sign(first["value"] - second["value"])) * apart
 
 
-def _interval_words(run: Run) -> str:
-    """Say what stands behind ±."""
-    if run.seeds:
-        words = f"over {len(run.seeds)} seeds (Student's t), not over their episodes."
-    else:
-        words = f"over {run.result['test_episodes']} test episodes of this one run: another seed may lie outside."
-    return f"± is half of the 95{NO_BREAK}% interval {words}"
-
-
-def _choice(facts: Facts) -> dict[str, Any]:
-    """Say in plain words how the round was chosen."""
-    result = facts.run.result
-    which = "Each seed's round" if facts.whole.seeds else f"Round {result['selected_round']} of {result['rounds']}"
-    words, label = LAST, "Last round."
-    if result["selection"] == "validation":
-        words = f"{which} was chosen on episodes of validation classes, which nobody trains on. {BLIND}"
-        words += "" if facts.whole.seeds else stopped(result)
-        label = "Chosen on validation classes."
-    elif result["selection"] == "best-on-test":
-        words = f"{which} was chosen for scoring best on some of the very test episodes reported here. {FLATTERS}"
-        label = "Not an honest choice: best on test."
-    words += f" Accuracy is the share of queries named right among the {facts.experiment['method']['ways']} classes of "
-    words += "their episode, the mean over test episodes that every model and both baselines share."
-    return {"label": label, "words": words, "css": "honest", "fine": result["selection"] != "best-on-test"}
-
-
-def _watched(run: Run) -> str:
-    """Say what the episodes after every round are of."""
+def _episodes_of(run: Run) -> str:
+    """Return what the episodes after every round are of."""
     return str(run.metrics[-1].get("episodes_of", "test")) if run.metrics else "test"
 
 
 def _accuracy_chart(run: Run, facts: Facts, curve: Curve, x: NDArray[np.float64], mark: float | None) -> str:
     """Draw few-shot accuracy by round, with what guessing and raw samples reach."""
     chance, pixels = facts.chance, float(run.result["few_shot_pixels"])
-    of = "" if _watched(facts.run) == "test" else ", test classes"
+    of = "" if _episodes_of(facts.run) == "test" else ", test classes"
     top = upper_end([curve, Curve(np.array([pixels, chance]), "")])
     return line_chart(
         [curve],
@@ -244,21 +218,9 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
         said = _said(stage, stages)
         drawn = losses(run, own, "Losses by term, mean of clients" + (f", {said}" if said else ""))
         charts += [drawn] if drawn else []
-    evaluation = run.manifest["experiment"]["evaluation"]
-    count = evaluation["validation_episodes"]
-    if evaluation["selection"] != "validation":  # the first of the test episodes
-        count = min(count, evaluation["episodes"])
-    words = f"After every round, {count} episodes "
-    if _watched(run) == "validation":
-        words += "of validation classes: other classes than those of the test, so that neither the headline number nor "
-        words += "the dotted line for raw samples need lie on this curve's level."
-    else:
-        words += "of the test classes, the first of those that are reported."
-    words += "" if facts.one_model else " Every client's model answers its share of them."
-    words += f" Shaded: their 95{NO_BREAK}% interval."
-    if len(charts) > 1:
-        words += " Training episodes are drawn from the clients' own classes, and are measured while training goes on."
-    return {"charts": charts, "legend": False, "spread": False, "words": words}
+    words = _words(facts)
+    text = " ".join([words["curves"], *([words["training"]] if len(charts) > 1 else [])])
+    return {"charts": charts, "legend": False, "spread": False, "words": text}
 
 
 def _stage(term: str) -> tuple[str, str]:
@@ -296,16 +258,13 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
     each = np.array([statistics.curve(lines, "few_shot") for lines in all_lines])
     low, mean, high = statistics.band(each.T.tolist())
     curve = Curve(mean, "seeds", "orange", low, high)
-    words = f"In a row, ± is half of the 95{NO_BREAK}% interval over that seed's episodes; each seed draws its own "
-    words += "episodes, and deals the samples anew. Last row: mean and standard deviation over the seeds. Line: mean "
-    words += "over the seeds after each round; shaded: lowest to highest seed."
     return {
         "rows": rows,
         "heads": [*(title.lower() for _, title in shown), "round"],
         "foot": "mean, sd",
         "means": [*(f"{run.result[name]:.1f}, {run.result[name + '_sd']:.1f}" for name, _ in shown), ""],
         "charts": [_accuracy_chart(run, facts, curve, axis(all_lines[0]), None)] if all_lines[0] else [],
-        "words": words,
+        "words": _words(facts)["seeds"],
     }
 
 
@@ -361,18 +320,9 @@ def _classes(facts: Facts) -> dict[str, Any]:
     alike = np.nan_to_num((table + table.T) / 200)
     np.fill_diagonal(alike, 1.0)
     order = statistics.leaf_order(alike) if ways < len(ids) or len(ids) > 10 else np.arange(len(ids))
-    whole = ways == len(ids)
-    words = "Rows are true classes, columns answers, in percent"
-    words += (
-        "."
-        if whole
-        else (
-            " of the row's queries in those episodes that have both classes; so rows need not add up to 100. Grey: never in "
-            "one episode."
-        )
-    )
-    if (order != np.arange(len(ids))).any():
-        words += " Classes that are taken for each other stand side by side."
+    words = _words(facts)
+    is_sorted = (order != np.arange(len(ids))).any()
+    confusion = " ".join([words["confusion"], *([words["sorted"]] if is_sorted else [])])
     written = [names[i] for i in order]
     found = {
         "bars": bars[:LISTED],
@@ -381,11 +331,10 @@ def _classes(facts: Facts) -> dict[str, Any]:
         "of": "queries",
         "unseen": False,
         "seen": [],
-        "together": not whole,
-        "words": "Best class first: percent of its queries that are named right, over all test episodes. Nobody trained "
-        "on any of these classes.",
+        "together": ways != len(ids),
+        "words": words["ranking"],
         "confusion": confusion_map(table[np.ix_(order, order)], written) if len(ids) <= CONFUSED else None,
-        "confusion_words": words,
+        "confusion_words": confusion,
         "confused": most_confused(np.where(together >= min(SHARED, episodes), table, 0.0), names),
     }
     return {"classes": found}
@@ -426,67 +375,34 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
             for n, name in enumerate(names)
         ],
     }
-    return {"plane": found, "lead": _lead(facts)}
-
-
-def _dealt(counts: NDArray[np.int64]) -> str:
-    """Say how evenly classes are dealt: of a client's samples, how many are of the class that it has most of."""
-    words = "The numbers are samples; those of every class stand under “By name”."
-    if len(counts) == 1:
-        return words
-    held, samples = counts[counts.sum(axis=1) > 0], counts.sum(axis=1)
-    low, high = int(samples.min()), int(samples.max())
-    share = float((100 * held.max(axis=1) / held.sum(axis=1)).mean())
-    even = 100 / max(int((counts.sum(axis=0) > 0).sum()), 1)
-    return (
-        f"{words} A client holds {low:,}{f' to {high:,}' if high > low else ''} of them; the class that it has most of "
-        f"makes up {share:.0f}{NO_BREAK}% of them on average, where {even:.3g}{NO_BREAK}% would be even."
-    )
+    return {"plane": found, "model": "trained" if facts.pools else "merged", "examples": _words(facts)["examples"]}
 
 
 def _header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
-    lead, method = _lead(facts), facts.experiment["method"]
-    rounds, queries = lead["rounds"], method["queries"]
-    words = f"{lead['who']} trained for {rounds} round{'s' if rounds != 1 else ''}. {lead['nobody']}. "
-    whose = f"the {lead['model']} model"
-    if not facts.one_model:
-        words += "Every client kept its own model; all numbers are means over the clients. "
-        whose = "a client's model"
-    words += f"After {lead['examples']} of each of {lead['classes']}, {whose} names the right one"
-    episodes = f"{method['ways']}-way {method['shots']}-shot, {queries} quer{'y' if queries == 1 else 'ies'} a class"
-    first, *rest = chips(facts)
-    shown = {"value": facts.whole.result["few_shot"], "of": "queries", "chance": f"{facts.chance:.3g}"}
-    return {"lead": words, **shown, "chips": [first, ("episodes", episodes), *rest]}
+    words, (first, *rest) = _words(facts), chips(facts)
+    number = {"value": facts.whole.result["few_shot"], "of": "queries", "chance": f"{facts.chance:.3g}"}
+    return {"lead": words["lead"], **number, "chips": [first, ("episodes", words["episodes"]), *rest]}
 
 
-def _short(facts: Facts) -> dict[str, Any]:
+def _summary(facts: Facts) -> dict[str, Any]:
     """Return the summary for people who decide."""
-    result, method = facts.whole.result, facts.experiment["method"]
-    ways, examples = method["ways"], _lead(facts)["examples"]
-    what = f"A model that learns {ways} new classes from {examples} of each, without any training."
-    if not facts.one_model:
-        what = f"A model for each client; each learns {ways} new classes from {examples} of each. Numbers are means."
-    good = f"Of 100 new samples it names {result['few_shot']:.0f} right; guessing names {facts.chance:.3g}, and the "
-    good += f"nearest example in raw samples, with nothing learnt, {result['few_shot_pixels']:.0f}."
-    weak: list[Weak] = []
-    words = []
+    words, weak, sentences = _words(facts), [], []
     if "labels" in facts.tensors:
         labels, answers = (facts.tensors[name].astype(np.int64) for name in ("labels", "answers"))
         weak = weak_classes(facts.names, labels, answers)
-        words = [weak_words(weak, len(np.unique(labels)), "test classes")]
+        sentences = [weak_words(weak, len(np.unique(labels)), "test classes")]
     remedy = "Give more examples of each class (method.shots), the weak ones first."
     usage = "Use it: fedunseen predict RUN INPUT --support FOLDER, with a folder of examples for each new class."
-    return {"what": what, "good": good, "weak": words, "next": advice(facts, weak, remedy, usage)}
+    return {"what": words["what"], "good": words["good"], "weak": sentences, "next": advice(facts, weak, remedy, usage)}
 
 
 def _numbers(facts: Facts) -> dict[str, Any]:
     """Return the numbers at the top, what they prove, and how the round was chosen."""
-    run = facts.whole
-    found = verdict(run.result, "seeds" if run.seeds else "episodes")
-    words = f"{found['words']} {_interval_words(run)}"
-    proven = {"id": "verdict", "css": "good", "fine": found["order"] > 0, "label": found["label"], "words": words}
-    return {"headline": _headline(facts), "choices": [proven, _choice(facts)]}
+    words = _words(facts)
+    proven = verdict(facts.whole.result, "seeds" if facts.whole.seeds else "episodes")
+    proven["words"] += f" {words['plus_minus']}"
+    return {"headline": _headline(facts), "choices": [proven, choice(facts, words["choice"])]}
 
 
 def _holdings(facts: Facts) -> dict[str, Any] | None:
@@ -494,13 +410,12 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
     if facts.parties:
         return None
     held = holdings(facts, f"{IDLE}: nobody holds them", True, f"nobody: {IDLE}")
-    words = _dealt(facts.tensors["client_counts"])
-    return {"title": "Who holds what", "holdings": held, "coverage": None, "words": words}
+    return {"title": "Who holds what", "holdings": held, "coverage": None, "words": _words(facts)["dealt"]}
 
 
 VIEW = View(
     header=_header,
-    summary=_short,
+    summary=_summary,
     numbers=_numbers,
     seeds=_seeds,
     classes=_classes,

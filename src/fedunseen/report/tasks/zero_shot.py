@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from fedunseen.report.parts import (
     Section,
     View,
     chips,
+    choice,
     client_names,
+    passages,
     rounds_tried,
     stopped,
 )
@@ -30,108 +33,62 @@ from fedunseen.report.svg import image_source
 __all__ = ["VIEW"]
 
 
+@lru_cache(maxsize=1)
+def _words(facts: Facts) -> dict[str, str]:
+    """Return what the page says in sentences."""
+    first = facts.run.result
+    context = {
+        "facts": facts,
+        "experiment": {**facts.experiment, "data": {"text_encoder": None, **facts.experiment["data"]}},
+        "result": facts.whole.result,
+        "first": {"left_out_offset": 0.0, "gzsl_head": "", **first},
+        "rounds_tried": rounds_tried(first),
+        "stopped": stopped(first),
+        "blind": BLIND,
+        "flatters": FLATTERS,
+        "last": LAST,
+    }
+    return passages("zero_shot", context)
+
+
 def _header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
-    rounds, unseen = facts.whole.result["rounds"], len(facts.unseen)
-    lead = f"{facts.holders} trained for {rounds} round{'s' if rounds != 1 else ''}. "
-    lead += f"Nobody has an example of {unseen} of the {len(facts.names)} classes. "
-    if not facts.one_model:
-        lead += "Every client kept its own model; all numbers are means over the clients. On average, a client"
-    elif facts.zero_shot:
-        lead += f"From their descriptions alone, the {facts.model}"
-    else:
-        lead += "This method cannot use descriptions; its model"
-    lead += f" names the right one of the {unseen}"
-    shown = {"value": facts.whole.result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
-    return {"lead": lead, **shown, "chips": [*chips(facts), ("rounds", rounds)]}
+    result = facts.whole.result
+    shown = {"value": result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
+    return {"lead": _words(facts)["lead"], **shown, "chips": [*chips(facts), ("rounds", result["rounds"])]}
 
 
-def _short(facts: Facts) -> dict[str, Any]:
+def _summary(facts: Facts) -> dict[str, Any]:
     """Return the summary for people who decide."""
-    result, names, unseen = facts.whole.result, len(facts.names), len(facts.unseen)
-    if not facts.one_model:
-        how = "of which a part is trained together and the rest" if facts.merges else "trained"
-        what = f"A model for each client, {how} on its own classes alone; the numbers are the clients' means."
-    elif facts.zero_shot:
-        what = f"A model that names {names} classes. Of {unseen} of them nobody has an example: it knows them by their "
-        what += "descriptions alone, and takes further classes in the same way."
-    else:
-        what = (
-            f"A model that names the {names - unseen} classes that it was trained on. It cannot use descriptions, so "
-        )
-        what += f"that its answers for the other {unseen} are guesses."
-    good = f"Of 100 samples of classes that nobody has it names {result['zsl']:.0f} right if it chooses among those "
-    good += f"{unseen} classes; guessing names {facts.chance:.3g}. If it chooses among all {names} classes, it names "
-    good += f"{result['gzsl_unseen']:.0f} of 100 of these right, and {result['gzsl_seen']:.0f} of 100 of the other "
-    good += "classes' samples."
-    found = summarize(facts.run.result, facts.tensors, facts.names, facts.unseen, facts.zero_shot)
-    shown = examples_advice(facts.run.result, facts.tensors)
-    words = [one for one in found.get("text", ()) if one != shown]
-    weak = found.get("weak_unseen", [])
-    if found and facts.zero_shot and not weak:
+    words = _words(facts)
+    summary = summarize(facts.run.result, facts.tensors, facts.names, facts.unseen, facts.zero_shot)
+    remedy = examples_advice(facts.run.result, facts.tensors)
+    weak = [sentence for sentence in summary.get("text", ()) if sentence != remedy]
+    classes = summary.get("weak_unseen", [])
+    if summary and facts.zero_shot and not classes:
         tested = np.unique(facts.tensors["labels"])
-        words.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
-    remedy = shown or "Give the weak classes attributes that tell them from the classes that were said instead."
-    told = "--class NAME" if facts.experiment["data"].get("text_encoder") else "--classes FILE"
-    usage = f"Use it: fedunseen predict RUN INPUT, with {told} for classes that it has never heard of."
-    return {"what": what, "good": good, "weak": words, "next": advice(facts, weak or shown, remedy, usage)}
+        weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
+    steps = advice(facts, classes or remedy, remedy or words["remedy"], words["usage"])
+    return {"what": words["what"], "good": words["good"], "weak": weak, "next": steps}
 
 
 def _numbers(facts: Facts) -> dict[str, Any]:
     """Return the four numbers, and how round and calibration were chosen."""
     result = facts.whole.result
-    shown = [
+    headline = [
         {
-            **one._asdict(),
-            "value": result[one.name],
-            "spread": result.get(f"{one.name}_sd"),
+            **measure._asdict(),
+            "value": result[measure.name],
+            "spread": result.get(f"{measure.name}_sd"),
             "beside": [
                 ("guessing", facts.chance)
-                if one.name == "zsl"
-                else ("uncalibrated", result.get(f"uncalibrated_{one.name}") if facts.calibrated else None)
+                if measure.name == "zsl"
+                else ("uncalibrated", result.get(f"uncalibrated_{measure.name}") if facts.calibrated else None)
             ],
         }
-        for one in ZERO_SHOT_MEASURES
+        for measure in ZERO_SHOT_MEASURES
     ]
-    return {"headline": shown, "choices": [_choice(facts)]}
-
-
-def _choice(facts: Facts) -> dict[str, Any]:
-    """Say in plain words how round and calibration were chosen."""
-    run, result, evaluation = facts.whole, facts.run.result, facts.experiment["evaluation"]
-    factor = float(result["calibration_factor"])
-    fixed, calibrated, left_out = "factor" in evaluation, bool(factor), float(result.get("left_out_offset", 0.0))
-    several = bool(run.seeds)
-    which = "each seed's round" if several else f"round {result['selected_round']} of {rounds_tried(result)}"
-    calibration = "" if several else f" (the scores of seen classes lowered by {factor:.3g})"
-    selection = result["selection"]
-    both = f"{which} and calibration{calibration} were" if calibrated and not fixed else f"{which} was"
-    if selection == "validation":
-        words = (
-            f"{both[0].upper()}{both[1:]} chosen on validation classes, which played the unseen ones in a run of "
-            f"their own. {BLIND}{'' if several else stopped(result)}"
-        )
-        label, honest = "Chosen on validation classes", True
-    elif selection == "best-on-test":
-        words = (
-            f"{both[0].upper()}{both[1:]} chosen for scoring best on the very test samples that are reported "
-            f"here. {FLATTERS}"
-        )
-        label, honest = "Not an honest choice: best on test", False
-    else:
-        words, label, honest = LAST, "Last round", True
-    if fixed:
-        words += f" The calibration factor {evaluation['factor']:g} was given in the experiment."
-    elif left_out:
-        words += f" The scores of seen classes are lowered by {left_out:.3g}, chosen on classes left out of the sums."
-    elif not calibrated:
-        words += " The generalised accuracies are not calibrated."
-    if "gzsl_head" in result:  # of methods that generate features
-        words += f" U and S are those of a classifier trained on {result['gzsl_head']}."
-    words += " Accuracies are per-class top-1, in percent: every class counts the same."
-    if several:
-        words += f" Mean ± standard deviation of {len(run.seeds)} seeds."
-    return {"words": words, "label": f"{label}.", "fine": honest, "css": "honest"}
+    return {"headline": headline, "choices": [choice(facts, _words(facts)["choice"])]}
 
 
 def _images(facts: Facts) -> dict[str, Any] | None:
@@ -165,7 +122,7 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
 
 VIEW = View(
     header=_header,
-    summary=_short,
+    summary=_summary,
     numbers=_numbers,
     seeds=seeds,
     classes=classes,
