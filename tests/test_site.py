@@ -109,3 +109,11 @@ def test_no_page_is_wider_than_the_window(pages, browser, width):
         if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
             wide.append(path.name)
     assert wide == []
+
+
+def test_every_code_of_an_error_has_an_entry(pages):
+    from fedunseen.experiment.rules import OFFLINE, RULES
+
+    (page,) = (page for path, page in pages.items() if path.name == "errors.html" and path.parent.name != "api")
+    codes = {rule.code for rules in (*RULES.values(), OFFLINE) for rule in rules}
+    assert codes | {"experiment", "data", "run-directory"} <= page.places

@@ -82,7 +82,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         for name, target in ENTRY.findall(text):
             pages.append({name: address(posixpath.normpath(f"docs/{target}"))})
         if title == "Reference":
-            pages += [{"Commands": "commands.md"}, {"Python": [{t: f"api/{f}.md"} for t, (f, _, _) in API.items()]}]
+            pages += [
+                {"Commands": "commands.md"},
+                {"Errors": "errors.md"},
+                {"Python": [{t: f"api/{f}.md"} for t, (f, _, _) in API.items()]},
+            ]
         nav.append({title: pages})
     config.nav = nav
     return config
@@ -93,6 +97,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made = {target: translated(source, (ROOT / source).read_text("utf-8")) for source, target in OUTSIDE.items()}
     made["index.md"] = "---\nhide: [navigation, toc]\n---\n" + made["index.md"]
     made["commands.md"] = commands()
+    made["errors.md"] = errors()
     for title, (name, first, things) in API.items():
         made[f"api/{name}.md"] = "\n\n".join(
             [f"# {title}", first, *(block for one in things for block in entries(one))]
@@ -208,6 +213,39 @@ def commands() -> str:
     command = get_command(app)
     whole(command)
     return get_docs_for_click(obj=command, ctx=Context(command), name="fedunseen", title="Commands")
+
+
+def errors() -> str:
+    """Return the page of the errors, made from the classes of errors and from the rules."""
+    from fedunseen.core.errors import FedUnseenError
+    from fedunseen.experiment.rules import GIVEN, OFFLINE, RULES
+
+    lines = [
+        "# Errors",
+        "Every error is one sentence with its code in brackets at the end, and the exit code is 2. With `--json`, "
+        'standard output has `{"error": {"code": ..., "message": ...}}`.',
+        "## Kinds",
+    ]
+    for kind in (FedUnseenError, *FedUnseenError.__subclasses__()):
+        problem, _, remedy = (kind.__doc__ or "").split("\n")[0].rstrip(".").partition(": ")
+        lines += [f"### {kind.code}", f"**Problem:** {problem}.", f"**Remedy:** {remedy}."]
+    lines.append("## Combinations of settings")
+    for rule in {rule.code: rule for rules in (*RULES.values(), OFFLINE) for rule in rules}.values():
+        settings = " ".join(f"--set {key}='{json.dumps(value)}'" for key, value in rule.example.items())
+        cause = f"`fedunseen run {rule.preset} {settings}`".replace(" `", "`")
+        lines += [
+            f"### {rule.code}",
+            f"**Problem:** {blanks(rule.problem)}.",
+            "\n".join(f"- {blanks(reason)}" for reason in rule.reasons),
+            f"**Cause:** for example {cause} {GIVEN[rule.given]}".rstrip() + ".",
+            f"**Remedy:** {blanks(rule.remedy)}.",
+        ]
+    return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def blanks(text: str) -> str:
+    """Return a rule's text with dots for what the experiment fills in."""
+    return re.sub(r"\{[^}]*\}", "...", text).replace("[", r"\[").replace("*", r"\*")
 
 
 def entries(thing: str) -> list[str]:

@@ -1,6 +1,7 @@
 """What the tests of the command share: the command itself, called in this process, and a finished run."""
 
 import json
+import re
 import sys
 import warnings
 from typing import NamedTuple
@@ -50,10 +51,12 @@ def refused(command):
     def call(*arguments):
         done = command(*arguments)
         assert done.code == 2, done
-        assert done.out == ""
         assert done.err.startswith("error: ")
         assert done.err.count("\n") == 1
-        return done.err.removeprefix("error: ").rstrip("\n")
+        sentence, _, code = done.err.removeprefix("error: ").removesuffix("]\n").rpartition(" [")
+        assert re.fullmatch("[a-z-]+", code)
+        assert done.out == "" or json.loads(done.out) == {"error": {"code": code, "message": sentence}}
+        return sentence
 
     return call
 

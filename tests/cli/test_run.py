@@ -52,8 +52,7 @@ def test_the_real_command_refuses_with_one_sentence_and_code_2(tmp_path):
     assert done.stderr == (
         "error: strategy: unknown key 'round': did you mean 'rounds'? "
         "(known: fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, "
-        "update_scale, "
-        "weights)\n"
+        "update_scale, weights) [experiment]\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +116,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(refused, command, small
     (tmp_path / "out" / "report.html").mkdir()
     message = refused("report", tmp_path / "out")
     assert "report.html" in message
-    assert message.endswith(" cannot be read or written (Is a directory): mend that and try again")
+    assert message.endswith(" cannot be read or written (Is a directory): fix that and try again")
 
 
 LINE = {"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5}

@@ -3,16 +3,16 @@
 import logging
 import threading
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError
+from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.engines.remote import coordinator
-from fedunseen.engines.remote.coordinator import Meeting, Member, NVFlare, needed
+from fedunseen.engines.remote.coordinator import NVFlare, needed
 from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
@@ -407,29 +407,3 @@ def test_a_buffer_that_nobody_fills_pauses_the_run(adapter, tmp_path):
 @pytest.mark.parametrize(("quorum", "clients", "need"), [(1, 3, 1), (5, 3, 3), (0.34, 3, 2), (1.0, 7, 7), (0.1, 10, 1)])
 def test_quorum(quorum, clients, need):
     assert needed(quorum, clients) == need
-
-
-def test_a_deployment_is_not_run(tmp_path):
-    with pytest.raises(ExperimentError, match="`fedunseen host` does"):
-        run(experiment(engine__name="nvflare", engine__mode="deployment"), tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"strategy__name": "local"}, "strategy.name = 'local' merges nothing"),
-        ({"strategy__name": "centralised"}, "strategy.name = 'centralised' merges nothing"),
-        ({"attack__name": "sign-flip", "attack__rounds": "2"}, "attack.name = 'sign-flip' is a simulated one"),
-        ({"defence__name": "class-probes"}, "defence.name = 'class-probes' has to know who holds which classes"),
-    ],
-)
-def test_what_a_deployment_cannot_have(settings, why, tmp_path):
-    meeting = nullcontext(Meeting(Inline(3), [Member(str(k)) for k in range(3)]))
-    with pytest.raises(ExperimentError) as refused:
-        run(
-            experiment(engine__name="nvflare", engine__mode="deployment", **settings),
-            tmp_path / "run",
-            meeting=lambda: meeting,
-        )
-    assert why in str(refused.value)
-    assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ import pytest
 
 import fedunseen
 from fedunseen import Benchmark, Experiment, ZeroShotClassifier
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError
 
 ANIMALS = {"horse": [0, 1.0], "tiger": [1, 1.0], "seal": [0, 0.1], "eel": [1, 0.2], "cow": [0.2, 1], "zebra": [1, 0.9]}
 TREE = {
@@ -43,19 +43,6 @@ def test_several_seeds_take_the_same_arrays(benchmark, tmp_path):
     done = fedunseen.run(Experiment.from_dict(tree), tmp_path / "run", benchmark=benchmark)
     assert done.result["seeds"] == [0, 1]
     assert done.result["zsl_sd"] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        ({"data": {"name": "digit-pairs"}}, "data.name = 'digit-pairs' names other data: set it to 'arrays'"),
-        ({"engine": {"name": "flower"}}, "engine.name = 'flower' works in processes of its own"),
-    ],
-)
-def test_arrays_that_nobody_would_read_are_refused(tree, message, benchmark, tmp_path):
-    with pytest.raises(ExperimentError, match=message):
-        fedunseen.run(Experiment.from_dict(TREE | tree), tmp_path / "run", benchmark=benchmark)
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_file_holds_no_arrays(tmp_path):

@@ -221,32 +221,6 @@ def test_what_does_not_fit_the_benchmark_is_one_sentence(told, message, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        (
-            {"attack.name": "sign-flip", "attack.clients": [0], "evaluation.selection": "last"},
-            "attack.name = 'sign-flip' is not there for few-shot methods such as method.name = 'maml', whose classes "
-            "are told by their place in an episode: leave [attack] out",
-        ),
-        (
-            {"screening.name": "magnitude"},
-            "screening.name = 'magnitude' is not there for few-shot methods such as method.name = 'maml', whose "
-            "classes are told by their place in an episode: leave [screening] out",
-        ),
-        (
-            {"defence.name": "class-probes"},
-            "defence.name = 'class-probes' asks the merged model for scores of classes, which method.name = 'maml' has "
-            "only after learning them from examples: choose another defence",
-        ),
-    ],
-)
-def test_threats_that_speak_of_fixed_classes_are_refused(told, message, tmp_path):
-    with pytest.raises(ExperimentError) as caught:
-        run(Experiment.load(DIGITS_MAML, told), tmp_path / "run")
-    assert str(caught.value) == message
-
-
 def test_a_defence_merges_few_shot_updates_too(tmp_path):
     done = run(small(defence__name="median", partition__clients=4, strategy__rounds=1), tmp_path / "run")
     assert 0 <= done.result["few_shot"] <= 100
@@ -258,15 +232,6 @@ def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):
     assert str(caught.value) == (
         "digits, test classes: 6-way episodes need 6 classes with at least 6 samples each (1 shots and 5 queries), but "
         "of 5 classes 5 have so many: lower method.ways, or shots and queries"
-    )
-
-
-def test_choosing_settings_is_refused():
-    with pytest.raises(ExperimentError) as caught:
-        small(evaluation__choose={"method.lr": [0.1]}, evaluation__selection="validation")
-    assert str(caught.value) == (
-        "evaluation.choose is not there for few-shot methods such as method.name = 'maml': compare settings with a "
-        "sweep, on validation classes (evaluation.selection = 'validation')"
     )
 
 

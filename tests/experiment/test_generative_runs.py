@@ -137,14 +137,6 @@ def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_pat
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"strategy.shared": ["critic.*"]},
-         "strategy.shared keeps 'generator.0.weight' with the clients, which scoring needs, so that each client has a "
-         "model of its own, but method.name = 'clswgan' makes classifiers from a merged model: add 'generator.*'"),
-        ({"strategy.name": "local"},
-         "strategy.shared has no effect with strategy.name = 'local', where nothing travels: set it to ['*']"),
-        ({"strategy.name": "scaffold"},
-         "strategy.name = 'scaffold' needs clients that use SGD, and method.name = 'clswgan' does not: choose another "
-         "strategy, for example fedavg"),
         ({"method.synthetic": 0}, "method.synthetic: input should be greater than 0, not 0"),
     ],
 )  # fmt: skip

@@ -111,15 +111,6 @@ def test_parameters_that_never_travel_are_the_clients_own_from_the_start():
         assert all(torch.equal(models[client][name], again[name]) for name in made.first)
 
 
-def test_who_has_no_merged_model_has_no_own_one():
-    with pytest.raises(ExperimentError) as said:
-        Experiment.load("digit-pairs", {**FEW, "strategy.name": "local", "strategy.personal_epochs": 2})
-    assert str(said.value) == (
-        "strategy.personal_epochs trains the merged model on at every client, but strategy.name = 'local' merges none: "
-        "leave it out"
-    )
-
-
 def heads(made, **settings):
     """A federation whose clients keep one layer, and the names of that layer's parameters."""
     body = sorted(made.first)[0].rsplit(".", 1)[0] + ".*"

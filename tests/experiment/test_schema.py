@@ -93,20 +93,12 @@ WHOLE = "input should be a valid integer"
         ("data.name=xlsa17", "data.root is missing: add it to the experiment or give --set data.root=..."),
         ("evaluation.choose=3", "evaluation.choose: input should be a table, not 3"),
         (
-            'evaluation.choose."method.lr"=[]',
-            "evaluation.choose: 'method.lr' has no value to choose from: give it a few",
-        ),
-        (
             "evaluation.choose.method.lr=[0.1,-1]",
             "evaluation.choose: method.lr: input should be greater than 0, not -1",
         ),
         (
             "evaluation.choose.metod.lr=[1]",
             f"evaluation.choose: metod.lr: unknown section 'metod': did you mean 'method'? {known(SECTIONS, 'metod')}",
-        ),
-        (
-            "evaluation.choose.run.seed=[1,2]",
-            "evaluation.choose: 'run.seed' cannot be chosen; only method, strategy, defence and engine can",
         ),
     ],
 )  # fmt: skip
@@ -119,23 +111,6 @@ def test_a_bad_override_is_one_sentence(text, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"method.name": "eszsl", "strategy.rounds": 40},
-            "method.name = 'eszsl' is solved from sums, which clients send once: leave strategy.rounds out, or "
-            "set it to 1 (more rounds are for partitions with clients that come late, partition.join)",
-        ),
-        (
-            {"method.name": "classifier", "evaluation.factor": 0.5},
-            "evaluation.factor has no effect on method.name = 'classifier', which knows no unseen class",
-        ),
-        (
-            {"evaluation.calibration": "none", "evaluation.factor": 0.5},
-            "evaluation.factor has no effect with evaluation.calibration = 'none': leave one out",
-        ),
-        (
-            {"evaluation.selection": "last", "evaluation.choose": {"method.lr": [0.1]}},
-            "evaluation.choose needs evaluation.selection = 'validation': settings are chosen there",
-        ),
         (
             {"method.sce": 0, "method.kl": 0, "method.consistency": 0},
             "method: sce, kl and consistency are all 0, so that there is nothing to learn: give one a weight",

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError
 
 SEEN, UNSEEN, ATTRIBUTES = 10, 3, 16
 STILL = {"method.lr": 1e-12, "method.weight_decay": 0.0}  # a step that changes nothing
@@ -101,32 +100,3 @@ def test_parties_elsewhere_send_their_sums_too(tree, tmp_path):
     assert away.result["start"] == here.result["start"]
     for name, value in here.params.items():
         assert torch.allclose(value, away.params[name], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"method.hidden": [8]},
-            "method.start = 'closed-form' is one linear model for all clients to begin with: leave method.hidden out",
-        ),
-        (
-            {"strategy.shared": ["g.*"]},
-            "method.start = 'closed-form' is one linear model for all clients to begin with: leave strategy.shared out",
-        ),
-        (
-            {"strategy.name": "local"},
-            "method.start = 'closed-form' is one linear model for all clients to begin with: leave strategy.name = "
-            "'local', which merges nothing, out",
-        ),
-        (
-            {"defence.name": "median"},
-            "method.start = 'closed-form' lets clients send sums before they train, which defence.name = 'median' does "
-            "not know: leave one of the two out",
-        ),
-    ],
-)
-def test_what_a_start_does_not_go_with_is_refused(change, message, tree):
-    with pytest.raises(ExperimentError) as error:
-        Experiment.from_dict(tree, change)
-    assert str(error.value) == message

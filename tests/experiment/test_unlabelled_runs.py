@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.experiment.stages import report as reporting
 from fedunseen.experiment.suggest import suggest
@@ -55,18 +55,6 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
     again = run(experiment(folder), tmp_path / "killed", resume=True)
     assert all(np.array_equal(value, again.params[name]) for name, value in done.params.items())
     assert again.result["adapted"] == done.result["adapted"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"strategy.name": "local"}, "fedunseen adapt"),
-        ({"engine.name": "offline"}, "fedunseen adapt"),
-    ],
-)
-def test_runs_that_cannot_adapt_are_refused(folder, settings, words):
-    with pytest.raises(ExperimentError, match=words):
-        experiment(folder, **settings)
 
 
 def test_too_few_unlabelled_samples_are_refused(make_folder, with_pool, tmp_path):

@@ -138,7 +138,7 @@ def test_a_number_that_nothing_can_hold_is_one_sentence(setting, sentence, monke
         main()
     assert time.process_time() - began < 2  # of computing, on a machine however busy
     assert end.value.code == 2
-    assert capsys.readouterr().err == f"error: {sentence}\n"
+    assert capsys.readouterr().err == f"error: {sentence} [experiment]\n"
     assert not (tmp_path / "run").exists()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace
 from fedunseen.experiment import Experiment, run
 from fedunseen.methods.closed_form.gaussian_process import moments
@@ -194,30 +194,3 @@ def test_without_masks_every_party_adds_all_of_the_noise(aggregation):
     one, again = (strategy.add_local_noise(replies[0], 2, 0).update["total"] for _ in range(2))
     assert torch.equal(one, again)
     assert sent[0].samples == round(float(sent[0].update["count"].sum()))  # not what it holds, but what it releases
-
-
-@accounted
-@pytest.mark.parametrize(
-    ("preset", "settings", "sentence"),
-    [
-        ("digit-pairs", {}, "'sample-level' is about sums over samples, but method.name = 'fedzsl' trains"),
-        ("digit-pairs-gaussian", {"privacy.name": "client-level"}, "set it to 'sample-level'"),
-        ("digit-pairs-gaussian", {"evaluation.selection": "validation"}, "'validation' would train a run more"),
-        (
-            "digit-pairs-gaussian",
-            {"strategy.rounds": 2, "partition.join": {"1": 1}},
-            "'sample-level' pays for sums that are released once",
-        ),
-        (
-            "digit-pairs-gaussian",
-            {"engine.name": "flower", "engine.mode": "deployment", "privacy.noise_from": "system"},
-            "without privacy.aggregation = 'masked' lets parties tell the coordinator how much they hold",
-        ),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(preset, settings, sentence):
-    told = {**QUICK, **settings}
-    if preset == "digit-pairs":
-        del told["method.shrinkage"]
-    with pytest.raises(ExperimentError, match=sentence):
-        Experiment.load(preset, told)

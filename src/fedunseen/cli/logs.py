@@ -1,7 +1,8 @@
 """What is said to people and to machines: one door for every line on standard error, as text or as JSON.
 
 With ``--log-format json`` a line is one object: ``time`` (ISO 8601 with date and zone), ``level`` (info, warning or
-error), ``message``, and of a round its numbers. Files of logs have date, zone and level either way.
+error), ``message``, of an error its ``code``, and of a round its numbers. Files of logs have date, zone and level
+either way.
 """
 
 from __future__ import annotations
@@ -51,13 +52,17 @@ def is_json() -> bool:
     return _format is Format.json
 
 
-def emit(line: str) -> None:
-    """Write a line to standard error, at the level that its first word names."""
+def emit(line: str, code: str = "") -> None:
+    """Write a line to standard error, at the level that its first word names, with an error's code."""
     level, colon, rest = line.partition(": ")
     level, message = (level, rest) if colon and level in _LEVELS else ("info", line)
     for listener in _listeners:
         listener(level, message)
-    print(_line(datetime.now(), level, message) if is_json() else line, file=sys.stderr, flush=True)
+    if is_json():
+        line = _line(datetime.now(), level, message, {"code": code} if code else None)
+    elif code:
+        line = f"{line} [{code}]"
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -35,7 +36,7 @@ from fedunseen.cli.export import export
 from fedunseen.cli.health import health
 from fedunseen.cli.init import init
 from fedunseen.cli.learn import adapt, forget, learn, sums
-from fedunseen.cli.logs import Format, LogFormat, speak
+from fedunseen.cli.logs import Format, LogFormat, emit, speak
 from fedunseen.cli.new import new
 from fedunseen.cli.offline import offline_app
 from fedunseen.cli.predict import predict
@@ -268,13 +269,16 @@ def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
         say(f"warning: {message}")
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    say(message if len(message) < 4000 else f"{message[:2000]} ... {message[-200:]}")  # a name may be a file's length
-    raise SystemExit(code)
+def _fail(message: str, status: int, code: str = "") -> NoReturn:
+    message = message if len(message) < 4000 else f"{message[:2000]} ... {message[-200:]}"  # a name of a file's length
+    emit(message, code)
+    if code and "--json" in sys.argv:
+        print(json.dumps({"error": {"code": code, "message": message.removeprefix("error: ")}}), flush=True)
+    raise SystemExit(status)
 
 
 def main() -> None:
-    """Run the command; what the user can mend is one sentence on standard error and exit code 2."""
+    """Run the command; what the user can fix is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
     speak(Format.text)
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
@@ -284,7 +288,9 @@ def main() -> None:
     try:
         app()
     except FedUnseenError as error:
-        _fail(f"error: {error}", 2)
+        _fail(f"error: {error}", 2, error.code)
     except OSError as error:
         place = error.filename or "a file"
-        _fail(f"error: {place} cannot be read or written ({error.strerror or error}): mend that and try again", 2)
+        _fail(
+            f"error: {place} cannot be read or written ({error.strerror or error}): fix that and try again", 2, "file"
+        )

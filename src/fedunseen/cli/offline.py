@@ -96,17 +96,11 @@ def _engine(experiment: Experiment, out: Path) -> Offline:
     Raises:
         ExperimentError: its method or its settings take more than one message from each party.
     """
-    from fedunseen.core.registry import find
     from fedunseen.engines.offline.coordinator import Offline
+    from fedunseen.experiment.rules import OFFLINE, StartFacts, check
     from fedunseen.experiment.setup import Setup
 
-    reasons = {
-        f"method.name = {experiment.method.name!r} trains in rounds": find("method", experiment.method.name).trained,
-        "evaluation.selection = 'validation' asks the parties twice": experiment.evaluation.selection == "validation",
-        f"growth.name = {experiment.growth.name!r} changes the classes": experiment.growth.name != "none",
-    }
-    if wrong := next((reason for reason, there in reasons.items() if there), None):
-        raise ExperimentError(f"by file each party answers once, but {wrong}: change that, or use `fedunseen host`")
+    check(StartFacts(experiment, deployed_here=True), OFFLINE)
     setup = Setup.of(experiment, out.with_suffix(""), lambda *told: None, deployed=True).assembled()
     engine = setup.federation.engine
     assert isinstance(engine, Offline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 __all__ = [
     "OTHER_SPACE",
@@ -27,39 +28,72 @@ OTHER_SPACE = (
 
 
 class FedUnseenError(Exception):
-    """Base of every error that the user can mend; the command prints it and exits with code 2."""
+    """The run cannot go on: follow the remedy that the message names.
+
+    Base of every error that the user can fix; the command prints it and exits with code 2.
+
+    Attributes:
+        code: stable name of what is wrong; that of the class where the error has none of its own.
+    """
+
+    code: str = "failed"
+
+    def __init__(self, message: str = "", code: str = "") -> None:
+        super().__init__(message)
+        if code:
+            self.code = code
+
+    def reworded(self, message: str) -> Self:
+        """Return the error with another message and the same code."""
+        return type(self)(message, self.code)
 
 
 class ExperimentError(FedUnseenError):
-    """The experiment file or an override is wrong: mend the named key."""
+    """The experiment file, an override or an option is wrong: correct the key or the option that the message names."""
+
+    code = "experiment"
 
 
 class ArgumentError(FedUnseenError, ValueError):
-    """An argument of a function of the library is wrong: mend the one that the message names."""
+    """An argument of a function of the library is wrong: correct the one that the message names."""
+
+    code = "argument"
 
 
 class DataError(FedUnseenError):
-    """A data file is missing, damaged or inconsistent: mend the named file."""
+    """A data file is missing, damaged or inconsistent: correct the file that the message names."""
+
+    code = "data"
 
 
 class RunDirectoryError(FedUnseenError):
-    """The run directory cannot be used: choose another or mend what the message names."""
+    """The run directory cannot be used: choose another or correct what the message names."""
+
+    code = "run-directory"
 
 
 class ConnectionLost(FedUnseenError):
-    """The coordinator cannot be reached: mend the address or the network, or start it again."""
+    """The coordinator cannot be reached: correct the address or the network, or start it again."""
+
+    code = "connection-lost"
 
 
 class RefusedError(FedUnseenError):
-    """The other side does not accept this one: mend the certificate, the version or the data that the message names."""
+    """The other side does not accept this one: correct the certificate, version or data that the message names."""
+
+    code = "refused"
 
 
 class QuorumError(FedUnseenError):
     """Too few parties answered: let them come back and go on with ``--resume``."""
 
+    code = "quorum"
+
 
 class MissingDependencyError(FedUnseenError):
     """An optional library is needed: install the extra that the message names."""
+
+    code = "missing-dependency"
 
 
 FEW = 12

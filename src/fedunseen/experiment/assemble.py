@@ -22,9 +22,10 @@ from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worke
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.local.soft import SoftWorker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
+from fedunseen.experiment import rules
 from fedunseen.experiment.doubts import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
-from fedunseen.experiment.rules import BUILDING, PRESENCE, Built, Presence, obey
+from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.experiment.traits import task_of
@@ -143,7 +144,7 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
     experiment = experiment.model_copy(update={"data": data})
     left = [key for key in LEFT_TO_DATA if getattr(experiment.method, key, 0.0) is None]
     if left:
-        obey(BUILDING, Built(experiment, benchmark))  # what cannot be built has no rate
+        rules.check(DataFacts(experiment, benchmark))  # what cannot be built has no rate
         inputs = _some_inputs(benchmark, experiment.data.features or (), asked)
         method = _method(experiment, benchmark, inputs)
         first = method.init(stream(experiment.run.seed, "initialisation")) if "lr" in left else {}
@@ -228,16 +229,16 @@ def assemble(
     if strategy.pools:
         partition = one_place(partition)
     partition = task.eligible_clients(partition, benchmark, experiment.method)
-    obey(BUILDING, Built(experiment, benchmark, fits_scaling=scaler is None))
+    rules.check(DataFacts(experiment, benchmark, fits_scaling=scaler is None))
     if whole:
-        obey(PRESENCE, Presence(experiment, partition))
+        rules.check(PresenceFacts(experiment, partition))
     scaler, inputs = _inputs(experiment, benchmark, scaler, device)
     method = _method(experiment, benchmark, inputs)
     if isinstance(method, ClosedForm):
         method.quantization = scaler.quantization
     first = to_device(method.init(stream(seed, "initialisation")), device)
     sizes = {name: value.numel() for name, value in first.items()}
-    obey(BUILDING, Built(experiment, benchmark, method, first))
+    rules.check(ModelFacts(experiment, method, first))
     strategy, filters, first = suited(strategy, method, first)
     if getattr(experiment.data, "unlabelled", False) == "summed":
         strategy = SoftSums(strategy, method)
@@ -339,10 +340,10 @@ def check(experiment: Experiment, benchmark: Benchmark) -> None:
     if find("strategy", experiment.strategy.name).pools:
         partition = one_place(partition)
     partition = task.eligible_clients(partition, benchmark, experiment.method)
-    obey(BUILDING, Built(experiment, benchmark))
-    obey(PRESENCE, Presence(experiment, partition))
+    rules.check(DataFacts(experiment, benchmark))
+    rules.check(PresenceFacts(experiment, partition))
     _, inputs = _inputs(experiment, benchmark, None, torch.device("cpu"))
-    obey(BUILDING, Built(experiment, benchmark, _method(experiment, benchmark, inputs)))
+    rules.check(ModelFacts(experiment, _method(experiment, benchmark, inputs)))
 
 
 def _inputs(
@@ -437,23 +438,15 @@ def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition)
     """Return how parties mask what they send, if they do.
 
     Raises:
-        ExperimentError: there are more clients than masks are made for.
         MissingDependencyError: a library of cryptography is not installed.
     """
     own = experiment.privacy
     if own.aggregation == "plain":
         return None
     from fedunseen.secagg.masks import Masks
-    from fedunseen.secagg.ring import PARTIES
 
-    clients = len(partition.clients)
-    if clients > PARTIES:
-        raise ExperimentError(
-            f"privacy.aggregation = 'masked' adds up {PARTIES} clients at most, and there are {clients}: lower "
-            "partition.clients"
-        )
     noisy = own.name != "none"
-    return Masks(own.range, clients, noisy, own.dropouts == "allow", classes=len(benchmark.space.names))
+    return Masks(own.range, len(partition.clients), noisy, own.dropouts == "allow", classes=len(benchmark.space.names))
 
 
 def party_sections(experiment: Experiment) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.encoders import Backbone, Encoder
-from fedunseen.experiment.rules import ENCODING, Encoded, obey
+from fedunseen.experiment.rules import EncoderFacts, check
 from fedunseen.experiment.schema import Experiment
 
 __all__ = ["encode", "make_backbone", "make_encoder"]
@@ -32,16 +32,12 @@ def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, kind
     Raises:
         ExperimentError: encoder, data and method do not go together.
     """
-    name = experiment.encoder.name
-    chosen = None if name == "none" else find("encoder", name)
-    facts = Encoded(experiment, kind, image_shape, chosen.reads if chosen is not None else None)
-    obey(ENCODING, facts)
-    if chosen is None or image_shape is None:
+    facts = EncoderFacts(experiment, kind, image_shape)
+    check(facts)
+    if facts.encoder is None or image_shape is None:
         return None
-    shape = (1, *image_shape) if len(image_shape) == 2 else tuple(image_shape)
-    encoder: Encoder = chosen(experiment.encoder, shape, find("method", experiment.method.name).takes)
-    obey(ENCODING, replace(facts, made=encoder))
-    return encoder
+    shape: Any = (1, *image_shape) if len(image_shape) == 2 else tuple(image_shape)
+    return facts.encoder(experiment.encoder, shape, facts.method.takes)
 
 
 def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:

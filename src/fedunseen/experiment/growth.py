@@ -20,7 +20,7 @@ from fedunseen.data import Benchmark, Scaler
 from fedunseen.engines import Distributed
 from fedunseen.engines.remote.coordinator import Deployment, Meeting
 from fedunseen.experiment.assemble import assemble
-from fedunseen.experiment.rules import PRESENCE, Presence, obey
+from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
@@ -63,7 +63,7 @@ class Growth(ABC):
     ) -> None:
         self.experiment, self.benchmark, self.partition = experiment, benchmark, partition
         self.directory = directory
-        obey(PRESENCE, Presence(experiment, partition))
+        check(PresenceFacts(experiment, partition))
         self.scaler: Scaler | None = None  # fitted on what is known first
 
     @abstractmethod

@@ -16,7 +16,7 @@ from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
 from fedunseen.experiment.finished import Run, load_run
 from fedunseen.experiment.record import free_directory, manifest
-from fedunseen.experiment.rules import check_arrays, check_engine
+from fedunseen.experiment.rules import StartFacts, check
 from fedunseen.experiment.run_group import RunGroup
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Meet, Present, Setup, Stage
@@ -72,8 +72,7 @@ def run(
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     path = Path(out) if out is not None else free_directory(experiment)
-    check_engine(experiment, deployed=meeting is not None)
-    check_arrays(experiment, benchmark)
+    check(StartFacts(experiment, deployed_here=meeting is not None, arrays=benchmark is not None))
     show = progress or (lambda stage, round, rounds, line: None)
     if experiment.run.seeds > 1:
         return RunGroup(experiment, path, show, benchmark, callbacks, present).run(run, resume)

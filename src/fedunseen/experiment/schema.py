@@ -17,7 +17,7 @@ from fedunseen.data import DataSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.reading import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
-from fedunseen.experiment.rules import READING, Chosen, obey
+from fedunseen.experiment.rules import ConfigFacts, check
 from fedunseen.federation.growth import GrowthSettings
 from fedunseen.federation.partition import PartitionSettings
 from fedunseen.strategies import StrategySettings
@@ -151,11 +151,11 @@ class Experiment(BaseModel):
         return section == "privacy" and self.privacy.aggregation == "masked"
 
     def _check_combination(self) -> None:
-        obey(READING, Chosen(self))
+        check(ConfigFacts(self))
         choose = self.evaluation.choose
         for combination in itertools.product(*choose.values()) if choose else ():
             try:
                 settings = dict(zip(choose, combination, strict=True))
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
-                raise ExperimentError(f"evaluation.choose: {error}") from None
+                raise error.reworded(f"evaluation.choose: {error}") from None

@@ -36,19 +36,10 @@ Images = NDArray[np.float32]
 
 
 def make_screening(experiment: Experiment, method: Method) -> Screening | None:
-    """Return what clients do about bad samples, None for ``none``.
-
-    Raises:
-        ExperimentError: the method learns in several phases.
-    """
+    """Return what clients do about bad samples, None for ``none``."""
     settings = experiment.screening
     if settings.name == "none":
         return None
-    if len(method.phases()) != 1:
-        raise ExperimentError(
-            f"screening.name = {settings.name!r} judges the features that one loss is computed from, and "
-            f"method.name = {experiment.method.name!r} has several: choose another method, for example fedzsl"
-        )
     made: Screening = find("screening", settings.name)(settings, method.features)
     return made
 

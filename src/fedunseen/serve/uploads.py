@@ -61,7 +61,7 @@ def read_file(model: Recogniser, name: str, content: bytes) -> NDArray[Any]:
                 raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
             return checked(model.read(path))
         except DataError as error:
-            raise type(error)(str(error).replace(str(path), shown)) from None
+            raise error.reworded(str(error).replace(str(path), shown)) from None
 
 
 def _format(shown: str, content: bytes) -> str:

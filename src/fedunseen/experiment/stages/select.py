@@ -12,7 +12,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
 from fedunseen.experiment.assemble import settled
 from fedunseen.experiment.calibration_folds import factor_of_folds
-from fedunseen.experiment.rules import PRESENCE, Presence, obey
+from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.stages.train import train
@@ -107,9 +107,9 @@ def selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition:
                 )
         fit_semantics(selection.space, experiment.data.semantics)
         if not find("strategy", experiment.strategy.name).pools:
-            obey(PRESENCE, Presence(experiment, partition.restricted_to(selection.train)))
+            check(PresenceFacts(experiment, partition.restricted_to(selection.train)))
     except FedUnseenError as error:
-        raise type(error)(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
+        raise error.reworded(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
     return selection
 
 

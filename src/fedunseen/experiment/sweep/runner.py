@@ -92,7 +92,7 @@ def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
                 check(cell.experiment, benchmark)
             except FedUnseenError as error:
                 if not (sweep.file.skip_refused and isinstance(error, ExperimentError)):
-                    raise type(error)(f"{sweep.name}: {cell.key}: {error}") from None
+                    raise error.reworded(f"{sweep.name}: {cell.key}: {error}") from None
                 refused[cell.folder] = str(error)
     return refused
 

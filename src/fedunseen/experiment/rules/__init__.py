@@ -1,0 +1,75 @@
+"""What goes with what: every combination of choices that is refused.
+
+Rules are data, one file a feature: a code, the sentence, the remedy and an example. They stand in the order in which
+they are asked; the first that applies refuses. A single setting that is wrong by itself is refused by its own section
+(pydantic), and what one method alone needs by that method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.experiment.rules import (
+    closed_form,
+    data,
+    deployment,
+    evaluation,
+    growth,
+    merging,
+    privacy,
+    threats,
+    unlabelled,
+)
+from fedunseen.experiment.rules.base import (
+    GIVEN,
+    ConfigFacts,
+    DataFacts,
+    EncoderFacts,
+    Facts,
+    ModelFacts,
+    PresenceFacts,
+    Rule,
+    StartFacts,
+)
+
+__all__ = [
+    "GIVEN",
+    "OFFLINE",
+    "RULES",
+    "ConfigFacts",
+    "DataFacts",
+    "EncoderFacts",
+    "ModelFacts",
+    "PresenceFacts",
+    "Rule",
+    "StartFacts",
+    "check",
+]
+
+RULES: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
+    ConfigFacts: (
+        *closed_form.READING, *merging.READING, *privacy.READING, *threats.READING, *deployment.READING,
+        *evaluation.READING, *unlabelled.READING, *growth.READING,
+    ),
+    StartFacts: deployment.START,
+    EncoderFacts: data.ENCODER,
+    DataFacts: data.DATA,
+    ModelFacts: (*data.MODEL, *closed_form.MODEL, *merging.MODEL, *threats.MODEL, *privacy.MODEL),
+    PresenceFacts: (*data.PRESENCE, *threats.PRESENCE, *privacy.PRESENCE),
+}  # fmt: skip
+"""By the facts that they are asked about."""
+
+OFFLINE = deployment.OFFLINE
+
+
+def check(facts: Facts, rules: Sequence[Rule[Facts]] | None = None) -> None:
+    """Ask the rules about these facts, by default all that are about such facts.
+
+    Raises:
+        ExperimentError: one applies.
+    """
+    for rule in RULES[type(facts)] if rules is None else rules:
+        if sentence := rule.refusal(facts):
+            raise ExperimentError(sentence, rule.code)
