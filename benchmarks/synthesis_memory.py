@@ -58,7 +58,7 @@ def main() -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     started = time.perf_counter()
-    method.complete(params, Candidates(names, method.semantics, space.seen, space.unseen), 0)
+    method.fit_heads(params, Candidates(names, method.semantics, space.seen, space.unseen), 0)
     done.set()
     watcher.join()
     everything = 4 * 2048 * args.classes * args.count

@@ -178,9 +178,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             if selection is not None:
                 chosen = assemble(self._experiment, selection, partition.restricted_to(selection.train))
                 state, _ = self._train(chosen)
-                self.calibration_ = metrics.best_factor([chosen.answers(chosen.complete(state.params))])
+                self.calibration_ = metrics.best_factor([chosen.answers(chosen.fit_heads(state.params))])
             state, self.curve_ = self._train(federation)
-            model = federation.complete(state.params)
+            model = federation.fit_heads(state.params)
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in model.items()}
         self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
@@ -315,7 +315,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         changed.seen_ = np.isin(ids, seen)
         method = changed._method(fit_semantics(changed._space, self._experiment.data.semantics))
         among = Candidates(space.names, method.semantics, seen, changed._space.unseen)
-        changed._params = method.complete(total, among, self._seed)
+        changed._params = method.fit_heads(total, among, self._seed)
         return changed
 
     def predict(self, X: ArrayLike, classes: Any = None) -> NDArray[Any]:
@@ -493,9 +493,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             total = add([total, more], *fitted)
             if kept:
                 server |= under(f"client/{k}/", add([kept[k], more], *fitted) if k in kept else more)
-        model = federation.complete(total)
+        model = federation.fit_heads(total)
         chosen.method.settings = chosen.method.settings.model_copy(update=method.units(model))
-        quick = {name: value.float() for name, value in chosen.complete(first.params).items()}
+        quick = {name: value.float() for name, value in chosen.fit_heads(first.params).items()}
         self.calibration_ = metrics.best_factor([chosen.answers(quick)])
         return State(first.round, server, total, {}), model
 
@@ -528,7 +528,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             told, columns = told[columns], np.arange(len(names))
             places = columns
             among = Candidates([str(name) for name in names], told, places[seen], places[~seen])
-            params = method.complete(params, among, self._seed)
+            params = method.fit_heads(params, among, self._seed)
         inputs = torch.from_numpy(self._scaler(rows))
         # In double precision a sample's scores do not depend on what else it is scored with.
         exact = {name: value.double() if value.is_floating_point() else value for name, value in params.items()}

@@ -381,11 +381,11 @@ def confidence(accuracies: Floats) -> tuple[float, float]:
 # Between two models
 
 
-def student(freedom: int) -> float:
+def t_critical(freedom: int) -> float:
     """Return the 97.5 % point of Student's t: a 95 % interval is as many standard errors to either side.
 
     Example:
-        >>> round(student(2), 2), round(student(1000), 2)
+        >>> round(t_critical(2), 2), round(t_critical(1000), 2)
         (4.3, 1.96)
     """
     from scipy.special import stdtrit  # a quarter of a second to import
@@ -404,7 +404,7 @@ def paired_difference(ours: Floats, theirs: Floats) -> tuple[float, float]:
     apart = ours - theirs
     if len(apart) < 2:
         return float(apart.mean()), float("nan")
-    half = student(len(apart) - 1) * apart.std(ddof=1) / len(apart) ** 0.5
+    half = t_critical(len(apart) - 1) * apart.std(ddof=1) / len(apart) ** 0.5
     return float(apart.mean()), float(half)
 
 

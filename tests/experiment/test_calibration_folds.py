@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.experiment.assemble import load_data, settled
+from fedunseen.experiment.assemble import load_data, resolve_defaults
 from fedunseen.experiment.calibration_folds import calibration_folds
 from fedunseen.metrics import accuracies, best_factor
 
@@ -58,14 +58,14 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     assert done.result["calibration_factor"] == chosen["factor"]
     from fedunseen.experiment.assemble import assemble, partition_of
 
-    experiment = settled(Experiment.from_dict(tree), load_data(done.experiment, 0))
+    experiment = resolve_defaults(Experiment.from_dict(tree), load_data(done.experiment, 0))
     benchmark = load_data(experiment, 0)
     partition, answers = partition_of(experiment, benchmark, 0), []
     for turn in calibration_folds(benchmark, 0):
         selection = turn.for_selection(0)
         federation = assemble(experiment, selection, partition.restricted_to(selection.train), selection=True)
         state, _ = federation.round(federation.start())
-        answers.append(federation.answers(federation.complete(state.params)))
+        answers.append(federation.answers(federation.fit_heads(state.params)))
     tried = np.linspace(-20, 20, 801)
     harmonic = [np.mean([accuracies(one, factor).gzsl_harmonic for one in answers]) for factor in tried]
     own = np.mean([accuracies(one, chosen["factor"]).gzsl_harmonic for one in answers])

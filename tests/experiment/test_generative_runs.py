@@ -161,13 +161,13 @@ def test_real_features_are_those_that_somebody_holds(make, tmp_path, monkeypatch
     from fedunseen.methods.clswgan import CLSWGAN
 
     seen = []
-    whole = CLSWGAN.complete
+    whole = CLSWGAN.fit_heads
 
-    def complete(self, params, among, seed, real=None):
+    def fit_heads(self, params, among, seed, real=None):
         seen.append(None if real is None else len(real[1]))
         return whole(self, params, among, seed, real)
 
-    monkeypatch.setattr(CLSWGAN, "complete", complete)
+    monkeypatch.setattr(CLSWGAN, "fit_heads", fit_heads)
     changed = {**SMALL, "strategy.name": "centralised", "strategy.rounds": 1, "evaluation.selection": "last"}
     done = run(make({**changed, "partition.rho": 0.3}), tmp_path / "run")
     held = load_file(done.path / "evaluation.safetensors")["client_counts"].sum()

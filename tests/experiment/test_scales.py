@@ -12,7 +12,7 @@ import torch
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.phases import SGD
 from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.experiment.assemble import load_data, settled
+from fedunseen.experiment.assemble import load_data, resolve_defaults
 from fedunseen.experiment.sweep.schema import read_sweep
 from fedunseen.federation import Federation
 from fedunseen.federation.partition import Partition
@@ -109,7 +109,7 @@ def test_cells_of_distzsl_on_features_like_suns_are_stable(sweep, sun):
         data = {"name": "xlsa17", "root": str(sun), "dataset": "SUN", "features": []}
         changed = {"encoder.name": "none", "method.decorrelation": 0.0}
         frozen = Experiment.from_dict({**cell.to_dict(), "data": data}, changed)
-        lr = settled(frozen, load_data(frozen, 0)).method.lr
+        lr = resolve_defaults(frozen, load_data(frozen, 0)).method.lr
         assert lr * cell.method.kl * variance * 27**2 < STABLE
 
 
@@ -180,7 +180,7 @@ def test_a_rate_follows_the_weights_of_losses_that_are_chosen(tmp_path):
     done = run(Experiment.from_dict(tree), tmp_path / "run")
     assert done.result["chosen_on_validation"]["settings"]["method.lr"] == done.experiment.method.lr
     plain = Experiment.from_dict(tree, {"method.kl": 3.0, "evaluation.choose": {}})
-    assert done.experiment.method.lr == settled(plain, load_data(plain, 0)).method.lr
+    assert done.experiment.method.lr == resolve_defaults(plain, load_data(plain, 0)).method.lr
     assert done.experiment.method.lr > 4 * done.manifest["experiment"]["method"]["lr"]
 
 
@@ -188,7 +188,7 @@ def test_what_an_experiment_says_stays(tmp_path):
     tree = write_folder(tmp_path / "data", 1.0)
     tree["data"]["features"], tree["method"]["lr"] = [], 0.3
     experiment = Experiment.from_dict(tree)
-    now = settled(experiment, load_data(experiment, 0))
+    now = resolve_defaults(experiment, load_data(experiment, 0))
     assert (now.data.features, now.method.lr) == ((), 0.3)
 
 
@@ -208,12 +208,12 @@ def test_each_method_has_a_scaling(method, steps, tmp_path):
     tree = write_folder(tmp_path / "data", 1.0)
     tree |= {"method": {"name": method}, "strategy": {"name": "fedavg", "rounds": 1}}
     experiment = Experiment.from_dict(tree)
-    assert settled(experiment, load_data(experiment, 0)).data.features == steps
+    assert resolve_defaults(experiment, load_data(experiment, 0)).data.features == steps
 
 
 def test_grey_values_are_not_scaled():
     experiment = Experiment.load("digit-pairs", {"method.lr": "auto", "data.train_per_class": 5})
-    now = settled(experiment, load_data(experiment, 0))
+    now = resolve_defaults(experiment, load_data(experiment, 0))
     assert now.data.features == ()
     assert 0.05 < now.method.lr < 0.3  # 0.1 was chosen by hand
 
@@ -227,9 +227,9 @@ def test_a_coordinator_without_samples_scales_to_unit_length(tmp_path):
         "part", whole.space, whole.features[whole.test_unseen], whole.labels[whole.test_unseen], nothing, nothing,
         np.arange(len(whole.test_unseen)), part=True,
     )  # fmt: skip
-    now = settled(experiment, empty)
+    now = resolve_defaults(experiment, empty)
     assert now.data.features == ("l2",)
-    unit = settled(experiment.with_overrides({"data.features": ["l2"]}), whole)
+    unit = resolve_defaults(experiment.with_overrides({"data.features": ["l2"]}), whole)
     assert now.method.lr == pytest.approx(unit.method.lr, rel=1e-5)
 
 
@@ -238,7 +238,7 @@ def test_under_privacy_no_sample_is_asked(tmp_path):
     private = Experiment.from_dict(tree, {"privacy.name": "client-level", "privacy.noise": 1.0, "privacy.clip": 1.0})
     benchmark = load_data(private, 0)
     other = replace(benchmark, features=benchmark.features[:, ::-1] * 5 + 1)
-    one, two = settled(private, benchmark), settled(private, other)
+    one, two = resolve_defaults(private, benchmark), resolve_defaults(private, other)
     assert one.data.features == two.data.features == ("l2",)
     assert one.method.lr == two.method.lr > 0.01
 

@@ -142,7 +142,7 @@ def test_maps_of_any_length_are_brought_to_one(grouped, length):
     found = []
     for factor in (10.0, length):
         method = method_of(grouped)
-        method.settle({}, factor * maps)
+        method.resolve_defaults({}, factor * maps)
         found.append((method.settings.unit, method.scores(params_of(method), factor * maps, method.semantics)))
     assert found[0][0] == 1.0
     assert found[1][0] == pytest.approx(length / 10, rel=1e-5)

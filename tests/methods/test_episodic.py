@@ -31,7 +31,7 @@ def make(kind: type[Episodic], backbone: Backbone | None = None, **settings: obj
     """Return a method on five features, or on a backbone, and parameters in double precision."""
     method = kind(kind.Settings(**{**EPISODE, **settings}), SPACE, torch.zeros(4, 0), backbone or Backbone((5,)))
     rng = np.random.default_rng(3)
-    return method, {name: value.double() for name, value in (method.init(rng) | method.fresh(rng)).items()}
+    return method, {name: value.double() for name, value in (method.init(rng) | method.round_parameters(rng)).items()}
 
 
 def batch_of(shape: tuple[int, ...] = (5,), seed: int = 0) -> dict[str, Tensor]:
@@ -231,7 +231,7 @@ def test_two_equal_classifiers_do_not_disagree() -> None:
 def test_the_stages_update_the_classifiers_and_then_the_features() -> None:
     method, _ = make(MAMLMIAdv, ConvBackbone(Conv4Settings(widths=(4,)), (1, 6, 6), "vectors"))
     first, second = method.phases()
-    params = method.init(np.random.default_rng(0)) | method.fresh(np.random.default_rng(0))
+    params = method.init(np.random.default_rng(0)) | method.round_parameters(np.random.default_rng(0))
     owned = {name: (first.owns(name), second.owns(name)) for name in params}
     for name, owners in owned.items():
         assert owners == (not name.startswith("f."), name.startswith("f."))
@@ -241,7 +241,7 @@ def test_the_stages_update_the_classifiers_and_then_the_features() -> None:
 
 def test_the_second_classifier_is_drawn_anew_and_no_parameter_of_the_model() -> None:
     method, _ = make(MAMLMIAdv, small_conv())
-    one, other = (method.fresh(np.random.default_rng(seed)) for seed in (0, 1))
+    one, other = (method.round_parameters(np.random.default_rng(seed)) for seed in (0, 1))
     heads = [name for name in method.init(np.random.default_rng(0)) if name.startswith("head.")]
     assert set(one) == {name.replace("head.", "second.") for name in heads}
     assert not torch.equal(one["second.out.weight"], other["second.out.weight"])

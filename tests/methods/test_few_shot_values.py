@@ -51,7 +51,7 @@ def make(kind: type[Episodic], **settings: object) -> tuple[Episodic, Params, di
     space = ClassSpace(("a", "b", "c", "d"), np.zeros((4, 0)), (), [0, 1, 2], [], [3])
     method = kind(kind.Settings(**told), space, torch.zeros(4, 0), Linear(INPUTS, FEATURES))
     rng = np.random.default_rng(3)
-    params = {name: value.double() for name, value in (method.init(rng) | method.fresh(rng)).items()}
+    params = {name: value.double() for name, value in (method.init(rng) | method.round_parameters(rng)).items()}
     inputs = torch.from_numpy(rng.normal(size=(TASKS * WAYS * (SHOTS + QUERIES), INPUTS)))
     return method, params, {"inputs": inputs, "weights": torch.ones(len(inputs))}
 
@@ -271,7 +271,7 @@ def test_a_short_training_helps_with_classes_that_it_has_not_seen(kind: type[Epi
     trainer = Trainer(
         method.phases(), torch.from_numpy(inputs), torch.from_numpy(labels), method.context(), lambda gradient: gradient
     )
-    task = Task(first | method.fresh(rng), np.arange(len(labels)), plans, {}, under("peers/", first))
+    task = Task(first | method.round_parameters(rng), np.arange(len(labels)), plans, {}, under("peers/", first))
     learnt = trainer.one(task).params
     before, after = (accuracy(method, params, unknown, of_unknown) for params in (first, learnt))
     assert after > before + 10, (before, after)

@@ -116,7 +116,7 @@ def test_a_longer_v_is_turned_as_far_by_one_step(grouped):
     for times in (1.0, 8.0):
         method = method_of(grouped, regression=0, decorrelation=0, compactness=0)
         params = {"v": times * params_of(method)["v"]}
-        method.settle(params, batch()["inputs"])
+        method.resolve_defaults(params, batch()["inputs"])
         v = params["v"].clone().requires_grad_()
         loss, _ = method.loss({"v": v}, batch(), method.context())
         (gradient,) = torch.autograd.grad(loss, v)
@@ -127,9 +127,9 @@ def test_a_longer_v_is_turned_as_far_by_one_step(grouped):
 
 def test_the_rate_of_a_trained_encoder_and_one_that_is_given_stay(grouped):
     given = method_of(grouped, lr=0.3)
-    given.settle(params_of(given), batch()["inputs"])
+    given.resolve_defaults(params_of(given), batch()["inputs"])
     assert given.settings.lr == 0.3
     trained = method_of(grouped, lr="auto")
     trained.backbone.trained = True
-    trained.settle(params_of(trained), batch()["inputs"])
+    trained.resolve_defaults(params_of(trained), batch()["inputs"])
     assert trained.settings.lr == 0.01

@@ -300,7 +300,7 @@ def test_a_complete_model_tells_generated_features_apart(space):
     params = method.init(np.random.default_rng(0))
     params["generator.1.weight"] *= 20
     params["generator.0.weight"] *= 10
-    whole = method.complete(params, among(method, space), 3)
+    whole = method.fit_heads(params, among(method, space), 3)
     assert set(whole) - set(params) == {"zsl.weight", "zsl.bias", "gzsl.weight", "gzsl.bias"}
     fresh = torch.cat([method.generated(params, among(method, space), c, 50, 99) for c in (5, 6)])
     right = torch.tensor([5] * 50 + [6] * 50)
@@ -323,9 +323,9 @@ def test_more_features_begin_with_the_same_ones(space):
 def test_features_that_do_not_fit_in_memory_give_the_same_classifiers(space, monkeypatch, kind):
     method = make(*kind, space, output="linear", synthetic=20, head_epochs=2)
     params = method.init(np.random.default_rng(0))
-    within = method.complete(params, among(method, space), 3)
+    within = method.fit_heads(params, among(method, space), 3)
     monkeypatch.setattr(generative, "_KEPT", 1)
-    torch.testing.assert_close(method.complete(params, among(method, space), 3), within, rtol=0, atol=0)
+    torch.testing.assert_close(method.fit_heads(params, among(method, space), 3), within, rtol=0, atol=0)
 
 
 def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeypatch):
@@ -339,10 +339,10 @@ def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeyp
 
     monkeypatch.setattr(CLSWGAN, "synthesise", synthesise)
     inputs, labels = samples(space)
-    method.complete(params, among(method, space), 3, (inputs.float(), labels))
+    method.fit_heads(params, among(method, space), 3, (inputs.float(), labels))
     assert asked == [5, 6, 5, 6]
     asked.clear()
-    method.complete(params, among(method, space), 3)
+    method.fit_heads(params, among(method, space), 3)
     assert asked == [5, 6, 0, 1, 2, 3, 4, 5, 6]
 
 
@@ -387,7 +387,7 @@ def test_an_encoder_of_another_width_is_told_apart(space):
     method = make(CLSWGAN, CLSWGANSettings, space)
     params = make(CLSWGAN, CLSWGANSettings, space, text="minilm").init(np.random.default_rng(0))
     with pytest.raises(ExperimentError, match=r"gives 0 numbers a class, but the generator was trained with 384"):
-        method.complete(params, among(method, space), 0)
+        method.fit_heads(params, among(method, space), 0)
 
 
 def test_names_that_say_nothing_to_a_text_encoder(space):
@@ -459,7 +459,7 @@ def test_the_text_of_new_classes_is_embedded_once(space, monkeypatch):
     whole = generative.embed_classes
     monkeypatch.setattr(generative, "embed_classes", lambda *told: asked.append(told[0]) or whole(*told))
     more = Candidates([*space.names, "new"], torch.randn(9, 30), space.seen, np.array([5, 6, 8]))
-    method.complete(params, more, 0)
+    method.fit_heads(params, more, 0)
     assert len(asked) == 1
 
 
@@ -470,7 +470,7 @@ def test_generated_features_need_room(space, monkeypatch):
     with pytest.raises(
         ExperimentError, match=r"^200 generated features need 0.0 GiB, more than .* has room for: lower"
     ):
-        method.complete(method.init(np.random.default_rng(0)), among(method, space), 0)
+        method.fit_heads(method.init(np.random.default_rng(0)), among(method, space), 0)
 
 
 def test_free_says_that_it_cannot_reach_negative_attributes(space):

@@ -66,7 +66,7 @@ class Talkative(Strategy):
     merges = False
     one_model = False
     pools = True
-    mirrors = True
+    needs_exact_update = True
     adds = True
 
     def init(self, params, clients):
@@ -129,7 +129,7 @@ def test_every_hook_of_a_strategy_has_its_place_in_a_pipeline():
     hooks -= {"Settings", "merged_statistics", "server_step"}
     assert hooks <= set(vars(Pipeline))
     assert hooks <= set(vars(Talkative))
-    flags = {name for name in vars(Strategy) if not name.startswith("_")} - hooks
+    flags = {name for name in vars(Strategy) if not name.startswith("_")} - hooks - {"rounds"}
     assert flags == {*FLAGS, "Settings", "merged_statistics", "server_step"}
 
 
@@ -138,6 +138,7 @@ def test_what_a_strategy_says_is_not_lost(name):
     inner = Talkative(StrategySettings(name="talkative", rounds=17))
     pipeline = Pipeline(inner, FILTERS[name]())
     assert pipeline.settings is inner.settings
+    assert pipeline.rounds == 17
     assert all(getattr(pipeline, flag) == getattr(inner, flag) for flag in FLAGS)
     assert pipeline.reply_weights(replies(1.0, 2.0, 3.0)) == [1 / 6, 2 / 6, 3 / 6]
     assert pipeline.check(replies(1.0)[0]) == "client 0"

@@ -130,7 +130,7 @@ def test_a_bad_party_is_dropped_and_the_others_are_merged(change, why):
         return (replace(reply, **{**change, "update": update}) if work.client == 1 else reply), state
 
     worker.finish = lying
-    done = InProcess(strategy, worker, forgiving=True).round(0, {}, strategy.nothing, {}, [0, 1, 2])
+    done = InProcess(strategy, worker, drop_non_finite=True).round(0, {}, strategy.nothing, {}, [0, 1, 2])
     assert done.dropped[1].startswith(why)
     assert done.params["count"].tolist() == [40, 0, 0]
     with pytest.raises(FedUnseenError, match="client 1: its sums"):

@@ -7,7 +7,7 @@ import torch
 from fedunseen import Experiment
 from fedunseen.core.random import stream
 from fedunseen.data.benchmark import Benchmark
-from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.federation import Federation
 from fedunseen.federation.partition import Partition
 from fedunseen.methods.fedzsl import FedZSL
@@ -60,11 +60,11 @@ def test_a_rate_left_to_the_data_is_the_same_with_and_without_a_file():
     samples = random.normal(size=(2000, 6)).astype(np.float32) * np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]
     experiment = Experiment.load("digit-pairs", {"data.features": [], "method.hidden": [], "method.lr": None, **FEW})
     benchmark = Benchmark.from_arrays(samples.astype(np.float32), labels, classes)
-    rate = settled(experiment, benchmark).method.lr
+    rate = resolve_defaults(experiment, benchmark).method.lr
     choices = experiment.method.model_dump(exclude={"name"})
     method = FedZSL.on(benchmark, **choices)
     Federation(benchmark, Partition.of([[0, 1], [2, 3, 4]]), method, FedAvg())
     assert method.settings.lr == rate
     first = FedZSL.on(benchmark, **choices)
-    first.settle(first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000]))
+    first.resolve_defaults(first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000]))
     assert first.settings.lr > 1.5 * rate

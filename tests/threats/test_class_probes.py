@@ -96,7 +96,7 @@ def test_what_pulls_nonsense_towards_one_class_is_left_out():
 def test_what_is_long_but_minds_its_own_business_is_shortened():
     replies = [honest(k) for k in range(CLIENTS)]
     replies[1] = honest(1, size=2.0)
-    _, _, notes = round_of(probing(longest=1.5), replies)
+    _, _, notes = round_of(probing(multiple=1.5), replies)
     assert notes["dropped"] == {}
     typical = np.median(notes["norms"])
     assert notes["kept"][1] == pytest.approx(1.5 * typical / notes["norms"][1])

@@ -58,7 +58,7 @@ __all__ = [
     "partition_of",
     "party_sections",
     "prepared",
-    "settled",
+    "resolve_defaults",
 ]
 
 _BOUNDS = 2048  # training samples that bounds of features are fitted to
@@ -114,7 +114,7 @@ def in_process(experiment: Experiment) -> Experiment:
     return experiment.with_overrides({"engine.mode": "one-at-a-time"})
 
 
-def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
+def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment:
     """Return the experiment with what it leaves to the data: how features are scaled, learning rate, unit of maps.
 
     Under ``[privacy]``, which hides what samples are like, and without training samples, which a coordinator may lack,
@@ -148,7 +148,7 @@ def settled(experiment: Experiment, benchmark: Benchmark) -> Experiment:
         inputs = _some_inputs(benchmark, experiment.data.features or (), asked)
         method = _method(experiment, benchmark, inputs)
         first = method.init(stream(experiment.run.seed, "initialisation")) if "lr" in left else {}
-        method.settle(first, inputs)
+        method.resolve_defaults(first, inputs)
         found = {key: getattr(method.settings, key) for key in left}
         experiment = experiment.model_copy(update={"method": experiment.method.model_copy(update=found)})
     return experiment
@@ -223,7 +223,7 @@ def assemble(
     Raises:
         ExperimentError, DataError: something does not fit together.
     """
-    experiment = settled(experiment, benchmark)
+    experiment = resolve_defaults(experiment, benchmark)
     device, task, seed = find_device(experiment.run.device), task_of(experiment), experiment.run.seed
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
     if strategy.pools:
@@ -264,7 +264,7 @@ def assemble(
     )  # fmt: skip
 
 
-def _forgiving(experiment: Experiment, attack: Attack | None) -> bool:
+def _drops_non_finite(experiment: Experiment, attack: Attack | None) -> bool:
     """Say whether a reply that is not finite is left out: a client may be malicious, or its numbers noisy."""
     return experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
 
@@ -288,7 +288,7 @@ def _distributed(
     masks = masks_of(experiment, benchmark, partition)
     named = find("engine", experiment.engine.name)
     kind = named if issubclass(named, Distributed) else Distributed
-    return kind(strategy, experiment.engine, *sizes, job, _forgiving(experiment, attack), notes, masks)
+    return kind(strategy, experiment.engine, *sizes, job, _drops_non_finite(experiment, attack), notes, masks)
 
 
 def _local(
@@ -314,7 +314,7 @@ def _local(
     if isinstance(experiment.engine, BufferedSettings):
         return Buffered(strategy, worker, experiment.engine, seed)
     masks = masks_of(experiment, benchmark, partition)
-    return InProcess(strategy, worker, _forgiving(experiment, attack), masks)
+    return InProcess(strategy, worker, _drops_non_finite(experiment, attack), masks)
 
 
 def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]]:
@@ -334,7 +334,7 @@ def check(experiment: Experiment, benchmark: Benchmark) -> None:
     Raises:
         ExperimentError, DataError: something does not fit together.
     """
-    experiment, task = settled(experiment, benchmark), task_of(experiment)
+    experiment, task = resolve_defaults(experiment, benchmark), task_of(experiment)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
     benchmark = task.client_data(benchmark)
     if find("strategy", experiment.strategy.name).pools:

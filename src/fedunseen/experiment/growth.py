@@ -37,7 +37,7 @@ from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
-__all__ = ["Deployed", "Growth", "Simulated", "growth_of", "known_first"]
+__all__ = ["Deployed", "Growth", "Simulated", "growth_of", "initial_benchmark"]
 
 
 class Growth(ABC):
@@ -220,7 +220,7 @@ class Deployed(Growth):
             engine.connect(self.meeting)
 
 
-def known_first(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark:
+def initial_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark:
     """Return what of a benchmark is known in the first round: what scalings and learning rates may be fitted to."""
     if experiment.growth.name == "none" or partition.remote:
         return benchmark

@@ -17,10 +17,10 @@ from fedunseen.engines import DistributedSettings
 from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
-from fedunseen.experiment.assemble import assemble, load_data, partition_of, settled
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.deployed import tested
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.growth import Growth, growth_of, known_first
+from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
 from fedunseen.experiment.party import simulated
 from fedunseen.experiment.record import clients_of, fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
@@ -113,7 +113,7 @@ class Setup:
         whole = load_data(experiment, seed) if benchmark is None else encode(experiment, benchmark)
         whole = tested(experiment, whole) if deployed else whole
         partition = elsewhere(experiment.partition) if deployed else partition_of(experiment, whole, seed)
-        settings = settled(experiment, known_first(experiment, whole, partition))
+        settings = resolve_defaults(experiment, initial_benchmark(experiment, whole, partition))
         return cls(
             experiment=settings, given=experiment, benchmark=whole, whole=whole, partition=partition,
             directory=RunDirectory(path), fingerprint=fingerprint_of(settings, whole), progress=progress,

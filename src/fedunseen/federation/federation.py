@@ -111,7 +111,7 @@ class Federation:
         self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
         if any(getattr(method.settings, key, 0.0) is None for key in LEFT_TO_DATA):
             few = torch.from_numpy(benchmark.sketch()).to(self.device)
-            method.settle(self.first, self.inputs[few])
+            method.resolve_defaults(self.first, self.inputs[few])
         self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
         self.scaler = scaler or Scaler((), {})
         if engine is None:
@@ -167,14 +167,14 @@ class Federation:
 
         Clients' own models are made when they are asked for: there may be thousands.
         """
-        return [self.complete(state.params)] if self.strategy.one_model else OwnModels(self, state)
+        return [self.fit_heads(state.params)] if self.strategy.one_model else OwnModels(self, state)
 
     def own(self, state: State, client: int) -> Params:
         """Return the parameters that stay with a client: none, some (``strategy.shared``) or all (``local``)."""
         told = self.strategy.instruct(state.server, state.params, state.round)
         return self.strategy.recall(told, dict(state.clients.get(client, {}).items()), state.round).own
 
-    def complete(self, params: Params) -> Params:
+    def fit_heads(self, params: Params) -> Params:
         """Add what the method's scores need to merged parameters: a generative method's classifiers.
 
         Its classifiers also see real training samples, but only if the strategy pools all of them in one place.
@@ -185,7 +185,7 @@ class Federation:
             rows = torch.from_numpy(self.partition.clients[0]).to(self.device)
             real = self.inputs[rows], self.labels[rows]
         among = Candidates(space.names, self.semantics, space.seen, space.unseen)
-        return self.method.complete(params, among, self.seed, real)
+        return self.method.fit_heads(params, among, self.seed, real)
 
     def answers(self, params: Params) -> Answers:
         """Ask a complete model for the classes of the benchmark's test samples."""
@@ -227,7 +227,7 @@ class OwnModels(Sequence[Params]):
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
         own = self.federation.own(self.state, self.clients[place])
-        return self.federation.complete({**self.state.params, **own})
+        return self.federation.fit_heads({**self.state.params, **own})
 
 
 def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, list[Filter], Params]:

@@ -22,11 +22,11 @@ __all__ = ["LEFT_TO_DATA", "Candidates", "Method", "MethodSettings", "class_mask
 
 
 LEFT_TO_DATA = ("lr", "unit")
-"""Settings that follow from training samples where they are unset (:meth:`Method.settle`)."""
+"""Settings that follow from training samples where they are unset (:meth:`Method.resolve_defaults`)."""
 
 
 def unset(value: object) -> object:
-    """Read the word ``auto`` as a setting that is left to the data (:meth:`Method.settle`)."""
+    """Read the word ``auto`` as a setting that is left to the data (:meth:`Method.resolve_defaults`)."""
     return None if value == "auto" else value
 
 
@@ -99,7 +99,7 @@ class Method:
         predicts_attributes: it has :meth:`attributes`.
         reconstructs: it has :meth:`reconstruct`.
         generates: it has :meth:`generated`: it makes features of a class from the class's semantics, and
-            :meth:`complete` trains classifiers on them.
+            :meth:`fit_heads` trains classifiers on them.
 
     An instance knows too:
 
@@ -162,7 +162,7 @@ class Method:
         """Draw the parameters of round 0."""
         raise TypeError(f"{type(self).__name__} must say how it is initialised")
 
-    def fresh(self, rng: np.random.Generator) -> Params:
+    def round_parameters(self, rng: np.random.Generator) -> Params:
         """Draw parameters that a client has for one round only: they are trained with the others and then forgotten."""
         return {}
 
@@ -220,7 +220,7 @@ class Method:
         """Return (n, C) by which the best among the unseen classes is found; a generative method has its own."""
         return self.scores(params, inputs, semantics)
 
-    def complete(
+    def fit_heads(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
     ) -> Params:
         """Return what :meth:`scores` needs beside the merged parameters, added to them. Here: nothing.
@@ -294,7 +294,7 @@ class Method:
         """
         raise TypeError(f"{type(self).__name__} has no learning rate that follows from its inputs")
 
-    def begin(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
+    def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
         """Return drawn parameters with a linear model in their place: scores x weight^T + bias, but for one constant.
 
         Only for a method with the setting ``start``.
@@ -306,7 +306,7 @@ class Method:
         """
         raise TypeError(f"{type(self).__name__} cannot begin with a linear model")
 
-    def settle(self, params: Params, inputs: Tensor) -> None:
+    def resolve_defaults(self, params: Params, inputs: Tensor) -> None:
         """Put in place what the settings leave to the data (:data:`LEFT_TO_DATA`): the learning rate (:meth:`rate`)."""
         if getattr(self.settings, "lr", 0.0) is None:
             self.settings = self.settings.model_copy(update={"lr": self.rate(params, inputs)})

@@ -92,7 +92,7 @@ class FedZSL(Method):
             params |= linear_layer("h", attributes, widths[-1], rng)
         return params
 
-    def begin(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
+    def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
         """Put the linear g in place that scores the classes that take part as closely as attributes allow.
 
         With at least as many independent attributes as classes it scores them exactly so. What all classes have in

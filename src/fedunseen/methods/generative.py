@@ -98,7 +98,7 @@ class Generative(Method):
 
     Parameters: ``generator.0`` (hidden, noise + text + attributes), ``generator.1`` (d, hidden).
 
-    A model is complete (:meth:`complete`) with two linear classifiers: ``zsl`` on synthetic features of the unseen
+    A model is complete (:meth:`fit_heads`) with two linear classifiers: ``zsl`` on synthetic features of the unseen
     classes, ``gzsl`` on features of all classes, the seen ones real where one place has them and synthetic otherwise.
     """
 
@@ -259,7 +259,7 @@ class Generative(Method):
         """Return what the classifiers see of ``count`` generated features of class ``c``."""
         return self.refine(params, self.synthesise(params, among, c, count, seed))
 
-    def complete(
+    def fit_heads(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
     ) -> Params:
         """Add the classifiers ``zsl`` and ``gzsl``, trained on generated features.

@@ -69,7 +69,7 @@ class MAMLMIAdv(MAMLMI):
                 "a trained encoder, for example conv4"
             )
 
-    def fresh(self, rng: np.random.Generator) -> Params:
+    def round_parameters(self, rng: np.random.Generator) -> Params:
         """Draw the second classifier theta' of a client's round."""
         return self.init_head("second", rng)
 

@@ -48,7 +48,7 @@ class MapMethod(Method):
         self.classes = settings.sce_classes
         self._divide()
 
-    def settle(self, params: Params, inputs: Tensor) -> None:
+    def resolve_defaults(self, params: Params, inputs: Tensor) -> None:
         """Put the unit of frozen maps and the learning rate in place, where the settings leave them to the data."""
         if self.settings.unit is None:
             unit = 1.0
@@ -58,7 +58,7 @@ class MapMethod(Method):
                     unit = length / BROUGHT_TO
             self.settings = self.settings.model_copy(update={"unit": unit})
             self._divide()
-        super().settle(params, inputs)
+        super().resolve_defaults(params, inputs)
 
     def _divide(self) -> None:
         """Let the backbone give maps in their unit."""

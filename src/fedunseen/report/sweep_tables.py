@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, SHORT, TITLES
 from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.experiment.traits import task_of
-from fedunseen.metrics import student
+from fedunseen.metrics import t_critical
 from fedunseen.report.communication_cost import written_bytes
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def is_few_shot(row: Row) -> bool:
 def half_interval(row: Row, metric: str) -> float | None:
     """Return half of the 95 % interval: over several seeds by Student's t, of one few-shot run over its episodes."""
     if metric in row.sd and row.seeds > 1:
-        return float(student(row.seeds - 1) * row.sd[metric] / row.seeds**0.5)
+        return float(t_critical(row.seeds - 1) * row.sd[metric] / row.seeds**0.5)
     return row.mean.get(f"{metric}_ci95")
 
 

@@ -56,7 +56,7 @@ class StrategySettings(NamedSettings):
     does, so that each client has a model of its own."""
 
 
-FLAGS = ("merges", "one_model", "pools", "mirrors", "adds", "lengths", "merges_by_mean")
+FLAGS = ("merges", "one_model", "pools", "needs_exact_update", "adds", "lengths", "merges_by_mean")
 """The attributes by which a strategy says what it is."""
 
 MASKED = "masked"
@@ -119,8 +119,8 @@ class Strategy:
         one_model: what is merged is a whole model, which a run reports; otherwise every client has its own: all of it,
             or the part that scoring needs and that does not travel.
         pools: all data are put together at one client before the run (no federation at all).
-        mirrors: client and server each work out the same number from an update (a control variate, say), so that it
-            has to arrive as it was made.
+        needs_exact_update: client and server compute the same number from an update (a control variate, say), so that
+            it must arrive as it was made.
         lengths: what the server divides by the step lengths that replies claim. ``nothing``; ``memory``: updates, to
             remember mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
             merges (FedNova), so that no defence can bound them.
@@ -143,7 +143,7 @@ class Strategy:
     merges: bool = True
     one_model: bool = True
     pools: bool = False
-    mirrors: bool = False
+    needs_exact_update: bool = False
     adds: bool = False
     lengths: Literal["nothing", "memory", "model"] = "nothing"
     merges_by_mean: bool = True

@@ -59,7 +59,7 @@ class FedGloSS(Strategy):
 
     Settings = FedGloSSSettings
     settings: FedGloSSSettings
-    mirrors = True
+    needs_exact_update = True
 
     def init(self, params: Params, clients: int) -> Params:
         """Return sigma = 0 and the number of clients; there is no pseudo-gradient yet."""

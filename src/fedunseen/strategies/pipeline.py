@@ -167,6 +167,11 @@ class Pipeline(Strategy):
             setattr(self, flag, getattr(strategy, flag))
         self.one_model = strategy.one_model and not any(each.own_models for each in filters)
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are at most, as the strategy says."""
+        return self.strategy.rounds
+
     @staticmethod
     def around(strategy: Strategy, filters: Sequence[Filter], codec: Codec | None = None) -> Strategy:
         """Return the pipeline; the strategy as it is where nothing goes around it."""

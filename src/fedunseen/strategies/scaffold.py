@@ -40,7 +40,7 @@ class Scaffold(Strategy):
 
     Settings = ScaffoldSettings
     lengths = "memory"
-    mirrors = True
+    needs_exact_update = True
 
     def init(self, params: Params, clients: int) -> Params:
         """Return c = 0, and the number of clients."""

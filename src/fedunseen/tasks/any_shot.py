@@ -28,7 +28,7 @@ from fedunseen.tasks.zero_shot import (
     ZeroShotPredictor,
     added_classes,
     candidates,
-    grown,
+    expand_space,
     ranked,
 )
 
@@ -112,7 +112,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         again = (semantics[: len(told)] != run.space.semantics).any(axis=1)  # described since
         described[: len(told)] = told | again
         shown = np.zeros((len(names) - before, run.space.attributes))
-        space = grown(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
+        space = expand_space(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
         count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()
         for name, some in examples.items():
             own = some if isinstance(some, ClassSum) else summed(run, method, name, some)

@@ -32,7 +32,7 @@ from fedunseen.methods.episodic import Episodic
 from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
-from fedunseen.metrics import confidence, episode_accuracies, student
+from fedunseen.metrics import confidence, episode_accuracies, t_critical
 from fedunseen.tasks.base import EvaluationSettings, Prediction, Predictor, Question, Task, Trained
 from fedunseen.tasks.zero_shot_summary import small
 
@@ -395,7 +395,7 @@ class FewShot(Task):
     def of_seeds(cls, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return half of the 95 % interval over the seeds; a single run's is over its episodes."""
         spread = summary["few_shot_sd"] / len(results) ** 0.5
-        return {"few_shot_ci95": float(student(len(results) - 1) * spread)}
+        return {"few_shot_ci95": float(t_critical(len(results) - 1) * spread)}
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:

@@ -40,7 +40,15 @@ from fedunseen.tasks.base import (
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tensors
 
-__all__ = ["ZeroShot", "ZeroShotEvaluator", "ZeroShotPredictor", "added_classes", "candidates", "grown", "ranked"]
+__all__ = [
+    "ZeroShot",
+    "ZeroShotEvaluator",
+    "ZeroShotPredictor",
+    "added_classes",
+    "candidates",
+    "expand_space",
+    "ranked",
+]
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _ESTIMATED = (
@@ -109,7 +117,7 @@ class ZeroShotEvaluator(Evaluator):
         if result.masked is None and self.measures_clients(round, loop.rounds, choice):
             if federation.strategy.one_model:
                 chosen = some(range(len(replies)))
-                own = [federation.answers(federation.complete(result.models(i))) for i in chosen]
+                own = [federation.answers(federation.fit_heads(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
                 answers = dict(zip(some(sorted(loop.state.clients)), many, strict=True))
                 chosen = [i for i, reply in enumerate(replies) if reply.client in answers]
@@ -235,7 +243,7 @@ class ZeroShotPredictor(Predictor):
                     stacklevel=3,
                 )
             ids = np.arange(len(names))
-            params = method.complete(
+            params = method.fit_heads(
                 params, Candidates(names, scaled_semantics, ids[seen], ids[~seen]), run.manifest["seed"]
             )
         with torch.no_grad():
@@ -258,12 +266,12 @@ class ZeroShotPredictor(Predictor):
                 f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
                 "method, for example fedzsl, to add others"
             )
-        space = grown(run.space, *added_classes(run.space, classes)[:2])
+        space = expand_space(run.space, *added_classes(run.space, classes)[:2])
         params = run.params
         if method.generates:
             semantics = torch.from_numpy(run.scaled_semantics(space.semantics))
             among = Candidates(space.names, semantics, space.seen, space.unseen)
-            params = method.complete(params, among, run.manifest["seed"])
+            params = method.fit_heads(params, among, run.manifest["seed"])
         return Learnt(space, params)
 
 
@@ -308,7 +316,7 @@ def ranked(
     return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
 
 
-def grown(
+def expand_space(
     space: ClassSpace,
     names: Sequence[str],
     semantics: NDArray[np.float64],

@@ -94,7 +94,7 @@ def estimate(experiment: Experiment) -> Estimate:
     trained = _now(on_gpu) - began
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     tested, began = rows[np.linspace(0, len(rows) - 1, min(_TESTS, len(rows))).astype(int)], _now(on_gpu)
-    params = made.complete(state.params)
+    params = made.fit_heads(state.params)
     with torch.no_grad():
         for inputs in made.batches(tested):
             method.scores(params, inputs, made.semantics)

@@ -46,14 +46,16 @@ class InProcess:
     Args:
         strategy: what is sent and how replies merge.
         worker: does the clients' rounds.
-        forgiving: leave out a reply that is not finite, and go on: for runs in which a client may be malicious.
+        drop_non_finite: drop a reply that is not finite, and go on: for runs in which a client may be malicious.
         masks: add the replies up under masks, as parties elsewhere would; None: the server sees each of them.
     """
 
     Settings: ClassVar[type[EngineSettings]] = EngineSettings
 
-    def __init__(self, strategy: Strategy, worker: Worker, forgiving: bool = False, masks: Masks | None = None) -> None:
-        self.strategy, self.worker, self.forgiving, self.masks = strategy, worker, forgiving, masks
+    def __init__(
+        self, strategy: Strategy, worker: Worker, drop_non_finite: bool = False, masks: Masks | None = None
+    ) -> None:
+        self.strategy, self.worker, self.drop_non_finite, self.masks = strategy, worker, drop_non_finite, masks
 
     @cached_property
     def shelf(self) -> Shelf:
@@ -84,7 +86,7 @@ class InProcess:
         in all, of which a checkpoint then writes those that have changed.
 
         Raises:
-            FedUnseenError: a client's update or one of its losses is not finite, unless the engine is forgiving.
+            FedUnseenError: a client's update or one of its losses is not finite, unless it is dropped.
             QuorumError: too few clients are there for a sum under masks.
         """
         told = self.strategy.instruct(state, params, round)
@@ -99,12 +101,12 @@ class InProcess:
             for reply, own in self._part(clients[start : start + part], told, client_states, round):
                 up += size_in_bytes(reply.update)
                 if what := not_finite(reply, own):
-                    if not self.forgiving:
+                    if not self.drop_non_finite:
                         raise FedUnseenError(diverged(what, reply.client, round))
                     dropped[reply.client] = f"{what} is not finite"
                     continue
                 update = self.strategy.decode(reply.update, told)
-                if self.forgiving and (why := self.strategy.check(replace(reply, update=update))):
+                if self.drop_non_finite and (why := self.strategy.check(replace(reply, update=update))):
                     dropped[reply.client] = why
                     continue
                 replies.append(replace(reply, update=self.shelf.put(update) if many else update))

@@ -80,7 +80,7 @@ class Worker:
             return augment(images, draws, augmentations)
 
         # What a client has for one round alone is no strategy's business.
-        fresh = frozenset(method.fresh(np.random.default_rng(0)))
+        fresh = frozenset(method.round_parameters(np.random.default_rng(0)))
 
         def correct(gradient: GradientFunction) -> GradientFunction:
             return corrected_in_part(gradient, strategy.correct, fresh) if fresh else strategy.correct(gradient)
@@ -152,8 +152,8 @@ class Worker:
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
         params, extras = instruction.params | instruction.own, instruction.extras | instruction.kept
-        if type(self.method).fresh is not Method.fresh:  # most need no stream, which takes its time
-            fresh = self.method.fresh(stream(self.seed, "fresh", round, work.client))
+        if type(self.method).round_parameters is not Method.round_parameters:  # a stream takes its time
+            fresh = self.method.round_parameters(stream(self.seed, "fresh", round, work.client))
             like = next(iter(params.values()))
             params = params | {name: value.to(like) for name, value in fresh.items()}
         return Task(params, self.samples[work.client], plans, context, extras)

@@ -284,8 +284,8 @@ class Distributed:
         clients: how many there are.
         classes: how many classes there are.
         job: what the parties have to know.
-        forgiving: leave out a simulated client's reply that is not finite, as the in-process engine does where a client
-            may be malicious. In a deployment it always is.
+        drop_non_finite: drop a simulated client's reply that is not finite, as the in-process engine does where a
+            client may be malicious. In a deployment it always is.
         notes: names of numbers that a reply may hold beside its losses.
         masks: how parties mask what they send, so that only the sum is known; None: each reply is seen.
     """
@@ -297,12 +297,12 @@ class Distributed:
         clients: int,
         classes: int,
         job: Simulation | Deployment,
-        forgiving: bool = False,
+        drop_non_finite: bool = False,
         notes: Iterable[str] = (),
         masks: Masks | None = None,
     ) -> None:
         self.strategy, self.settings, self.classes, self.job = strategy, settings, classes, job
-        self.forgiving, self.notes = forgiving, frozenset(notes)
+        self.drop_non_finite, self.notes = drop_non_finite, frozenset(notes)
         self.clients, self.masks = clients, masks
         self._meeting: Meeting | None = None
         self._masked_sums: SecAggSession | None = None
@@ -458,7 +458,7 @@ class Distributed:
             party.refused = str(error)
             return
         except WireError as error:
-            if isinstance(self.job, Simulation) and isinstance(error, NotFiniteError) and not self.forgiving:
+            if isinstance(self.job, Simulation) and isinstance(error, NotFiniteError) and not self.drop_non_finite:
                 what = "the update" if "update" in str(error) else "a loss"
                 raise FedUnseenError(diverged(what, client, round)) from None
             refused[client] = party.refused = str(error)

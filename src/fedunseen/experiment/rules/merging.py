@@ -49,8 +49,8 @@ READING: Sequence[Rule[ConfigFacts]] = (
         example={**LAST, "defence.name": "median", "strategy.name": "local"},
     ),
     Rule(
-        code="compression-of-mirrors",
-        when=lambda c: c.has("compression") and c.strategy.mirrors,
+        code="compression-of-needs_exact_update",
+        when=lambda c: c.has("compression") and c.strategy.needs_exact_update,
         problem="compression.name = {compression.name!r} changes updates on their way, but under strategy.name = "
         "{strategy.name!r} client and server each work out the same numbers from them",
         remedy="choose another strategy, for example fedavg",
@@ -102,7 +102,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
         reasons={
             "strategy.name = {strategy.name!r} merges nothing": lambda c: not c.merging,
             "strategy.name = {strategy.name!r} takes more than the mean of updates that began together": lambda c: (
-                not c.strategy.merges_by_mean or c.strategy.mirrors
+                not c.strategy.merges_by_mean or c.strategy.needs_exact_update
             ),
             "method.name = {method.name!r} is solved from sums": lambda c: not c.method.trained,
             "method.exclusive asks who had a share in the last merge": lambda c: c.get("method", "exclusive"),

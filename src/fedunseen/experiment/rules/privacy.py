@@ -133,7 +133,7 @@ MODEL: Sequence[Rule[ModelFacts]] = (
         code="privacy-with-defence",
         when=lambda m: m.has("privacy")
         and m.has("defence")
-        and not find("defence", m.experiment.defence.name)(m.experiment.defence).each_alone,
+        and not find("defence", m.experiment.defence.name)(m.experiment.defence).per_client,
         problem="privacy.name = {privacy.name!r} needs a defence that judges every update by itself, which "
         "defence.name = {defence.name!r} does not as it is set",
         remedy="choose 'norm-clip' with a defence.bound, or 'none'",

@@ -10,7 +10,7 @@ from typing import Any
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.experiment.assemble import settled
+from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import factor_of_folds
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
@@ -36,7 +36,7 @@ def select(setup: Setup) -> Setup:
         return replace(setup, choice=setup.evaluator.choice(evaluation, method, setup.rounds))
     choice, chosen = _choose(setup, setup.apart)
     if chosen["settings"]:
-        before, now = setup.experiment, settled(setup.given.with_overrides(chosen["settings"]), setup.whole)
+        before, now = setup.experiment, resolve_defaults(setup.given.with_overrides(chosen["settings"]), setup.whole)
         chosen["settings"] |= _followed(before, now)
         setup = replace(setup, experiment=now, rounds=now.strategy.rounds).assembled()
     return replace(setup, choice=choice, chosen=chosen)
@@ -50,7 +50,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
     results: list[Mapping[str, Any]] = []
     for i, settings in enumerate(candidates):
         candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
-        candidate = settled(candidate, setup.whole)
+        candidate = resolve_defaults(candidate, setup.whole)
         own = find("method", candidate.method.name)
         method = own if own.zero_shot else method  # candidates are compared as one that scores unseen classes, if any
         several = len(candidates) > 1
@@ -68,7 +68,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
         **{name: result[name] for name in ("rounds", "stopped") if name in result},
         "validation": {name: result[name] for name in task.accuracies},
     }
-    chosen = settled(experiment.with_overrides(candidates[best]), setup.whole)
+    chosen = resolve_defaults(experiment.with_overrides(candidates[best]), setup.whole)
     if (folds := factor_of_folds(chosen, setup.whole, setup.partition)) is not None:
         found |= {"factor": folds[0], "turns": folds[1]}
     if len(candidates) > 1:

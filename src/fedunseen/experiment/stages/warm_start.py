@@ -35,7 +35,7 @@ def warm_start(setup: Setup) -> Setup:
     result = setup.sub_run("start", (train,), **how)
     model = load_params(setup.directory.path / "start" / "model.safetensors", federation.device)
     bias = model["bias"] - model["weight"] @ model["centre"]
-    federation.first = federation.method.begin(federation.first, model["weight"], bias)
+    federation.first = federation.method.warm_start(federation.first, model["weight"], bias)
     if setup.nested:
         return setup
     start = {name: result[name] for name in (*setup.evaluator.accuracies, "bytes_up")}

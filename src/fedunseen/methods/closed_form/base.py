@@ -62,7 +62,7 @@ class Release(Protocol):
 class ClosedForm(Method):
     """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.statistics`).
 
-    What a run merges are the sums. They become a model in :meth:`complete`.
+    What a run merges are the sums. They become a model in :meth:`fit_heads`.
 
     Attributes:
         release: how samples are bounded and the noise of private sums is dealt with; None: the sums are exact.
@@ -132,7 +132,7 @@ class ClosedForm(Method):
         """Return why the statistics are infeasible, or ""."""
         return validate_statistics(sums, self.clip_norm, self.quantization)
 
-    def complete(
+    def fit_heads(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
     ) -> Params:
         """Return the model of merged sums; a model as it is."""

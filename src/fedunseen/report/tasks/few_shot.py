@@ -116,7 +116,7 @@ def half_width(result: Mapping[str, Any], name: str) -> float | None:
     if f"{name}_sd" not in result:
         return None
     seeds = len(result["seeds"])
-    return float(metrics.student(seeds - 1) * result[f"{name}_sd"] / seeds**0.5)
+    return float(metrics.t_critical(seeds - 1) * result[f"{name}_sd"] / seeds**0.5)
 
 
 def _headline(facts: Facts) -> list[dict[str, Any]]:

@@ -81,14 +81,14 @@ class Defence:
     """No defence, and the base of all: subclass, and register the class (``fedunseen.defences`` entry points).
 
     Attributes:
-        each_alone: what is merged of a reply does not depend on the other replies of its round, and is no longer than
+        per_client: what is merged of a reply does not depend on the other replies of its round, and is no longer than
             the reply: the condition under which private merging may follow.
         asks_scores: is given :class:`Scores`.
     """
 
     Settings: ClassVar[type[DefenceSettings]] = NoDefenceSettings
     asks_scores: ClassVar[bool] = False
-    each_alone: bool = False
+    per_client: bool = False
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         self.settings, self.seed, self.scores = settings, seed, scores
@@ -149,7 +149,7 @@ class Robust(Filter):
     A reply that is not finite is left out, whatever the defence; the rule has then fewer malicious ones to tolerate
     (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the strategy merges no reply, and the
     round's notes say so. Around :class:`~fedunseen.threats.privacy.Private` the defence has to judge every reply alone
-    (``Defence.each_alone``), or one client could change what is merged of the others.
+    (``Defence.per_client``), or one client could change what is merged of the others.
 
     Args:
         defence: the rule.

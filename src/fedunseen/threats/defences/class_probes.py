@@ -8,7 +8,7 @@ for inputs that are not of that class. So the server makes inputs, tries each up
 answers change.
 
 1. **Length.** What is typical is the median length of the round's updates, or twice the remembered one if that is less.
-   A longer update is shortened to ``longest`` times that: the end of model replacement, whose strength is its length.
+   A longer update is shortened to ``multiple`` times that: the end of model replacement, whose strength is its length.
 2. **Class-description probes.** For each class of the space, seen or not, the server starts from random inputs and
    changes them by gradients of the global model until it answers that class with the probability ``confidence``: inputs
    made of nothing but the model and the description. ``theft`` is the share of the probes of classes *that the client
@@ -62,7 +62,7 @@ class ClassProbesSettings(DefenceSettings):
     """Settings of class probes."""
 
     name: Literal["class-probes"] = "class-probes"
-    longest: float = Field(1.5, gt=0)
+    multiple: float = Field(1.5, gt=0)
     """Updates are shortened to this many times the typical length."""
     loud: float = Field(3.0, gt=0)
     """How many times the typical length updates are given to see what they pull."""
@@ -95,7 +95,7 @@ class ClassProbes(Defence):
         stolen, pulled = (np.array([one[i] for one in found]) for i in (0, 1))
         thief = standing_out(stolen, state.get("theft"), settings.stolen)
         puller = standing_out(pulled, state.get("pull"), settings.pulled)
-        bound = settings.longest * typical
+        bound = settings.multiple * typical
         factors = [
             0.0 if thief[i] or puller[i] else 1.0 if norm <= bound else bound / norm for i, norm in enumerate(norms)
         ]

@@ -66,7 +66,7 @@ class NormClip(Defence):
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         super().__init__(settings, seed, scores)
-        self.each_alone = settings.bound is not None
+        self.per_client = settings.bound is not None
 
     def filter(self, view: RoundView) -> FilterResult:
         """Shorten what is longer than the bound."""
@@ -90,7 +90,7 @@ class ClipNoise(NormClip):
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         super().__init__(settings, seed, scores)
-        self.each_alone = False  # its own noise is unknown to the privacy accountant
+        self.per_client = False  # its own noise is unknown to the privacy accountant
 
     def filter(self, view: RoundView) -> FilterResult:
         """Shorten what is too long, and ask for noise."""
