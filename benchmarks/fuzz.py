@@ -30,8 +30,8 @@ from fedunseen import Experiment, load_run
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.data import ClassSpace, read_features
-from fedunseen.data.benchmarks.xlsa17 import read_mat
 from fedunseen.data.io.images import read_image
+from fedunseen.data.io.matlab import read_mat
 from fedunseen.engines.remote.wire import WireError, pack, read_instruction, unpack
 
 SECONDS, MEMORY = 20, 2**30

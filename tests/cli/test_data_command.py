@@ -95,8 +95,7 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
     assert (code, told["benchmark"]) == (2, "cifar-fs")
     (problem,) = told["problems"]
     assert problem == (
-        f"CIFAR-FS names the class 'dolphin', which {tmp_path / 'small' / 'data'} does not have: unpack its images "
-        "there"
+        f"cifar-fs names the class 'aquarium_fish', which {tmp_path / 'small'} does not have: unpack its images there"
     )
     write_omniglot(tmp_path / "drawn", {"Greek": 1}, drawings=1)
     code, told = check(tmp_path / "drawn")
@@ -189,7 +188,7 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     assert code == 2
     assert told["unreadable"] == ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]
     assert told["problems"] == [
-        "2 of 30 images cannot be read: beaver/beaver_10002.jpg, dalmatian/dalmatian_10001.jpg; mend or replace them, "
+        "2 of 30 images cannot be read: beaver/beaver_10002.jpg, dalmatian/dalmatian_10001.jpg; fix or replace them, "
         "or leave them out with data.skip_unreadable = true"
     ]
     code, told = check(root, "--images", "--set", "data.skip_unreadable=true", "--set", "data.size=32")

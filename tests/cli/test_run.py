@@ -159,7 +159,7 @@ BAD = [
      "method.name = 'eszsl' is solved from sums, which clients send once: leave "
      "strategy.rounds out, or set it to 1 (more rounds are for partitions with clients that come late, "
      "partition.join)"),
-    (["--set", "data.root=nowhere"], "the folder nowhere is missing: mend data.root"),
+    (["--set", "data.root=nowhere"], "the folder nowhere is missing: correct data.root"),
     (["--set", "strategy.rounds"], "--set strategy.rounds: write it as section.key=value, "
      "for example --set strategy.rounds=10"),
     (["--set", "partition.leave.0-2=1"], "no client with samples is present in round 1 (counted from 0): "

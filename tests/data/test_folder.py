@@ -123,7 +123,7 @@ def test_bad_content(tmp_path, changes, message):
 
 
 def test_missing_and_damaged_files(tmp_path):
-    with pytest.raises(DataError, match=r"^the folder .*nowhere is missing: mend data\.root$"):
+    with pytest.raises(DataError, match=r"^the folder .*nowhere is missing: correct data\.root$"):
         load(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"classes\.csv is missing$"):
         load(tmp_path)

@@ -16,8 +16,8 @@ from fedunseen.data.benchmarks.awa2 import Awa2
 from fedunseen.data.benchmarks.cub import Cub
 from fedunseen.data.benchmarks.image_benchmark import draw_test
 from fedunseen.data.benchmarks.sun import Sun
-from fedunseen.data.io.csv_io import plain
 from fedunseen.data.io.images import read_image
+from fedunseen.data.names import plain
 from fedunseen.papers.distzsl.deepfashion import DeepFashion
 from published_layouts import (
     ANIMALS,
@@ -128,7 +128,7 @@ def test_unreadable_images_are_left_out_only_if_asked(cub):
     for i in (3, 7):
         (root / "images" / files[i]).write_bytes(b"?")
     assert refusal(Cub, root=root, size=16) == (
-        f"{root / 'images' / files[3]} is not a readable image (2 of 30 are not): mend or replace them, or leave "
+        f"{root / 'images' / files[3]} is not a readable image (2 of 30 are not): fix or replace them, or leave "
         "unreadable images out with data.skip_unreadable = true"
     )
     with warnings.catch_warnings(record=True) as caught:
@@ -168,10 +168,10 @@ def test_missing_parts_are_named_with_the_authors_page(cub, tmp_path):
     page = "https://www.vision.caltech.edu/datasets/cub_200_2011"
     (root / "classes.txt").unlink()
     assert refusal(Cub, root=root) == (
-        f"{root} has no classes.txt: unpack CUB-200-2011 ({page}) there as published, or mend data.root"
+        f"{root} has no classes.txt: get CUB-200-2011 ({page}) and unpack it there, or correct data.root"
     )
     assert refusal(Cub, root=tmp_path / "nowhere") == (
-        f"the folder {tmp_path / 'nowhere'} is missing: unpack CUB-200-2011 ({page}) there, or mend data.root"
+        f"the folder {tmp_path / 'nowhere'} is missing: get CUB-200-2011 ({page}), or correct data.root"
     )
 
 
@@ -192,7 +192,8 @@ def test_a_split_of_other_data_is_refused(cub):
     mat = {k: v for k, v in scipy.io.loadmat(place / "att_splits.mat").items() if not k.startswith("__")}
     scipy.io.savemat(place / "att_splits.mat", {**mat, "trainval_loc": mat["trainval_loc"].astype(int) * 0})
     assert refusal(Cub, root=root) == (
-        f"{place / 'att_splits.mat'}: trainval_loc names sample 0, but samples are counted from 1"
+        f"{place / 'att_splits.mat'}: trainval_loc names sample 0, but the samples of res101.mat have the numbers 1 to "
+        "30"
     )
     (place / "att_splits.mat").write_bytes(b"MATLAB")
     assert refusal(Cub, root=root).startswith(f"{place / 'att_splits.mat'} is damaged, perhaps cut short")

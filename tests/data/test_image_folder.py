@@ -143,7 +143,7 @@ def table(old, new):
         (lambda root: (root / "train").mkdir(),
          "{root} has the folder train, but not test: add it, or put the classes' folders in {root}"),
         (lambda root: (root / "cat" / "notes.txt").write_text("whiskers"),
-         "{root}/cat/notes.txt is not a readable image (1 of 41 are not): mend or replace it, or leave unreadable "
+         "{root}/cat/notes.txt is not a readable image (1 of 41 are not): fix or replace it, or leave unreadable "
          "images out with data.skip_unreadable = true"),
     ],
 )  # fmt: skip
@@ -162,7 +162,7 @@ def test_a_wrong_split_among_names_alone_is_named(root):
 
 
 def test_a_missing_root_is_named(tmp_path):
-    assert refusal(tmp_path / "x") == f"the folder {tmp_path / 'x'} is missing: mend data.root"
+    assert refusal(tmp_path / "x") == f"the folder {tmp_path / 'x'} is missing: correct data.root"
 
 
 def test_a_class_may_be_called_train(root):

@@ -156,7 +156,7 @@ def test_the_root_may_be_the_data_set_itself(tmp_path):
     assert load(tmp_path / "BEASTS").fingerprint() == load(tmp_path).fingerprint()
 
 
-HINT = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
+HINT = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or correct data.root"
 
 
 def test_missing_folders_and_files(tmp_path):
@@ -226,11 +226,11 @@ def put(where, value):
         ),
         (
             with_("att_splits.mat", "val_loc", put(0, 49)),
-            "{att}: val_loc names sample 49.0, but res101.mat has samples 1 to 48",
+            "{att}: val_loc names sample 49.0, but the samples of res101.mat have the numbers 1 to 48",
         ),
         (
             with_("att_splits.mat", "test_seen_loc", put(0, 0)),
-            "{att}: test_seen_loc names sample 0.0, but res101.mat has samples 1 to 48",
+            "{att}: test_seen_loc names sample 0.0, but the samples of res101.mat have the numbers 1 to 48",
         ),
         (
             with_("att_splits.mat", "att", np.ones((4, 5))),

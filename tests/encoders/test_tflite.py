@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
+from fedunseen.core import array_cache as cache
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.encoders import cache
 from fedunseen.encoders.tflite import TFLite, TFLiteSettings
 
 pytest.importorskip("ai_edge_litert")

@@ -10,9 +10,9 @@ from PIL import Image
 from pydantic import ValidationError
 from torch import nn
 
+from fedunseen.core import array_cache as cache
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.core.parameters import is_statistic
-from fedunseen.encoders import cache
 from fedunseen.encoders.images import resized
 from fedunseen.encoders.transformers import ResNet, ResNetSettings, ViT, ViTSettings
 

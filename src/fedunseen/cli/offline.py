@@ -141,7 +141,7 @@ def answer(
     plugins: Plugins = None,
 ) -> None:
     """Party: write your one answer to a plan, from your own data, which stay here."""
-    from fedunseen.cli.progress import encoding_bar
+    from fedunseen.cli.progress import preparation_bars
     from fedunseen.engines.offline.files import read, write
     from fedunseen.engines.offline.party import Answering
 
@@ -154,7 +154,7 @@ def answer(
         if content is None:
             from fedunseen.experiment.party import PartyData
 
-            with encoding_bar():
+            with preparation_bars():
                 held = PartyData(data, own_settings, masked=asked["masked"])
                 hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
                 ready = held.prepare(hello, asked.tensors)

@@ -15,10 +15,11 @@ from rich.progress import Progress as Bars
 
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json, logged
+from fedunseen.core.array_cache import shown
 from fedunseen.experiment import Progress
 from fedunseen.experiment.tracking import scalars
 
-__all__ = ["encoding_bar", "live_progress", "numbers", "state"]
+__all__ = ["live_progress", "numbers", "preparation_bars", "state"]
 
 EVERY = 20.0  # seconds between two lines
 
@@ -71,17 +72,21 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
 
 @contextmanager
-def encoding_bar() -> Iterator[None]:
-    """Show a bar while images are encoded; elsewhere than on a terminal, a line every few seconds."""
-    from fedunseen.encoders.cache import shown  # here, because it comes with PyTorch
-
+def preparation_bars() -> Iterator[None]:
+    """Show a bar while images are decoded or encoded; elsewhere than on a terminal, a line every half minute."""
     if is_json() or not sys.stderr.isatty():
         yield
         return
-    columns = TextColumn("encoding images"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn()
     with Bars(*columns, console=Console(stderr=True)) as bars:
-        task = bars.add_task("", total=None, visible=False)
-        token = shown.set(lambda done, total: bars.update(task, completed=done, total=total, visible=True))
+        tasks: dict[str, Any] = {}
+
+        def show(doing: str, done: int, total: int) -> None:
+            if doing not in tasks:
+                tasks[doing] = bars.add_task(doing, total=total)
+            bars.update(tasks[doing], completed=done)
+
+        token = shown.set(show)
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ another package. The command needs no change: whatever it says of a benchmark, i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.files import existing_folder
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.features import read_features
@@ -113,6 +115,24 @@ class BenchmarkLoader:
     def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
         """Return what of ``needs`` a root lacks; ``given`` are settings beside the root."""
         return [need.replace("|", " or ") for need in cls.needs if part_of_layout(root, need) is None]
+
+    @classmethod
+    def parts(cls, root: Path) -> tuple[Path, list[Path]]:
+        """Return the root and the places of all that the layout needs.
+
+        Raises:
+            DataError: naming the first thing that is missing.
+        """
+        get = f"get {re.split('[,:]', cls.title)[0]} ({cls.page})"
+        root = cls.home(existing_folder(root.expanduser(), f"{get}, or correct data.root"))
+        if missing := cls.missing(root, {}):
+            raise DataError(f"{root} has no {missing[0]}: {get} and unpack it there, or correct data.root")
+        return root, [place for need in cls.needs if (place := part_of_layout(root, need)) is not None]
+
+    @classmethod
+    def damaged(cls, where: object, problem: str) -> DataError:
+        """Return the error that says what is wrong with a file of the benchmark."""
+        return DataError(f"{where} {problem}: get it again ({cls.page})")
 
     @classmethod
     def resembles(cls, folder: Path) -> float:

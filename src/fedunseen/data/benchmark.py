@@ -15,7 +15,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.io.csv_io import did_you_mean
+from fedunseen.data.names import did_you_mean
 from fedunseen.data.scaling import Scaling, blocks
 
 __all__ = ["Benchmark", "DataSettings", "empty_split"]

@@ -31,7 +31,8 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.random import stream
-from fedunseen.data.io.csv_io import composed, did_you_mean, number, read_csv, write_csv
+from fedunseen.data.io.csv_io import number, read_csv, write_csv
+from fedunseen.data.names import composed, did_you_mean
 
 __all__ = ["ClassSpace", "draw_validation", "read_classes", "same_text"]
 

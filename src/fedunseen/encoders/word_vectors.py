@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +11,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import load_arrays
+from fedunseen.core.array_cache import cached_arrays, file_stamps
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder, check_ordinary, replacing
-from fedunseen.encoders.cache import usable
+from fedunseen.core.files import check_ordinary
 
 __all__ = ["read_vectors"]
 
@@ -44,20 +41,18 @@ def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = n
         DataError: if the file is missing, empty or not UTF-8, a line has more or fewer numbers than the first, or
             something else than finite numbers that ``dtype`` can hold.
     """
-    try:
-        found = path.stat()
-    except OSError:
+    stamps, missing = file_stamps([path])
+    if missing:
         raise DataError(
             f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name one of its text "
             'files, or use "minilm"'
-        ) from None
-    key = json.dumps([str(path.resolve()), found.st_size, found.st_mtime_ns, np.dtype(dtype).str, sorted(wanted)])
-    kept = cache_folder() / "words" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
-    try:
-        arrays = load_arrays(kept, ("words", "vectors"))
-        return {word: i for i, word in enumerate(arrays["words"].tolist())}, arrays["vectors"]
-    except (DataError, KeyError):
-        pass  # not there yet, or damaged by somebody: read the file
+        )
+    depends = [str(path.resolve()), *stamps[0], np.dtype(dtype).str, sorted(wanted)]
+    arrays = cached_arrays("words", depends, ("words", "vectors"), lambda: _read_file(path, wanted, dtype))
+    return {word: i for i, word in enumerate(arrays["words"].tolist())}, arrays["vectors"]
+
+
+def _read_file(path: Path, wanted: set[str], dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
     places: dict[str, int] = {}
     rows: list[NDArray[Any]] = []
     width = 0
@@ -82,9 +77,7 @@ def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = n
     if not width:
         raise DataError(f"{path} has no word vector: give lines of a word and its numbers")
     table = np.array(rows, dtype=dtype).reshape(len(rows), width)
-    with usable(kept.parent), replacing(kept) as temporary, temporary.open("wb") as file:
-        np.savez(file, words=np.array(list(places), dtype=np.str_), vectors=table)
-    return places, table
+    return {"words": np.array(list(places), dtype=np.str_), "vectors": table}
 
 
 def _split(line: str, width: int) -> tuple[str, list[str]]:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.data.class_space import check_semantics
-from fedunseen.data.io.csv_io import composed
+from fedunseen.data.names import composed
 from fedunseen.experiment.finished import Run
 from fedunseen.experiment.party import PartyData
 from fedunseen.methods.closed_form.gaussian import Gaussian

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace, DataSettings
-from fedunseen.data.class_table import check_collisions, describe
+from fedunseen.data.class_table import describe
 from fedunseen.data.io.csv_io import read_csv
+from fedunseen.data.names import check_collisions
 
 __all__ = ["names_in", "semantics_of_names"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import ExperimentError
 from fedunseen.encoders import Encoder, EncoderSettings
 from fedunseen.encoders.backbone import Output, WeightsSettings
-from fedunseen.encoders.cache import cached, files_digest
 from fedunseen.experiment.finished import load_run
 from fedunseen.methods import Method
 
@@ -84,7 +84,7 @@ class RunEncoder(Encoder):
         """Return features (n, d) float32 of images."""
         depends = {"encoder": "run", "model": files_digest([self.run.path / "model.safetensors"])}
         width = self._features(images[:1]).shape[1]
-        return cached(depends, images, (width,), "float32", self._features)
+        return cached_features(depends, images, (width,), "float32", self._features)
 
     def _features(self, images: NDArray[Any]) -> NDArray[np.float32]:
         run, shape = self.run, tuple(self.run.manifest["input_shape"])

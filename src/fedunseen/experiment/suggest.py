@@ -31,9 +31,10 @@ from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centred, to_spare
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
-from fedunseen.data.class_table import check_collisions, class_names
-from fedunseen.data.io.csv_io import iter_csv, number, plain, read_csv, write_csv
+from fedunseen.data.class_table import class_names
+from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
+from fedunseen.data.names import check_collisions, plain
 from fedunseen.experiment.doubts import doubts, foreign_names
 
 __all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]

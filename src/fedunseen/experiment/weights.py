@@ -14,12 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedunseen.core.array_cache import content_digest, usable
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import cache_folder, replacing
 from fedunseen.data import DataSettings
 from fedunseen.encoders import Encoder, EncoderSettings
 from fedunseen.encoders.backbone import CARRIED_MB
-from fedunseen.encoders.cache import content_digest, usable
 
 __all__ = ["CARRIED", "carry", "carry_text", "found", "found_text", "remembered", "remembered_text"]
 

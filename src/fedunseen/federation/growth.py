@@ -23,7 +23,7 @@ from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.settings import Settings
 from fedunseen.data.benchmark import Benchmark
 from fedunseen.data.class_space import ClassSpace, check_semantics, read_classes
-from fedunseen.data.io.csv_io import composed
+from fedunseen.data.names import composed
 from fedunseen.federation.partition import NEVER, Partition
 
 __all__ = [

@@ -22,7 +22,8 @@ from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 from fedunseen.data.benchmark import Benchmark
-from fedunseen.data.io.csv_io import did_you_mean, number, read_csv
+from fedunseen.data.io.csv_io import number, read_csv
+from fedunseen.data.names import did_you_mean
 
 __all__ = ["NEVER", "Partition", "PartitionSettings", "make_partition"]
 

@@ -18,8 +18,8 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError,
 from fedunseen.core.files import write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.io.csv_io import plain
 from fedunseen.data.io.features import FEATURE_SUFFIXES
+from fedunseen.data.names import plain
 from fedunseen.experiment import Run
 from fedunseen.experiment.naming import semantics_of_names
 from fedunseen.federation.run_directory import load_params

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
-from fedunseen.data.io.csv_io import composed
+from fedunseen.data.names import composed
 from fedunseen.evaluation.any_shot import curve
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained

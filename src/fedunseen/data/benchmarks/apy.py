@@ -15,24 +15,25 @@ import numpy as np
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
-    ImageBenchmark,
     ImageFiles,
-    Listing,
+    PublishedBenchmark,
     PublishedSettings,
     class_means,
-    published,
 )
-from fedunseen.data.io.csv_io import did_you_mean, read_lines
+from fedunseen.data.benchmarks.proposed_split import ClassSplit
+from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box
+from fedunseen.data.names import did_you_mean
 
 __all__ = ["Apy"]
 
 
-class Apy(ImageBenchmark):
+class Apy(PublishedBenchmark):
     """Objects with attributes."""
 
     title = "aPascal and aYahoo"
     page = "https://vision.cs.uiuc.edu/attributes; PASCAL VOC 2008: http://host.robots.ox.ac.uk/pascal/VOC/voc2008"
+    dataset = "APY"
     folders = ("aPY", "APY", "apy")
     needs = (
         "attribute_data/ayahoo_test.txt",
@@ -50,8 +51,8 @@ class Apy(ImageBenchmark):
         name: Literal["apy"] = "apy"
 
     @classmethod
-    def listing(cls, settings: Settings, seed: int) -> Listing:
-        """List the images; see :meth:`ImageBenchmark.listing`."""
+    def contents(cls, settings: Settings) -> tuple[ImageFiles, ClassTable, ClassSplit | None]:
+        """Read the tables; see :meth:`PublishedBenchmark.contents`."""
         root, (yahoo, train, test, attributes, classes, yahoo_images, voc_images) = cls.parts(settings.root)
         names, attribute_names = read_lines(classes), read_lines(attributes)
         ids = {name: i for i, name in enumerate(names)}
@@ -71,7 +72,7 @@ class Apy(ImageBenchmark):
         classes_of = np.array(labels)
         means = class_means(np.array(values), classes_of, len(names))
         table = ClassTable(names, means, attribute_names, {})
-        return published(cls, "APY", settings, seed, ImageFiles(root, files, classes_of, boxes), table)
+        return ImageFiles(root, files, classes_of, boxes), table, None
 
 
 def _object(path: Path, i: int, line: str, attributes: int) -> tuple[str, str, Box, list[float]]:

@@ -16,26 +16,25 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.attribute_groups import builtin_groups
 from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
-    ImageBenchmark,
     ImageFiles,
-    Listing,
+    PublishedBenchmark,
     PublishedSettings,
-    class_split,
-    published,
     read_matrix,
     read_numbered,
 )
-from fedunseen.data.io.csv_io import did_you_mean
+from fedunseen.data.benchmarks.proposed_split import ClassSplit, class_split
 from fedunseen.data.io.images import list_images
+from fedunseen.data.names import did_you_mean
 
 __all__ = ["Awa2"]
 
 
-class Awa2(ImageBenchmark):
+class Awa2(PublishedBenchmark):
     """Animals with attributes."""
 
     title = "Animals with Attributes 2"
     page = "https://cvml.ista.ac.at/AwA2"
+    dataset = "AWA2"
     folders = ("Animals_with_Attributes2", "AwA2", "AWA2")
     needs = ("predicate-matrix-continuous.txt", "predicates.txt", "classes.txt", "JPEGImages")
 
@@ -45,8 +44,8 @@ class Awa2(ImageBenchmark):
         name: Literal["awa2"] = "awa2"
 
     @classmethod
-    def listing(cls, settings: Settings, seed: int) -> Listing:
-        """List the images; see :meth:`ImageBenchmark.listing`."""
+    def contents(cls, settings: Settings) -> tuple[ImageFiles, ClassTable, ClassSplit | None]:
+        """Read the tables; see :meth:`PublishedBenchmark.contents`."""
         root, (matrix, predicates, classes, folder) = cls.parts(settings.root)
         names = [name for _, name in read_numbered(classes)]
         ids = {name: i for i, name in enumerate(names)}
@@ -63,4 +62,4 @@ class Awa2(ImageBenchmark):
             builtin_groups("AWA2", len(attributes)),
         )
         own = class_split(root, names, "trainclasses.txt", "testclasses.txt", "valclasses.txt")
-        return published(cls, "AWA2", settings, seed, ImageFiles(folder, files, labels), table, own)
+        return ImageFiles(folder, files, labels), table, own

@@ -14,23 +14,23 @@ import numpy as np
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
-    ImageBenchmark,
     ImageFiles,
-    Listing,
+    PublishedBenchmark,
     PublishedSettings,
-    published,
     read_matrix,
     read_numbered,
 )
+from fedunseen.data.benchmarks.proposed_split import ClassSplit
 
 __all__ = ["Cub"]
 
 
-class Cub(ImageBenchmark):
+class Cub(PublishedBenchmark):
     """Birds with attributes."""
 
     title = "CUB-200-2011"
     page = "https://www.vision.caltech.edu/datasets/cub_200_2011"
+    dataset = "CUB"
     folders = ("CUB_200_2011", "CUB")
     needs = (
         "attributes/class_attribute_labels_continuous.txt",
@@ -47,8 +47,8 @@ class Cub(ImageBenchmark):
         name: Literal["cub"] = "cub"
 
     @classmethod
-    def listing(cls, settings: Settings, seed: int) -> Listing:
-        """List the images; see :meth:`ImageBenchmark.listing`."""
+    def contents(cls, settings: Settings) -> tuple[ImageFiles, ClassTable, ClassSplit | None]:
+        """Read the tables; see :meth:`PublishedBenchmark.contents`."""
         _, (matrix, images, image_labels, classes, attributes, folder) = cls.parts(settings.root)
         numbers = {number: i for i, (number, _) in enumerate(read_numbered(classes))}
         names = [name for _, name in read_numbered(classes)]
@@ -66,4 +66,4 @@ class Cub(ImageBenchmark):
             group = name.partition("::")[0]
             groups[group] = (*groups.get(group, ()), i)
         table = ClassTable(names, read_matrix(matrix, len(names), len(attribute_names)), attribute_names, groups)
-        return published(cls, "CUB", settings, seed, ImageFiles(folder, files, np.array(labels)), table)
+        return ImageFiles(folder, files, np.array(labels)), table, None

@@ -22,8 +22,9 @@ from pydantic import Field
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.benchmarks.digits import read_strokes, scanned
+from fedunseen.data.benchmarks.digits import scanned
 from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.io.images import read_strokes
 
 __all__ = ["DigitPairs"]
 

@@ -43,7 +43,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
-from fedunseen.data.io.csv_io import composed, did_you_mean
+from fedunseen.data.names import composed, did_you_mean
 from fedunseen.data.scaling import blocks
 
 __all__ = ["Folder", "write_folder"]
@@ -82,7 +82,7 @@ class Folder(BenchmarkLoader):
         Raises:
             DataError: if a file is missing, damaged or inconsistent.
         """
-        root = existing_folder(settings.root.expanduser(), "mend data.root")
+        root = existing_folder(settings.root.expanduser(), "correct data.root")
         table, encoder = root / "classes.csv", settings.text_encoder
         space = ClassSpace.load(table) if encoder is None else read_class_table(table, encoder, settings.prompt)
         if not len(space.validation) and not settings.part:
@@ -130,7 +130,7 @@ class Folder(BenchmarkLoader):
     @classmethod
     def glance(cls, settings: Settings) -> None:
         """Read the class table's names; see :meth:`BenchmarkLoader.glance`."""
-        root = existing_folder(settings.root.expanduser(), "mend data.root")
+        root = existing_folder(settings.root.expanduser(), "correct data.root")
         if settings.text_encoder is None:
             ClassSpace.load(root / "classes.csv")
         else:

@@ -29,9 +29,9 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.class_space import draw_validation
-from fedunseen.data.class_table import PROMPT, check_collisions, class_names, read_class_table
-from fedunseen.data.io.csv_io import did_you_mean, plain
+from fedunseen.data.class_table import PROMPT, class_names, read_class_table
 from fedunseen.data.io.images import list_images
+from fedunseen.data.names import check_collisions, did_you_mean, plain
 
 __all__ = ["UNLABELLED", "ImageFolder"]
 
@@ -121,7 +121,7 @@ class ImageFolder(ImageBenchmark):
     @classmethod
     def _look(cls, settings: Settings) -> _Look:
         """Read the class table's names and find the classes' folders."""
-        root = existing_folder(settings.root.expanduser(), "mend data.root")
+        root = existing_folder(settings.root.expanduser(), "correct data.root")
         table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
         if not table.is_file():
             raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")

@@ -16,26 +16,35 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError
-from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark
-from fedunseen.data.benchmarks.digits import DigitSettings, digit_space, few_shot_benchmark, read_strokes
+from fedunseen.data.benchmarks.few_shot import DigitSettings, FewShotBenchmark, Samples
 
-__all__ = ["Mnist", "read_idx"]
+__all__ = ["Mnist"]
 
 SIDE = 28
-IMAGES, LABELS = 2051, 2049  # what an IDX file of bytes begins with: in three dimensions, in one
 LARGEST = 100_000  # images of a file: MNIST's larger one has 60,000
-SETS = ("train", "t10k")
+KINDS = {3: ("images", 2051, LARGEST * SIDE * SIDE), 1: ("labels", 2049, LARGEST)}
+"""Dimensions of an IDX file of bytes -> what it holds, what it begins with, and how many bytes at most."""
 
 
-class Mnist(BenchmarkLoader):
-    """Handwritten digits of 28 x 28 pixels, few-shot."""
+def _alternatives(part: str, dimensions: int) -> str:
+    """Return the names that one of the four files may have: both common ways to write it, gzipped or not."""
+    stems = (f"{part}-idx{dimensions}-ubyte", f"{part}.idx{dimensions}-ubyte")
+    return "|".join(stem + ending for stem in stems for ending in ("", ".gz"))
+
+
+class Mnist(FewShotBenchmark):
+    """Handwritten digits of 28 x 28 pixels, few-shot: images (n, 1, 28, 28)."""
 
     title = "MNIST, few-shot: 0-4 to train on, 5-9 novel"
     page = "http://yann.lecun.com/exdb/mnist"
+    needs = tuple(
+        _alternatives(f"{part}-{KINDS[dimensions][0]}", dimensions)
+        for part in ("train", "t10k")
+        for dimensions in KINDS
+    )
     layout = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)"
     folders = ("mnist", "MNIST", "MNIST/raw", "raw")
+    image_shape = (1, SIDE, SIDE)
 
     class Settings(DigitSettings):
         """``[data] name = "mnist"``."""
@@ -45,116 +54,63 @@ class Mnist(BenchmarkLoader):
         """The folder with the four IDX files, gzipped or not."""
 
     @classmethod
-    def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Return the benchmark, images (n, 1, 28, 28); ``seed`` is not used.
-
-        Raises:
-            DataError: if a file is missing or damaged, or holds images of another size.
-        """
-        root = cls.home(settings.root)
-        space = digit_space(settings.novel)
-        images, labels = [], []
-        for name in SETS:
-            picture_file, label_file = _file(root, f"{name}-images", 3), _file(root, f"{name}-labels", 1)
-            pictures, digits = read_idx(picture_file, 3), read_idx(label_file, 1).astype(np.int64)
-            if pictures.shape[1:] != (SIDE, SIDE):
-                height, width = pictures.shape[1:]
-                raise DataError(
-                    f"{picture_file} holds images of {height} x {width} pixels, but MNIST's have {SIDE} x {SIDE}: "
-                    f"download it again ({cls.page})"
-                )
-            if len(pictures) != len(digits):
-                raise DataError(
-                    f"{picture_file} has {len(pictures)} images, but {label_file} has {len(digits)} labels: download "
-                    f"both again ({cls.page})"
-                )
-            if digits.max(initial=0) > 9:
-                raise DataError(
-                    f"{label_file} has the label {digits.max()}, but MNIST's are 0 to 9: download it again ({cls.page})"
-                )
-            kept = np.isin(digits, space.seen) if name == "train" else np.ones(len(digits), dtype=bool)
-            images.append(pictures[kept])
-            labels.append(digits[kept])
-        label = np.concatenate(labels)
-        in_test = np.arange(len(label)) >= len(labels[0])
-        return few_shot_benchmark(
-            "mnist",
-            space,
-            np.concatenate(images)[:, None],
-            label,
-            test_seen=np.flatnonzero(in_test & np.isin(label, space.seen)),
-            remedy=f": download its four files again ({cls.page})",
-            image_shape=(1, SIDE, SIDE),
+    def samples(cls, settings: Settings) -> Samples:
+        """Read the four files; see :meth:`FewShotBenchmark.samples`."""
+        _, files = cls.parts(settings.root)
+        images, labels = cls._pair(*files[:2])
+        trained = np.isin(labels, settings.roles[0])
+        test_images, test_labels = cls._pair(*files[2:])
+        label = np.concatenate([labels[trained], test_labels])
+        in_test = np.arange(len(label)) >= np.count_nonzero(trained)
+        return Samples(
+            name="mnist",
+            names=[str(digit) for digit in range(10)],
+            roles=settings.roles,
+            features=np.concatenate([images[trained], test_images])[:, None],
+            labels=label,
+            held_out=np.flatnonzero(in_test & np.isin(label, settings.roles[0])),
+            remedy=f": get its four files again ({cls.page})",
         )
 
     @classmethod
-    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
-        """Read a picture of a digit as the benchmark's own are, shape (1, 1, 28, 28); see :func:`read_strokes`.
-
-        Raises:
-            DataError: if the file is missing or not a readable picture.
-        """
-        return np.rint(255 * read_strokes(Path(path), (SIDE, SIDE))).astype(np.uint8)[None, None]
+    def _pair(cls, images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Read the images (n, 28, 28) and the labels (n,) of one of the two sets."""
+        pixels, digits = cls._read_idx(images, 3), cls._read_idx(labels, 1).astype(np.int64)
+        if pixels.shape[1:] != (SIDE, SIDE):
+            raise cls.damaged(images, f"holds images of {pixels.shape[1]} x {pixels.shape[2]} pixels, not 28 x 28")
+        if len(pixels) != len(digits):
+            raise cls.damaged(images, f"has {len(pixels)} images, but {labels} has {len(digits)} labels")
+        if digits.max(initial=0) > 9:
+            raise cls.damaged(labels, f"has the label {digits.max()}, but MNIST's are 0 to 9")
+        return pixels, digits
 
     @classmethod
-    def holds(cls, folder: Path) -> bool:
-        """Say whether a folder has images in one of the two sets."""
-        return any(_candidates(folder, f"{name}-images", 3) for name in SETS)
+    def _read_idx(cls, path: Path, dimensions: int) -> NDArray[np.uint8]:
+        """Read an IDX file of bytes, gzipped if it is named so; never more than its own header promises.
 
+        Returns:
+            Shape (n,) of labels, (n, height, width) of images.
 
-def read_idx(path: Path, dimensions: Literal[1, 3]) -> NDArray[np.uint8]:
-    """Read an IDX file of bytes, gzipped if it is named so.
-
-    No more is read than the file's own header promises, and that no more than 100,000 images of 28 x 28.
-
-    Args:
-        path: the file.
-        dimensions: 1 for labels, 3 for images.
-
-    Returns:
-        Shape (n,), or (n, height, width).
-
-    Raises:
-        DataError: if the file is missing, is of another kind, cut short, longer than it says or far too large.
-    """
-    again = f"download it again ({Mnist.page})"
-    magic = IMAGES if dimensions == 3 else LABELS
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(4 + 4 * dimensions)
-            if len(head) < 4 + 4 * dimensions or struct.unpack(">I", head[:4])[0] != magic:
-                what = "images" if dimensions == 3 else "labels"
-                raise DataError(f"{path} is not an IDX file of {what} (it does not begin with {magic}): {again}")
-            shape = struct.unpack(f">{dimensions}I", head[4:])
-            wanted = int(np.prod(shape, dtype=object))
-            if wanted > LARGEST * (SIDE * SIDE if dimensions == 3 else 1):
-                raise DataError(f"{path} says that it holds {wanted:,} bytes, more than MNIST has: {again}")
-            content = file.read(wanted + 1)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing: get MNIST's four IDX files from {Mnist.page}, or mend data.root") from None
-    except EOFError:
-        raise DataError(f"{path} is cut short: {again}") from None
-    except (OSError, zlib.error):
-        raise DataError(f"{path} is damaged, or not a gzip file: {again}") from None
-    if len(content) < wanted:
-        raise DataError(f"{path} is cut short, {len(content):,} of {wanted:,} bytes: {again}")
-    if len(content) > wanted:
-        raise DataError(f"{path} goes on after the {wanted:,} bytes that it says it holds: {again}")
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
-
-
-def _candidates(root: Path, name: str, dimensions: int) -> list[Path]:
-    """Return the files of one of the four parts that are there: gzipped or not, both common ways to write the name."""
-    stems = (f"{name}-idx{dimensions}-ubyte", f"{name}.idx{dimensions}-ubyte")
-    paths = [root / f"{stem}{ending}" for stem in stems for ending in ("", ".gz")]
-    return [path for path in paths if path.is_file()]
-
-
-def _file(root: Path, name: str, dimensions: int) -> Path:
-    found = _candidates(root, name, dimensions)
-    if not found:
-        raise DataError(
-            f"{root / f'{name}-idx{dimensions}-ubyte'} (or .gz) is missing: get MNIST's four IDX files from "
-            f"{Mnist.page}, or mend data.root"
-        )
-    return found[0]
+        Raises:
+            DataError: if the file is of another kind, cut short, longer than it says or far too large.
+        """
+        kind, magic, largest = KINDS[dimensions]
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                head = file.read(4 + 4 * dimensions)
+                if len(head) < 4 + 4 * dimensions or struct.unpack(">I", head[:4])[0] != magic:
+                    raise cls.damaged(path, f"is not an IDX file of {kind} (it does not begin with {magic})")
+                shape = struct.unpack(f">{dimensions}I", head[4:])
+                size = int(np.prod(shape, dtype=object))
+                if size > largest:
+                    raise cls.damaged(path, f"says that it holds {size:,} bytes, more than MNIST has")
+                content = file.read(size + 1)
+        except EOFError:
+            raise cls.damaged(path, "is cut short") from None
+        except (OSError, zlib.error):
+            raise cls.damaged(path, "is damaged, or not a gzip file") from None
+        if len(content) < size:
+            raise cls.damaged(path, f"is cut short, {len(content):,} of {size:,} bytes")
+        if len(content) > size:
+            raise cls.damaged(path, f"goes on after the {size:,} bytes that it says it holds")
+        return np.frombuffer(content, dtype=np.uint8).reshape(shape)

@@ -25,7 +25,6 @@ any number.
 
 from __future__ import annotations
 
-import io
 import re
 import zipfile
 import zlib
@@ -38,12 +37,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedunseen.core.array_cache import cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
-from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.benchmarks.digits import few_shot_benchmark, few_shot_space, read_strokes
-from fedunseen.data.io.images import UNREADABLE, cached
+from fedunseen.data.benchmark import DataSettings
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
+from fedunseen.data.io.images import opened_image
 
 __all__ = ["Omniglot"]
 
@@ -74,25 +73,30 @@ class Drawings(NamedTuple):
     """The drawings of one of the two sets, sorted.
 
     Attributes:
+        part: ``images_background`` or ``images_evaluation``.
         place: the folder or zip file.
         names: ``ALPHABET/character01/0001_01.png`` of each.
         stamp: what changes when the files do.
         contents: gives the bytes of each.
     """
 
+    part: str
     place: Path
     names: list[str]
     stamp: list[Any]
     contents: Callable[[], Iterator[bytes]]
 
 
-class Omniglot(BenchmarkLoader):
-    """Handwritten characters of many alphabets, few-shot."""
+class Omniglot(FewShotBenchmark):
+    """Handwritten characters of many alphabets, few-shot: images (n, 1, 28, 28), ink 255."""
 
     title = "Omniglot: handwritten characters of 50 alphabets, few-shot"
     page = "https://github.com/brendenlake/omniglot/tree/master/python"
+    needs = (f"{BACKGROUND}|{BACKGROUND}.zip",)
     layout = f"{BACKGROUND}.zip, {EVALUATION}.zip (or unpacked; the second may be missing)"
     folders = ("omniglot", "Omniglot", "omniglot-py", "omniglot/python", "python")
+    image_shape = (1, SIDE, SIDE)
+    resample = Image.Resampling.LANCZOS
 
     class Settings(DataSettings):
         """``[data] name = "omniglot"``."""
@@ -105,153 +109,106 @@ class Omniglot(BenchmarkLoader):
         (100 of them for validation), 423 novel; needs both sets."""
 
     @classmethod
-    def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Return the benchmark, images (n, 1, 28, 28), ink 255; ``seed`` is not used (see the top of this file).
-
-        Raises:
-            DataError: if a file is missing or damaged, or a drawing has another size.
-        """
-        root = cls.home(settings.root)
-        sets = [drawings for part in (BACKGROUND, EVALUATION) if (drawings := _drawings(root, part)) is not None]
-        if not sets or not _is(sets[0], BACKGROUND):
-            raise DataError(f"{root} has no {BACKGROUND} (.zip or folder): get it from {cls.page}, or mend data.root")
+    def samples(cls, settings: Settings) -> Samples:
+        """Read the drawings of the sets that are there; see :meth:`FewShotBenchmark.samples`."""
+        root, _ = cls.parts(settings.root)
+        sets = [drawings for part in CHARACTERS if (drawings := cls._drawings(root, part)) is not None]
         if settings.split == "santoro" and len(sets) < 2:
             raise DataError(
                 f'{root} has no {EVALUATION} (.zip or folder), which data.split = "santoro" needs: get it from '
                 f'{cls.page}, or use "alphabets"'
             )
-        in_set = [_characters(drawings) for drawings in sets]
-        names = [name for own in in_set for name in own]
-        training, validation, novel = _split(names, len(in_set[0]), settings.split)
-        kind = settings.split if len(sets) > 1 else "background"
-        return few_shot_benchmark(
-            f"omniglot/{kind}",
-            few_shot_space(names, training, validation, novel),
-            np.concatenate([_images(drawings) for drawings in sets]) if len(sets) > 1 else _images(sets[0]),
+        in_set = [cls._characters(drawings) for drawings in sets]
+        names = [name for characters in in_set for name in characters]
+        images = [cls._images(drawings) for drawings in sets]
+        return Samples(
+            f"omniglot/{settings.split if len(sets) > 1 else 'background'}",
+            names,
+            cls._split(names, len(in_set[0]), settings.split),
+            images[0] if len(sets) == 1 else np.concatenate(images),
             np.repeat(np.arange(len(names), dtype=np.int64), DRAWINGS),
-            image_shape=(1, SIDE, SIDE),
         )
 
     @classmethod
-    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
-        """Read a picture of a character as the benchmark's own are, shape (1, 1, 28, 28); see :func:`read_strokes`.
-
-        Raises:
-            DataError: if the file is missing or not a readable picture.
-        """
-        strokes = read_strokes(Path(path), (SIDE, SIDE), Image.Resampling.LANCZOS)
-        return np.rint(255 * strokes).astype(np.uint8)[None, None]
+    def _split(cls, names: list[str], background: int, kind: str) -> tuple[list[int], list[int], list[int]]:
+        """Return the ids of the training, validation and novel characters; the first ``background`` are of that set."""
+        if kind == "santoro":
+            order = stream(0, "omniglot santoro").permutation(len(names)).tolist()
+            return order[: SANTORO[0]], order[SANTORO[0] : sum(SANTORO)], order[sum(SANTORO) :]
+        alphabet = [name.partition("/")[0] for name in names]
+        for expected in (*TRAINING, *VALIDATION, *NOVEL):
+            if expected not in alphabet[:background]:
+                raise cls.damaged("omniglot:", f"{BACKGROUND} lacks the alphabet {expected!r}")
+        validation = [c for c in range(background) if alphabet[c] in VALIDATION]
+        if len(names) > background:
+            novel = list(range(background, len(names)))
+        else:
+            novel = [c for c in range(background) if alphabet[c] in NOVEL]
+        return [c for c in range(background) if c not in {*validation, *novel}], validation, novel
 
     @classmethod
-    def holds(cls, folder: Path) -> bool:
-        """Say whether a folder has the background set, packed or not."""
-        return (folder / BACKGROUND).is_dir() or (folder / f"{BACKGROUND}.zip").is_file()
+    def _drawings(cls, root: Path, part: str) -> Drawings | None:
+        """List the drawings of a set, from its folder or its zip file; None if neither is there."""
+        folder, packed = root / part, root / f"{part}.zip"
+        if folder.is_dir():
+            names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/character*/*.png"))
+            names = [name for name in names if "/." not in name]
+            stamp = [names, file_stamps(folder / name for name in names)[0]]
+            return Drawings(part, folder, names, stamp, lambda: (_bounded(folder / name) for name in names))
+        if not packed.is_file():
+            return None
+        pattern = re.compile(rf"(?:{part}/)?([^/.][^/]*/character\d+/[^/.][^/]*\.png)")
+        try:
+            with zipfile.ZipFile(packed) as file:
+                entries = file.infolist()
+        except DAMAGED:
+            raise cls.damaged(packed, "is cut short, or not a zip file") from None
+        if len(entries) > MOST:
+            raise cls.damaged(packed, f"has {len(entries):,} files, far too many")
+        inside = {match[1]: entry for entry in entries if (match := pattern.fullmatch(entry.filename))}
+        for name, entry in inside.items():
+            if entry.file_size > LARGEST:
+                raise cls.damaged(f"{packed}: {name}", f"has {entry.file_size:,} bytes, far too many")
+        names = sorted(inside)
 
+        def contents() -> Iterator[bytes]:
+            with zipfile.ZipFile(packed) as file:
+                for name in names:
+                    try:
+                        yield file.read(inside[name])  # no more than the size that was checked
+                    except DAMAGED:
+                        raise cls.damaged(f"{packed}: {name}", "is not a readable image") from None
 
-def _split(names: list[str], background: int, kind: str) -> tuple[list[int], list[int], list[int]]:
-    """Return the ids of the training, validation and novel characters; the first ``background`` are of that set."""
-    if kind == "santoro":
-        order = stream(0, "omniglot santoro").permutation(len(names)).tolist()
-        cut = SANTORO[0]
-        return order[:cut], order[cut : sum(SANTORO)], order[sum(SANTORO) :]
-    alphabet = [name.partition("/")[0] for name in names]
-    for wanted in (*TRAINING, *VALIDATION, *NOVEL):
-        if wanted not in alphabet[:background]:
-            raise DataError(f"omniglot: {BACKGROUND} lacks the alphabet {wanted!r}: get it again ({Omniglot.page})")
-    validation = [c for c in range(background) if alphabet[c] in VALIDATION]
-    if len(names) > background:
-        novel = list(range(background, len(names)))
-    else:
-        novel = [c for c in range(background) if alphabet[c] in NOVEL]
-    held = {*validation, *novel}
-    return [c for c in range(background) if c not in held], validation, novel
+        return Drawings(part, packed, names, [part, file_stamps([packed])[0]], contents)
 
+    @classmethod
+    def _characters(cls, drawings: Drawings) -> list[str]:
+        """Return the names of the characters, sorted, with 20 drawings each."""
+        counts = Counter(name.rpartition("/")[0] for name in drawings.names)
+        for name, count in counts.items():
+            if count != DRAWINGS:
+                raise cls.damaged(f"{drawings.place}: {name}", f"has {count} drawings, not {DRAWINGS}")
+        if len(counts) != CHARACTERS[drawings.part]:
+            raise cls.damaged(drawings.place, f"has {len(counts)} characters, not {CHARACTERS[drawings.part]}")
+        return sorted(counts)
 
-def _is(drawings: Drawings, part: str) -> bool:
-    return drawings.place.name.removesuffix(".zip") == part
+    @classmethod
+    def _images(cls, drawings: Drawings) -> NDArray[np.uint8]:
+        """Return the drawings of a set, (n, 1, 28, 28), ink 255; kept in the cache."""
 
+        def produce() -> Iterator[NDArray[np.uint8]]:
+            for name, content in zip(drawings.names, drawings.contents(), strict=True):
+                where = f"{drawings.place}: {name}"
+                with opened_image(content, where, f": get it again ({cls.page})") as file:
+                    if file.size != (DRAWN, DRAWN):
+                        raise cls.damaged(where, f"has {file.width} x {file.height} pixels, not {DRAWN} x {DRAWN}")
+                    small = file.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+                yield 255 - np.asarray(small)[None, None]
 
-def _drawings(root: Path, part: str) -> Drawings | None:
-    """List the drawings of a set, from its folder or its zip file; None if neither is there."""
-    folder, packed = root / part, root / f"{part}.zip"
-    if folder.is_dir():
-        files = {path.relative_to(folder).as_posix(): path for path in folder.glob("*/character*/*.png")}
-        names = sorted(name for name in files if "/." not in name)
-        stats = [files[name].stat() for name in names]
-        stamp = [(name, one.st_size, one.st_mtime_ns) for name, one in zip(names, stats, strict=True)]
-        return Drawings(folder, names, stamp, lambda: (_bounded(files[name]) for name in names))
-    if not packed.is_file():
-        return None
-    pattern = re.compile(rf"(?:{part}/)?([^/.][^/]*/character\d+/[^/.][^/]*\.png)")
-    try:
-        with zipfile.ZipFile(packed) as file:
-            entries = file.infolist()
-            if len(entries) > MOST:
-                raise DataError(f"{packed} has {len(entries):,} files, far too many: get it again ({Omniglot.page})")
-            inside = {found[1]: one for one in entries if (found := pattern.fullmatch(one.filename))}
-    except DAMAGED:
-        raise DataError(f"{packed} is cut short, or not a zip file: get it again ({Omniglot.page})") from None
-    for name, one in inside.items():
-        if one.file_size > LARGEST:
-            raise DataError(
-                f"{packed}: {name} has {one.file_size:,} bytes, far too many: get it again ({Omniglot.page})"
-            )
-    state = packed.stat()
-    names = sorted(inside)
-
-    def contents() -> Iterator[bytes]:
-        with zipfile.ZipFile(packed) as file:
-            for name in names:
-                try:
-                    content = file.read(inside[name])  # no more than the size that was checked
-                except DAMAGED:
-                    raise _damaged(packed, name) from None
-                yield content
-
-    return Drawings(packed, names, [part, state.st_size, state.st_mtime_ns], contents)
-
-
-def _damaged(place: Path, name: str) -> DataError:
-    return DataError(f"{place}: {name} is not a readable image: get it again ({Omniglot.page})")
+        depends = [str(drawings.place.resolve()), *drawings.stamp]
+        return cached_blocks("omniglot", depends, (len(drawings.names), 1, SIDE, SIDE), produce)
 
 
 def _bounded(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(LARGEST)
-
-
-def _characters(drawings: Drawings) -> list[str]:
-    """Return the names of the characters, sorted, with 20 drawings each."""
-    counts = Counter(name.rpartition("/")[0] for name in drawings.names)
-    wanted = next(count for part, count in CHARACTERS.items() if _is(drawings, part))
-    for name, count in counts.items():
-        if count != DRAWINGS:
-            raise DataError(
-                f"{drawings.place}: {name} has {count} drawings, not {DRAWINGS}: get it again ({Omniglot.page})"
-            )
-    if len(counts) != wanted:
-        raise DataError(f"{drawings.place} has {len(counts)} characters, not {wanted}: get it again ({Omniglot.page})")
-    return sorted(counts)
-
-
-def _images(drawings: Drawings) -> NDArray[np.uint8]:
-    """Return the drawings of a set, (n, 1, 28, 28), ink 255; kept in the cache."""
-
-    def produce() -> Iterator[NDArray[np.uint8]]:
-        for name, content in zip(drawings.names, drawings.contents(), strict=True):
-            try:
-                with Image.open(io.BytesIO(content)) as file:
-                    width, height = file.size
-                    fits = (width, height) == (DRAWN, DRAWN)
-                    small = file.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS) if fits else None
-            except UNREADABLE:
-                raise _damaged(drawings.place, name) from None
-            if small is None:
-                raise DataError(
-                    f"{drawings.place}: {name} has {width} x {height} pixels, not {DRAWN} x {DRAWN}: get it again "
-                    f"({Omniglot.page})"
-                )
-            yield 255 - np.asarray(small)[None, None]
-
-    depends = [str(drawings.place.resolve()), *drawings.stamp]
-    return cached("omniglot", depends, (len(drawings.names), 1, SIDE, SIDE), produce)

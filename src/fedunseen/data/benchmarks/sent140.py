@@ -1,4 +1,4 @@
-"""The benchmark ``sent140``: is a tweet negative or positive, from few examples, of people that nobody has heard.
+"""The benchmark ``sent140``: is a tweet negative or positive, from few examples, of new people.
 
 Go, Bhayani and Huang, "Twitter Sentiment Classification using Distant Supervision" (2009): six columns, polarity (0
 negative, 2 neutral, 4 positive), id, date, query, user, text. LEAF ("Sent140") made a federated data set of it, one
@@ -28,11 +28,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import check_ordinary
 from fedunseen.core.random import stream
-from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.benchmarks.digits import few_shot_benchmark, few_shot_space
+from fedunseen.data.benchmark import DataSettings
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
+from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.word_sequences import PADDING, WordIds, look_up, sequences
 
 __all__ = ["Sent140"]
@@ -62,7 +61,7 @@ class Tweets(NamedTuple):
     neutral: int
 
 
-class Sent140(BenchmarkLoader):
+class Sent140(FewShotBenchmark):
     """Tweets as sequences of word vectors, few-shot: negative or positive, of new users."""
 
     title = "Sentiment140: negative or positive tweets, few-shot, users disjoint"
@@ -86,23 +85,23 @@ class Sent140(BenchmarkLoader):
         """`"minilm"` (word pieces, 384-d, offline), or a file of word vectors as text, such as `glove.6B.300d.txt`."""
 
     @classmethod
-    def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Return the benchmark, features (n, words, width); ``seed`` is not used (see the top of this file).
+    def samples(cls, settings: Settings) -> Samples:
+        """Read the tweets, features (n, words, width); see :meth:`FewShotBenchmark.samples`.
 
         Raises:
-            DataError: if a file is missing or damaged, a group of users has no tweet of one answer, or all are empty.
+            DataError: also if the users or words do not suffice.
             MissingDependencyError: if ``minilm`` is not installed.
         """
         files = _files(settings.root.expanduser())
         tweets = _read(files)
         if tweets.neutral:
-            warnings.warn(f"sent140: {tweets.neutral:,} neutral tweets are left out", stacklevel=2)
+            warnings.warn(f"sent140: {tweets.neutral:,} neutral tweets are left out", stacklevel=3)
         order = _chosen_users(tweets.users, settings, files[0])
         group_of = np.full(int(tweets.users.max()) + 1, -1)
         group_of[order] = np.searchsorted(np.rint(np.array(SHARES) * len(order)), np.arange(len(order)), side="right")
         kept = np.flatnonzero(group_of[tweets.users] >= 0)
-        found = look_up([tweets.texts[i] for i in kept.tolist()], settings.vectors, settings.words)
-        empty = found.ids[:, 0] == PADDING
+        words = look_up([tweets.texts[i] for i in kept.tolist()], settings.vectors, settings.words)
+        empty = words.ids[:, 0] == PADDING
         if empty.all():
             raise DataError(
                 f"{files[0]}: none of {len(kept):,} tweets has a word with a vector in {settings.vectors}: name other "
@@ -111,19 +110,20 @@ class Sent140(BenchmarkLoader):
         if empty.any():
             warnings.warn(
                 f"sent140: {int(empty.sum()):,} of {len(kept):,} tweets are left out: none of their words has a vector",
-                stacklevel=2,
+                stacklevel=3,
             )
-        kept, found = kept[~empty], WordIds(found.ids[~empty], found.table)
+        kept = kept[~empty]
         users = tweets.users[kept]
         names = [answer + group for group in GROUPS for answer in ("negative", "positive")]
-        return few_shot_benchmark(
+        return Samples(
             "sent140",
-            few_shot_space(names, (0, 1), (2, 3), (4, 5)),
-            sequences(found),
-            2 * group_of[users] + tweets.positive[kept],
-            remedy=": take more tweets (data.tweets) or more users (data.min_per_user)",
+            names,
+            roles=((0, 1), (2, 3), (4, 5)),
+            features=sequences(WordIds(words.ids[~empty], words.table)),
+            labels=2 * group_of[users] + tweets.positive[kept],
             users=np.unique(users, return_inverse=True)[1].astype(np.int64),
             answers=np.arange(len(names)) % 2,
+            remedy=": take more tweets (data.tweets) or more users (data.min_per_user)",
         )
 
     @staticmethod
@@ -136,7 +136,17 @@ class Sent140(BenchmarkLoader):
         Raises:
             DataError: if there is no text, or one has no word with a vector; and as ``load`` for the vectors.
         """
-        return _samples(texts, settings.vectors, settings.words)
+        if not texts:
+            raise DataError("there is no text to read: give at least one")
+        words = look_up(texts, settings.vectors, settings.words)
+        empty = np.flatnonzero(words.ids[:, 0] == PADDING)
+        if len(empty):
+            first = int(empty[0])
+            raise DataError(
+                f"{len(empty)} of {len(texts)} texts have no word with a vector, the first is text {first + 1} "
+                f"({texts[first][:SHOWN]!r}): leave them out"
+            )
+        return np.where(words.ids[:, :, None] == PADDING, np.float16(0), words.table[words.ids])
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.float16]:
@@ -148,7 +158,10 @@ class Sent140(BenchmarkLoader):
         Raises:
             DataError: if the file is missing, empty or no text, or as :meth:`read_texts`.
         """
-        return _from_file(Path(path), settings.vectors, settings.words)
+        lines = read_lines(Path(path), "save it in UTF-8, a tweet a line", blank=True)
+        if "" in lines:
+            raise DataError(f"{path}: a line between tweets is empty: leave it out, so that every line is a tweet")
+        return cls.read_texts(lines, settings)
 
     @classmethod
     def holds(cls, folder: Path) -> bool:
@@ -200,7 +213,7 @@ def _read(files: Sequence[Path]) -> Tweets:
                 neutral += 1
                 continue
             if polarity not in (NEGATIVE, POSITIVE):
-                raise DataError(f"{where}: the polarity {polarity[:SHOWN]!r} is none of 0, 2 and 4: mend the line")
+                raise DataError(f"{where}: the polarity {polarity[:SHOWN]!r} is none of 0, 2 and 4: fix the line")
             texts.append(text)
             positive.append(polarity == POSITIVE)
             users.append(user)
@@ -231,7 +244,7 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
                     continue  # a header
                 yield where, row
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): mend data.root") from None
+        raise DataError(f"{path} cannot be read ({error.strerror}): correct data.root") from None
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not a CSV file ({error}): get it again") from None
 
@@ -244,7 +257,7 @@ def _is_utf8(path: Path) -> bool:
     except UnicodeDecodeError:
         return False
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): mend data.root") from None
+        raise DataError(f"{path} cannot be read ({error.strerror}): correct data.root") from None
     return True
 
 
@@ -265,35 +278,3 @@ def _chosen_users(users: NDArray[np.int64], settings: Sent140.Settings, path: Pa
             f"{path}: data.tweets = {settings.tweets}, but there are {together[-1]}: lower it, or leave it out"
         )
     return order[: int(np.searchsorted(together, settings.tweets)) + 1]
-
-
-def _from_file(path: Path, vectors: str, words: int) -> NDArray[np.float16]:
-    check_ordinary(path)
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-    except (OSError, UnicodeDecodeError):
-        raise DataError(f"{path} cannot be read as text: save it in UTF-8, a tweet a line") from None
-    there = [i for i, line in enumerate(lines) if line]
-    if not there:
-        raise DataError(f"{path} is empty: write a tweet a line")
-    inner = lines[there[0] : there[-1] + 1]
-    if "" in inner:
-        number = there[0] + inner.index("") + 1
-        raise DataError(f"{path}: line {number} is empty: leave it out, so that every line is a tweet")
-    return _samples(inner, vectors, words)
-
-
-def _samples(texts: Sequence[str], vectors: str, words: int) -> NDArray[np.float16]:
-    if not texts:
-        raise DataError("there is no text to read: give at least one")
-    found = look_up(texts, vectors, words)
-    empty = np.flatnonzero(found.ids[:, 0] == PADDING)
-    if len(empty):
-        first = int(empty[0])
-        raise DataError(
-            f"{len(empty)} of {len(texts)} texts have no word with a vector, the first is text {first + 1} "
-            f"({texts[first][:SHOWN]!r}): leave them out"
-        )
-    return np.where(found.ids[:, :, None] == PADDING, np.float16(0), found.table[found.ids])

@@ -16,23 +16,23 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.attribute_groups import builtin_groups
 from fedunseen.data.benchmarks.image_benchmark import (
     ClassTable,
-    ImageBenchmark,
     ImageFiles,
-    Listing,
+    PublishedBenchmark,
     PublishedSettings,
     class_means,
-    published,
 )
-from fedunseen.data.benchmarks.xlsa17 import read_mat, texts
+from fedunseen.data.benchmarks.proposed_split import ClassSplit
+from fedunseen.data.io.matlab import cell_texts, read_mat
 
 __all__ = ["Sun"]
 
 
-class Sun(ImageBenchmark):
+class Sun(PublishedBenchmark):
     """Scenes with attributes."""
 
     title = "SUN Attribute Database"
     page = "https://cs.brown.edu/~gmpatter/sunattributes.html"
+    dataset = "SUN"
     folders = ("SUNAttributeDB", "SUN")
     needs = (
         "attributeLabels_continuous.mat",
@@ -47,12 +47,15 @@ class Sun(ImageBenchmark):
         name: Literal["sun"] = "sun"
 
     @classmethod
-    def listing(cls, settings: Settings, seed: int) -> Listing:
-        """List the images; see :meth:`ImageBenchmark.listing`."""
+    def contents(cls, settings: Settings) -> tuple[ImageFiles, ClassTable, ClassSplit | None]:
+        """Read the tables; see :meth:`PublishedBenchmark.contents`."""
         _, (votes_file, images, attributes, folder) = cls.parts(settings.root)
-        files = [file.lstrip("/") for file in texts(read_mat(images, ("images",), source=f"the {cls.title}")["images"])]
-        attribute_names = list(texts(read_mat(attributes, ("attributes",), source=f"the {cls.title}")["attributes"]))
-        votes = read_mat(votes_file, ("labels_cv",), source=f"the {cls.title}")["labels_cv"]
+        votes, image_cells, attribute_cells = (
+            read_mat(path, (name,), source=f"the {cls.title}")[name]
+            for path, name in ((votes_file, "labels_cv"), (images, "images"), (attributes, "attributes"))
+        )
+        files = [file.lstrip("/") for file in cell_texts(image_cells)]
+        attribute_names = list(cell_texts(attribute_cells))
         if votes.shape != (len(files), len(attribute_names)):
             raise DataError(
                 f"{votes_file}: the votes have the shape {votes.shape}, but there are {len(files)} images in "
@@ -68,7 +71,7 @@ class Sun(ImageBenchmark):
             attribute_names,
             builtin_groups("SUN", len(attribute_names)),
         )
-        return published(cls, "SUN", settings, seed, ImageFiles(folder, files, labels), table)
+        return ImageFiles(folder, files, labels), table, None
 
 
 def scene(file: str) -> str:

@@ -7,18 +7,11 @@ A data set is a folder with two MATLAB files (v5 or v7.3). In ``res101.mat``: ``
 ``labels`` (counted from 1). In ``att_splits.mat``: ``att`` and ``original_att`` (attributes x classes),
 ``allclasses_names``, and sample numbers, counted from 1: ``trainval_loc``, ``test_seen_loc``,
 ``test_unseen_loc`` and sometimes ``train_loc``, ``val_loc``.
-
-Beware of ``train_loc`` and ``val_loc``: in the files as published, their union is trainval **and test_seen**,
-so whoever tunes with them has looked at test images. Here they only say which *classes* are for validation,
-and only through samples of trainval.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,21 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedunseen.core.arrays import check_unpacked
-from fedunseen.core.errors import DataError, MissingDependencyError, unknown
+from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks.attribute_groups import builtin_groups
+from fedunseen.data.benchmarks.proposed_split import FEATURES, LOCATIONS, SPLITS, sample_ids, validation_classes
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
+from fedunseen.data.io.matlab import cell_texts, read_mat
 
-__all__ = ["Xlsa17", "read_mat", "texts"]
-
-FEATURES, SPLITS = "res101.mat", "att_splits.mat"
-TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables that hold text
-HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
+__all__ = ["Xlsa17"]
 
 
 class Xlsa17(BenchmarkLoader):
@@ -76,11 +65,11 @@ class Xlsa17(BenchmarkLoader):
         folder = _folder(settings.root.expanduser(), settings.dataset)
         splits = read_mat(
             folder / SPLITS,
-            (settings.attributes, "allclasses_names", "trainval_loc", "test_seen_loc", "test_unseen_loc"),
+            (settings.attributes, "allclasses_names", *LOCATIONS),
             ("train_loc", "val_loc"),
         )
         measured = read_mat(folder / FEATURES, ("features", "labels"))
-        names = texts(splits["allclasses_names"])
+        names = cell_texts(splits["allclasses_names"])
         semantics = splits[settings.attributes].T
         if semantics.ndim != 2 or len(semantics) != len(names):
             raise DataError(
@@ -88,8 +77,11 @@ class Xlsa17(BenchmarkLoader):
                 f"but allclasses_names has {len(names)}"
             )
         features, labels = _samples(folder / FEATURES, measured, len(names))
-        index = {key: _index(folder / SPLITS, key, splits[key], len(labels)) for key in splits if key.endswith("_loc")}
+        index = sample_ids(folder / SPLITS, splits, len(labels))
         seen = np.unique(labels[index["trainval_loc"]])
+        validation = validation_classes(index, labels) if settings.validation_classes is None else None
+        if validation is None:
+            validation = draw_validation(seen, settings.validation_classes, seed)
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
         groups = groups or builtin_groups(folder.name, semantics.shape[1])
         return Benchmark(
@@ -99,7 +91,7 @@ class Xlsa17(BenchmarkLoader):
                 semantics=semantics.astype(np.float64),
                 attribute_names=attribute_names,
                 seen=seen,
-                validation=_validation(settings.validation_classes, index, labels, seen, seed),
+                validation=validation,
                 unseen=np.unique(labels[index["test_unseen_loc"]]),
                 attribute_groups=groups,
             ),
@@ -123,26 +115,9 @@ class Xlsa17(BenchmarkLoader):
         return {"root": str(root.parent), "dataset": root.name}
 
 
-def _validation(
-    count: int | None,
-    index: dict[str, NDArray[np.int64]],
-    labels: NDArray[np.int64],
-    seen: NDArray[np.int64],
-    seed: int,
-) -> NDArray[np.int64]:
-    """Return the validation classes: those of ``val_loc`` within trainval (see the top), or drawn ones."""
-    if count is None and {"train_loc", "val_loc"} <= index.keys():
-        train, validation = (np.intersect1d(index[k], index["trainval_loc"]) for k in ("train_loc", "val_loc"))
-        # a class in both was split by samples, not set aside
-        classes = np.setdiff1d(labels[validation], labels[train])
-        if 0 < len(classes) < len(seen):
-            return classes
-    return draw_validation(seen, count, seed)
-
-
 def _folder(root: Path, dataset: str) -> Path:
     """Return the data set's folder, which holds both files."""
-    hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or mend data.root"
+    hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or correct data.root"
     existing_folder(root, hint)
     places = [root / name for name in Xlsa17.folders]  # the root may be a folder too high
     for place in places:
@@ -186,16 +161,6 @@ def _samples(path: Path, measured: dict[str, Any], classes: int) -> tuple[NDArra
     return np.ascontiguousarray(features.T, dtype=kept), labels.astype(np.int64) - 1
 
 
-def _index(path: Path, key: str, numbers: NDArray[Any], samples: int) -> NDArray[np.int64]:
-    """Return sample ids, counted from 0."""
-    flat = numbers.ravel()
-    outside = ~((flat >= 1) & (flat <= samples) & (flat == np.floor(flat)))
-    if outside.any():
-        bad = flat[int(np.argmax(outside))]
-        raise DataError(f"{path}: {key} names sample {bad}, but {FEATURES} has samples 1 to {samples}")
-    return flat.astype(np.int64) - 1
-
-
 def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
     """Return the attributes' names and groups from ``predicates.txt`` ("1 black"), if it is there.
 
@@ -213,84 +178,3 @@ def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[st
         if separator:
             groups[group] = (*groups.get(group, ()), i)
     return names, groups
-
-
-def read_mat(
-    path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
-) -> dict[str, Any]:
-    """Read variables of a MATLAB file (v5 or v7.3), in MATLAB's own orientation.
-
-    Args:
-        path: the file.
-        required: variables that must be there.
-        optional: variables that may be there.
-        source: where the file should come from, for messages.
-
-    Raises:
-        DataError: if the file is damaged, lacks a variable, or one that is not text does not hold real numbers.
-        MissingDependencyError: if the file is MATLAB v7.3 and h5py is not installed.
-    """
-    import scipy.io  # here, because whoever has no such file does not wait for it
-
-    names = [*required, *optional]
-    try:
-        with path.open("rb") as file:
-            head = file.read(520)
-        is_hdf5 = HDF5_SIGNATURE in (head[:8], head[512:])  # MATLAB puts 512 bytes of its own before HDF5's
-        if not is_hdf5:
-            check_unpacked(path, _unpacked_bytes(path))
-        variables = _read_hdf5(path, names) if is_hdf5 else scipy.io.loadmat(path, variable_names=names)
-    except (DataError, MissingDependencyError):
-        raise
-    except Exception as error:  # on a damaged file the readers raise almost anything
-        raise DataError(
-            f"{path} is damaged, perhaps cut short ({type(error).__name__}): copy or unpack it again"
-        ) from None
-    missing = [name for name in required if name not in variables]
-    if missing:
-        raise DataError(f"{path} has no variable {missing[0]!r}: is it a file of {source}?")
-    found = {name: variables[name] for name in names if name in variables}
-    for name, value in found.items():
-        if name not in TEXTS and value.dtype.kind not in "fiub":
-            raise DataError(f"{path}: {name} is of type {value.dtype}, not real numbers")
-    return found
-
-
-def _unpacked_bytes(path: Path) -> int:
-    """Return what the compressed variables of a MATLAB v5 file unpack to, by the size that each says it has."""
-    total = 0
-    with path.open("rb") as file:
-        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:128])
-        while order is not None and len(tag := file.read(8)) == 8:
-            kind, size = struct.unpack(f"{order}II", tag)
-            packed = file.read(min(size, 4096))  # enough for the tables that begin a compressed block
-            if kind == COMPRESSED:
-                total += struct.unpack(f"{order}II", zlib.decompressobj().decompress(packed, 8))[1]
-            file.seek(size - len(packed), 1)
-    return total
-
-
-def _read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read a MATLAB v7.3 file: HDF5 with arrays transposed and texts as references to character codes."""
-    try:
-        import h5py
-    except ImportError:
-        raise MissingDependencyError(
-            f"{path} is a MATLAB v7.3 file, which needs h5py: pip install 'fedunseen[matlab73]'"
-        ) from None
-    variables: dict[str, Any] = {}
-    with h5py.File(path, "r") as file:
-        for name in names:
-            if name not in file:
-                continue
-            check_unpacked(path, file[name].nbytes)
-            value = file[name][()].T
-            if value.dtype == object:
-                value = np.array(["".join(map(chr, file[ref][()].T.ravel())) for ref in value.ravel()])
-            variables[name] = value
-    return variables
-
-
-def texts(cells: NDArray[Any]) -> tuple[str, ...]:
-    """Return the texts of a MATLAB cell array, or of a character matrix with a text a row."""
-    return tuple("".join(map(str, np.ravel(cell))).strip() for cell in cells.ravel())

@@ -1,12 +1,10 @@
-"""Small CSV files and whole-file writes: the habits that class spaces, features and partitions share."""
+"""Small CSV files and lists of lines: read with errors that name the place, written at once."""
 
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import math
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +13,9 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary, write_text
 
 __all__ = [
-    "composed",
-    "did_you_mean",
     "is_number",
     "iter_csv",
     "number",
-    "plain",
     "read_csv",
     "read_lines",
     "write_csv",
@@ -28,39 +23,6 @@ __all__ = [
 
 LINES = 200_000
 """Lines that a table read whole may have; tables of features are read line by line, without such a bound."""
-
-
-def composed(name: str) -> str:
-    r"""Return a name with each accent and its letter as one character: file systems and keyboards differ in this.
-
-    Example:
-        >>> composed("ze\u0300bre") == "z\u00e8bre"
-        True
-    """
-    return unicodedata.normalize("NFC", name)
-
-
-def plain(name: str) -> str:
-    """Return a class's name without the marks in which two writings of it differ.
-
-    Example:
-        >>> plain("Polar_Bear") == plain("polar+bear") == plain("polar  bear")
-        True
-    """
-    return " ".join(composed(name).casefold().replace("_", " ").replace("+", " ").split())
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest known name, or nothing; for sets of names too long to list.
-
-    Example:
-        >>> did_you_mean("zebar", ["zebra", "horse"])
-        ": did you mean 'zebra'?"
-        >>> did_you_mean("teapot", ["zebra", "horse"])
-        ''
-    """
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def number(text: str, where: str, *parts: object) -> float:
@@ -158,8 +120,13 @@ def _width_problem(row: Sequence[str], wanted: int) -> str:
     return f"{len(row)} cells, but the first line has {wanted}{comma}"
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False) -> list[str]:
     """Return the lines of a text file, stripped, without blank ones.
+
+    Args:
+        path: the file.
+        remedy: what to do about a file that is no text.
+        blank: leave out blank lines at the beginning and the end only.
 
     Raises:
         DataError: if it cannot be read as text, or is empty.
@@ -170,11 +137,11 @@ def read_lines(path: Path) -> list[str]:
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
     except (OSError, UnicodeDecodeError):
-        raise DataError(f"{path} cannot be read as text: unpack it again") from None
-    lines = [line for line in lines if line]
-    if not lines:
-        raise DataError(f"{path} is empty: unpack it again")
-    return lines
+        raise DataError(f"{path} cannot be read as text: {remedy}") from None
+    full = [i for i, line in enumerate(lines) if line]
+    if not full:
+        raise DataError(f"{path} is empty: {remedy}")
+    return [line for line in lines[full[0] : full[-1] + 1] if line or blank]
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[str]]) -> None:

@@ -10,43 +10,44 @@ images (path, bytes, time of change), the crops and the two sizes.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import io
 import math
 import os
-import shutil
 import struct
-import sys
-import time
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
+from fedunseen.core.array_cache import cache_path, cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder, parse_json, replacing, write_json
+from fedunseen.core.files import parse_json, write_json
 
 __all__ = [
     "Box",
     "Decoded",
-    "cached",
     "decode",
     "decoded_bytes",
+    "in_threads",
     "list_images",
     "open_image",
+    "opened_image",
+    "planes",
     "read_image",
+    "read_strokes",
     "square",
     "to_rgb",
     "upright",
 ]
 
+Item = TypeVar("Item")
 Box = tuple[int, int, int, int]
 """left, top, right, bottom in pixels; right and bottom are the first ones outside."""
 
@@ -61,7 +62,6 @@ MOST_WHOLE = 90_000_000  # pixels of a picture whose copies are made whole: they
 STEP = 4  # a larger picture is decoded at this part of its width and height
 TILE = 256 * STEP  # side of the parts that it is read in
 BLOCK = 256  # images decoded, then written, at a time
-STALE = 3600  # seconds after which a half-written file that nobody has touched is taken for a killed run's
 
 # Pillow warns above 89 million pixels, and refuses a picture of twice as many: see `upright` for those between.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -116,8 +116,7 @@ def square(file: Image.Image, size: int, resize: int, box: Box | None = None) ->
     x, y = round((new_width - size) / 2), round((new_height - size) / 2)
     across, down = width / new_width, height / new_height
     part = (x * across, y * down, min((x + size) * across, width), min((y + size) * down, height))
-    small = whole.resize((size, size), Image.Resampling.BILINEAR, box=part)
-    return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
+    return planes(whole.resize((size, size), Image.Resampling.BILINEAR, box=part))
 
 
 def upright(file: Image.Image) -> Image.Image:
@@ -178,6 +177,30 @@ def open_image(path: Path) -> Image.Image:
     return Image.open(path)
 
 
+@contextmanager
+def opened_image(source: Path | bytes, name: str | None = None, remedy: str = "") -> Iterator[Image.Image]:
+    """Open an image to work on it; what is wrong with it becomes one sentence.
+
+    Args:
+        source: the file, or its content.
+        name: of the file, for messages.
+        remedy: what to do about an image that cannot be read, such as ``": get it again"``.
+
+    Raises:
+        DataError: if the file is missing or not a readable image.
+    """
+    name = name if name is not None else str(source)
+    try:
+        with Image.open(io.BytesIO(source)) if isinstance(source, bytes) else open_image(source) as file:
+            yield file
+    except FileNotFoundError:
+        raise DataError(f"{name} is missing") from None
+    except Image.DecompressionBombError:
+        raise DataError(f"{name} has too many pixels to be read: make it smaller") from None
+    except UNREADABLE:
+        raise DataError(f"{name} is not a readable image{remedy}") from None
+
+
 def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
     """Read one image, as :func:`decode` reads a benchmark's.
 
@@ -187,15 +210,52 @@ def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> ND
     Raises:
         DataError: if the file is missing or not a readable image.
     """
-    try:
-        with open_image(path) as file:
-            return square(file, size, resize, box)[None]
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-    except Image.DecompressionBombError:
-        raise DataError(f"{path} has too many pixels to be read: make it smaller") from None
-    except UNREADABLE:
-        raise DataError(f"{path} is not a readable image") from None
+    with opened_image(path) as file:
+        return square(file, size, resize, box)[None]
+
+
+def read_strokes(
+    path: Path, shape: tuple[int, int], resample: Image.Resampling = Image.Resampling.BOX
+) -> NDArray[np.float32]:
+    """Read a picture of strokes (a digit, a character), light on dark as the benchmarks have it.
+
+    The picture may have any size and mode. Only its first frame counts; transparent parts are white; it is turned
+    grey, resized without keeping its proportions, and inverted if its border is light.
+
+    Args:
+        path: the picture.
+        shape: (height, width) of the result.
+        resample: how it is resized.
+
+    Returns:
+        ``shape``, in [0, 1].
+
+    Raises:
+        DataError: if the file is missing or not a readable image.
+    """
+    with opened_image(path) as file:
+        grey = upright(file).convert("L")
+    image = np.asarray(grey.resize(shape[::-1], resample), dtype=np.float32) / np.float32(255)
+    border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
+    return np.float32(1) - image if np.median(border) > 0.5 else image
+
+
+def planes(image: Image.Image) -> NDArray[np.uint8]:
+    """Return an image in RGB as bytes of shape (3, height, width)."""
+    return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def in_threads(
+    read: Callable[[Item], NDArray[np.uint8]], items: Sequence[Item]
+) -> Callable[[], Iterator[NDArray[np.uint8]]]:
+    """Return what yields ``read`` of each item, in order and in blocks, for :func:`cached_blocks`."""
+
+    def produce() -> Iterator[NDArray[np.uint8]]:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            for start in range(0, len(items), BLOCK):
+                yield np.stack(list(threads.map(read, items[start : start + BLOCK])))
+
+    return produce
 
 
 def list_images(folder: Path) -> list[str]:
@@ -249,7 +309,12 @@ def decode(
         DataError: if a file is missing, the disk too full, or an image unreadable and ``skip`` is not set: then the
             first one is named, with the number of all.
     """
-    stamps = _stamps(root, files)
+    stamps, missing = file_stamps(root / file for file in files)
+    if missing:
+        raise DataError(
+            f"{missing[0]} is missing ({len(missing)} of {len(set(files))} images are): unpack the images again, or "
+            "correct data.root"
+        )
     crops: Sequence[Box | None] = boxes if boxes is not None else [None] * len(files)
     key = ["images", size, resize, *zip(files, stamps, crops, strict=True)]
     path = cache_path("images", key)
@@ -258,151 +323,29 @@ def decode(
 
     def produce() -> Iterator[NDArray[Any]]:
         unreadable: list[int] = []
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            said = _Progress("decoding images", len(files))
-            for start in range(0, len(files), BLOCK):
-                ids = range(start, min(start + BLOCK, len(files)))
-                read = partial(_read, root, files, crops, size, resize)
-                block = np.zeros((len(ids), *shape[1:]), dtype=np.uint8)
-                for row, image in enumerate(threads.map(read, ids)):
-                    if image is None:
-                        unreadable.append(start + row)
-                    else:
-                        block[row] = image
-                yield block
-                said(ids.stop)
-        write_json(record, {"unreadable": unreadable})  # before the images: see `cached`
 
-    images = cached("images", key, shape, produce)
+        def read(i: int) -> NDArray[np.uint8]:
+            try:
+                with open_image(root / files[i]) as file:
+                    return square(file, size, resize, crops[i])
+            except UNREADABLE:
+                unreadable.append(i)
+                return np.zeros(shape[1:], dtype=np.uint8)
+
+        yield from in_threads(read, range(len(files)))()
+        write_json(record, {"unreadable": sorted(unreadable)})  # before the images: see `cached_blocks`
+
+    images = cached_blocks("images", key, shape, produce)
     try:
         unreadable = [int(i) for i in parse_json(record.read_text("utf-8"))["unreadable"]]
     except (OSError, ValueError, KeyError, TypeError):
         path.unlink(missing_ok=True)  # one of the two is gone or damaged: make both again
-        images = cached("images", key, shape, produce)
+        images = cached_blocks("images", key, shape, produce)
         unreadable = parse_json(record.read_text("utf-8"))["unreadable"]
     if unreadable and not skip:
         raise DataError(
-            f"{root / files[unreadable[0]]} is not a readable image "
-            f"({len(unreadable)} of {len(files)} are not): mend or replace {'it' if len(unreadable) == 1 else 'them'}, "
-            "or leave unreadable images out with data.skip_unreadable = true"
+            f"{root / files[unreadable[0]]} is not a readable image ({len(unreadable)} of {len(files)} are not): fix "
+            f"or replace {'it' if len(unreadable) == 1 else 'them'}, or leave unreadable images out with "
+            "data.skip_unreadable = true"
         )
     return Decoded(images, unreadable)
-
-
-def _stamps(root: Path, files: Sequence[str]) -> list[tuple[int, int]]:
-    """Return size and time of change of every file."""
-    stamps: dict[str, tuple[int, int]] = {}
-    missing: list[str] = []
-    for file in dict.fromkeys(files):
-        try:
-            found = (root / file).stat()
-            stamps[file] = (found.st_size, found.st_mtime_ns)
-        except OSError:
-            missing.append(file)
-    if missing:
-        raise DataError(
-            f"{root / missing[0]} is missing ({len(missing)} of {len(set(files))} images are): "
-            "unpack the images again, or mend data.root"
-        )
-    return [stamps[file] for file in files]
-
-
-def _read(
-    root: Path, files: Sequence[str], boxes: Sequence[Box | None], size: int, resize: int, i: int
-) -> NDArray[np.uint8] | None:
-    """Return image ``i``, or None if it is unreadable."""
-    try:
-        with open_image(root / files[i]) as file:
-            return square(file, size, resize, boxes[i])
-    except UNREADABLE:
-        return None
-
-
-def cached(
-    kind: str,
-    depends: Any,
-    shape: tuple[int, ...],
-    produce: Callable[[], Iterable[NDArray[Any]]],
-    dtype: Any = np.uint8,
-) -> NDArray[Any]:
-    """Return a memory map of an array in the cache folder, which is made first if it is not there.
-
-    Args:
-        kind: what the file's name begins with.
-        depends: all that the content depends on, as JSON values: the rest of the name is their hash.
-        shape: of the array.
-        produce: yields the rows in blocks, in order; called only if the file is not there. Code after its last
-            ``yield`` runs before the file is moved into place.
-        dtype: of the array.
-
-    Returns:
-        A map that may be written to without changing the file.
-
-    Raises:
-        DataError: if the disk has too little space for it.
-    """
-    path = cache_path(kind, depends)
-    try:
-        mapped: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-        if mapped.shape == shape and mapped.dtype == dtype:
-            return mapped
-    except (OSError, ValueError, EOFError):
-        pass  # not there yet, or damaged: make it
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(".*.tmp"):
-        _remove_stale(left)
-    needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    free = shutil.disk_usage(path.parent).free
-    if free < needed:
-        raise DataError(
-            f"decoding takes {_size(needed)} in {path.parent}, but {_size(free)} are free: set FEDUNSEEN_CACHE to a "
-            "folder on a larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
-        )
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in produce():
-            file.write(np.ascontiguousarray(block, dtype=dtype).data)
-    made: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
-    return made
-
-
-def cache_path(kind: str, depends: Any) -> Path:
-    """Return where :func:`cached` keeps an array."""
-    digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-    return cache_folder() / "images" / f"{kind}-{digest[:32]}.npy"
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        if time.time() - path.stat().st_mtime > STALE:
-            path.unlink()
-    except OSError:
-        pass  # another process was faster
-
-
-def _size(count: int) -> str:
-    """Write a number of bytes in gigabytes.
-
-    Example:
-        >>> _size(43_524_300_000), _size(12_288)
-        ('43.5 GB', '0.0 GB')
-    """
-    return f"{count / 1e9:.1f} GB"
-
-
-class _Progress:
-    """Prints on standard error how far the work is, if it takes more than five seconds."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what, self.total = what, total
-        self.next, self.shown = time.monotonic() + 5.0, False
-        self.pause = 1.0 if sys.stderr.isatty() else 30.0  # a log wants fewer lines than a terminal
-
-    def __call__(self, done: int) -> None:
-        now, last = time.monotonic(), done == self.total
-        if now < self.next and not (last and self.shown):
-            return
-        self.next, self.shown = now + self.pause, True
-        end = "\r" if sys.stderr.isatty() and not last else "\n"
-        print(f"{self.what}: {done:,} of {self.total:,}", end=end, file=sys.stderr, flush=True)

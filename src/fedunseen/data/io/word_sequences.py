@@ -21,9 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.array_cache import array_digest, cached_blocks
 from fedunseen.core.errors import DataError, MissingDependencyError
-from fedunseen.data.io.images import cached
-from fedunseen.encoders.cache import array_digest
 from fedunseen.encoders.word_vectors import read_vectors
 
 __all__ = ["PADDING", "WordIds", "look_up", "sequences", "split_words"]
@@ -102,7 +101,8 @@ def sequences(looked_up: WordIds) -> Floats:
         for start in range(0, len(ids), BLOCK):
             yield rows[places[start : start + BLOCK]]
 
-    return cached("words", [array_digest(ids), array_digest(rows)], (*ids.shape, table.shape[1]), produce, np.float16)
+    depends = [array_digest(ids), array_digest(rows)]
+    return cached_blocks("words", depends, (*ids.shape, table.shape[1]), produce, np.float16, "looking up words")
 
 
 def _minilm(split: Sequence[Sequence[str]]) -> tuple[list[list[int]], Floats]:

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedunseen.core.array_cache import cached_blocks
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmarks.image_benchmark import (
-    TEST_SHARE,
     ImageBenchmark,
     ImageSettings,
     Listing,
@@ -30,9 +30,9 @@ from fedunseen.data.benchmarks.image_benchmark import (
     draw_test,
     unit_length,
 )
+from fedunseen.data.benchmarks.proposed_split import TEST_SHARE
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
-from fedunseen.data.io.images import cached
 
 __all__ = ["DeepFashion"]
 
@@ -141,4 +141,4 @@ def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
                     raise DataError(f"{path}, line {i + 3}: the attributes must be 1, 0 or -1") from None
 
     depends = [found.st_size, found.st_mtime_ns, attributes, files]
-    return cached("marks", depends, (len(files), attributes), produce, np.int8)
+    return cached_blocks("marks", depends, (len(files), attributes), produce, np.int8, "reading marks")

@@ -5,13 +5,15 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedunseen.core import array_cache as cache
+from fedunseen.core.array_cache import array_digest, cached_blocks, cached_features, files_digest
 from fedunseen.core.errors import DataError
-from fedunseen.encoders import cache
-from fedunseen.encoders.cache import array_digest, cached, files_digest
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (100, 3, 4, 4), dtype=np.uint8)
 
@@ -33,7 +35,7 @@ def small_chunks(monkeypatch):
 
 
 def features(encode=None, images=IMAGES, depends=None, dtype="float32"):
-    return cached({"weights": "a"} if depends is None else depends, images, (3,), dtype, encode or Encode())
+    return cached_features({"weights": "a"} if depends is None else depends, images, (3,), dtype, encode or Encode())
 
 
 def files(folder):
@@ -112,7 +114,7 @@ def test_few_images_leave_no_file(own_cache):
 WORK = """
 import sys, time
 import numpy as np
-from fedunseen.encoders import cache
+from fedunseen.core import array_cache as cache
 
 cache.CHUNK = 8
 images = np.random.default_rng(0).integers(0, 256, (100, 3, 4, 4), dtype=np.uint8)
@@ -127,7 +129,7 @@ def encode(part):
     chunks.append(part)
     return part.mean((2, 3))
 
-made = cache.cached({"weights": "a"}, images, (3,), "float32", encode)
+made = cache.cached_features({"weights": "a"}, images, (3,), "float32", encode)
 print("sum", made.astype(float).sum(), flush=True)
 """
 
@@ -183,8 +185,8 @@ def test_too_little_room_is_said_before_the_work(monkeypatch, own_cache):
     with pytest.raises(DataError) as caught:
         features(encode)
     assert str(caught.value) == (
-        f"the features take 0.0 GB while they are made, but the cache folder {own_cache / 'features'} has "
-        "0.0 GB left: set FEDUNSEEN_CACHE to a folder with more room"
+        f"encoding images takes 0.0 GB in {own_cache / 'features'}, but 0.0 GB are free: set FEDUNSEEN_CACHE to a "
+        "folder on a larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
     )
     assert encode.count == 0
 
@@ -197,14 +199,36 @@ def test_errors_of_the_encoder_are_its_own():
         features(broken)
 
 
-def test_progress_is_said_when_it_takes_long(monkeypatch, capsys):
-    features()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(cache, "_QUIET", 0.0)
-    features(depends={"weights": "b"})
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 13
-    assert re.fullmatch(r"encoding images: 100 of 100 \(\d+ a second, kept in the cache\)", lines[-1])
+def test_progress_is_printed_where_it_takes_long(monkeypatch, capsys):
+    def printed(*ticks, terminal=False):
+        clock = iter(ticks)  # at the start, and after each of the two blocks
+        monkeypatch.setattr(cache, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+        made = cached_blocks("ones", [ticks, terminal], (10, 2), lambda: [np.ones((5, 2))] * 2, doing="counting")
+        assert (made == 1).all()
+        return capsys.readouterr().err
+
+    assert printed(0.0, 2.0, 4.9) == ""
+    assert printed(0.0, 4.0, 6.0) == "counting: 10 of 10\n"
+    assert printed(0.0, 6.0, 6.1) == "counting: 5 of 10\ncounting: 10 of 10\n"
+    assert printed(0.0, 6.0, 6.1, terminal=True) == "counting: 5 of 10\rcounting: 10 of 10\n"
+    told = []
+    token = cache.shown.set(lambda *numbers: told.append(numbers))
+    assert printed(0.0) == ""
+    cache.shown.reset(token)
+    assert told == [("counting", 5, 10), ("counting", 10, 10)]
+
+
+def test_what_a_killed_run_left_is_removed_after_a_while(own_cache):
+    (own_cache / "images").mkdir()
+    old, fresh = own_cache / "images" / ".old.npy.1.tmp", own_cache / "images" / ".new.npy.2.tmp"
+    old.touch()
+    fresh.touch()
+    os.utime(old, (time.time() - 7200,) * 2)
+    made = cached_blocks("numbers", [], (4, 2), lambda: [np.ones((3, 2)), np.zeros((1, 2))], np.int8)
+    assert made.tolist() == [[1, 1]] * 3 + [[0, 0]]
+    assert not old.exists()
+    assert fresh.exists()  # another process may be writing it
 
 
 def test_digests_see_types_shapes_names_and_every_byte(tmp_path):

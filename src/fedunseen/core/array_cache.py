@@ -1,0 +1,334 @@
+"""Arrays on disk: what takes long to decode, encode or look up is done once and kept in the cache folder.
+
+The name of a file holds the SHA-256 of all that its content depends on, so nothing stale is found. A file is whole or
+absent. There are three kinds:
+
+- :func:`cached_blocks`: one large array, written block by block (decoded images);
+- :func:`cached_features`: features of many inputs, encoded in chunks, each a file of its own until all are there. A
+  process that is killed loses one chunk at most, and processes that need the same features share the work. A checksum
+  in the name shows damage, and a damaged file is made again;
+- :func:`cached_arrays`: a few small arrays (vectors of texts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.arrays import load_arrays
+from fedunseen.core.errors import DataError
+from fedunseen.core.files import cache_folder, replacing
+
+__all__ = [
+    "CHUNK",
+    "array_digest",
+    "cache_path",
+    "cached_arrays",
+    "cached_blocks",
+    "cached_features",
+    "content_digest",
+    "file_stamps",
+    "files_digest",
+    "usable",
+]
+
+CHUNK = 256
+"""Inputs in a chunk. Fewer than a quarter of a chunk are encoded each time, without a file."""
+
+_BLOCK = 2**24  # bytes read or hashed at once
+_QUIET = 5.0  # seconds before the first line of progress
+_PAUSE = 1.0, 30.0  # seconds between two lines, on a terminal and in a log
+_STALE = 3600  # seconds after which an unfinished file is taken for that of a killed process
+
+shown: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("shown", default=None)
+"""Shows what is done, how much of it and of how much, in place of lines on standard error."""
+
+
+def cached_blocks(
+    kind: str,
+    depends: Any,
+    shape: tuple[int, ...],
+    produce: Callable[[], Iterable[NDArray[Any]]],
+    dtype: Any = np.uint8,
+    doing: str = "decoding images",
+) -> NDArray[Any]:
+    """Return a memory map of an array in the cache folder, which is written first if it is absent.
+
+    Args:
+        kind: what the file's name begins with.
+        depends: all that the content depends on, as JSON values.
+        shape: of the array.
+        produce: yields the rows in blocks, in order; called only if the file is absent. Code after its last ``yield``
+            runs before the file is moved into place.
+        dtype: of the array.
+        doing: what takes so long, for the progress.
+
+    Returns:
+        A map that may be written to without changing the file.
+
+    Raises:
+        DataError: if the cache folder cannot be written, or has too little room.
+    """
+    path = cache_path(kind, depends)
+    if (kept := _open(path, shape, np.dtype(dtype))) is not None:
+        return kept
+    with usable(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for unfinished in path.parent.glob(".*.tmp"):
+        _remove_stale(unfinished)
+    _check_room(doing, path.parent, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
+    progress = _Progress(doing, shape[0])
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in produce():
+            file.write(np.ascontiguousarray(block, dtype=dtype).data)
+            progress.add(len(block))
+    made: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return made
+
+
+def cache_path(kind: str, depends: Any) -> Path:
+    """Return where :func:`cached_blocks` keeps an array."""
+    digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+    return cache_folder() / "images" / f"{kind}-{digest[:32]}.npy"
+
+
+def cached_features(
+    depends: Mapping[str, Any],
+    images: NDArray[Any],
+    shape: tuple[int, ...],
+    dtype: str,
+    encode: Callable[[NDArray[Any]], NDArray[Any]],
+) -> NDArray[Any]:
+    """Return ``encode(images)``, from the cache folder if it was there before.
+
+    Args:
+        depends: all that the features depend on beside the images, JSON values: digests of files, settings.
+        images: (n, ...).
+        shape: of one image's features.
+        dtype: of the features.
+        encode: images (m, ...) to features (m, *shape), the same for an image whatever stands beside it.
+
+    Returns:
+        (n, *shape), a copy-on-write memory map of the file, or an array where there are few images.
+
+    Raises:
+        DataError: if the cache folder cannot be written, or has too little room.
+    """
+    if len(images) < CHUNK // 4:
+        return encode(images).astype(dtype, copy=False)
+    content = {**depends, "images": array_digest(images), "shape": [len(images), *shape], "dtype": dtype}
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    folder = cache_folder() / "features"
+    while (features := _undamaged(folder, key, (len(images), *shape), np.dtype(dtype))) is None:
+        _encode_chunks(folder, key, images, shape, np.dtype(dtype), encode)
+    shutil.rmtree(folder / key, ignore_errors=True)  # the chunks
+    return features
+
+
+def cached_arrays(
+    kind: str, depends: Any, names: tuple[str, ...], make: Callable[[], Mapping[str, NDArray[Any]]]
+) -> dict[str, NDArray[Any]]:
+    """Return a few arrays by name, from the cache folder if they were there before.
+
+    Args:
+        kind: the folder within the cache folder.
+        depends: all that the content depends on, as JSON values.
+        names: of the arrays.
+        make: called only if the file is absent or damaged; a zip file has checksums.
+
+    Raises:
+        DataError: if the cache folder cannot be written.
+    """
+    digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+    path = cache_folder() / kind / f"{digest[:32]}.npz"
+    try:
+        arrays = load_arrays(path, names)
+        return {name: arrays[name] for name in names}
+    except (DataError, KeyError):
+        made = make()
+    with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **made)
+    return dict(made)
+
+
+def array_digest(array: NDArray[Any]) -> str:
+    """Return the SHA-256 of an array's type, shape and content."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}".encode())
+    for part in _parts(array):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def files_digest(paths: list[Path]) -> str:
+    """Return the SHA-256 of files' names and contents, whatever their order."""
+    return _digest(paths, lambda path, size: f"{path.name} {size} ")
+
+
+def content_digest(paths: list[Path]) -> str:
+    """Return the SHA-256 of files' contents, in the order of their names. The names themselves do not count."""
+    several = len(paths) > 1  # the sizes mark where each begins; a single file's digest is that of sha256sum
+    return _digest(paths, lambda path, size: f"{size} " if several else "")
+
+
+def file_stamps(paths: Iterable[Path]) -> tuple[list[tuple[int, int]], list[Path]]:
+    """Return size and time of change of every file, and the files that are missing."""
+    stamps: dict[Path, tuple[int, int]] = {}
+    missing: dict[Path, None] = {}
+    paths = list(paths)
+    for path in dict.fromkeys(paths):
+        try:
+            status = path.stat()
+            stamps[path] = (status.st_size, status.st_mtime_ns)
+        except OSError:
+            missing[path] = None
+    return [stamps[path] for path in paths if path in stamps], list(missing)
+
+
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Turn an error of writing to the cache folder into one that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"the cache folder {folder} cannot be used ({error.strerror or error}): set FEDUNSEEN_CACHE to another one"
+        ) from None
+
+
+def _digest(paths: list[Path], head: Callable[[Path, int], str]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths, key=lambda path: path.name):
+        with path.open("rb") as file:
+            digest.update(head(path, os.fstat(file.fileno()).st_size).encode())
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _undamaged(folder: Path, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return the features if their file is there and whole; a damaged file is removed."""
+    for path in sorted(folder.glob(f"{key}.*.npy")):
+        array = _open(path, shape, dtype)
+        if array is not None and f"{_checksum(0, array):08x}" == path.name.split(".")[1]:
+            return array
+        print(f"{path} is damaged: it is made again", file=sys.stderr, flush=True)
+        with usable(folder):
+            path.unlink(missing_ok=True)
+    return None
+
+
+def _encode_chunks(
+    folder: Path,
+    key: str,
+    images: NDArray[Any],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    encode: Callable[[NDArray[Any]], NDArray[Any]],
+) -> None:
+    """Encode the missing chunks and join all; only then does the file get the name that `_undamaged` looks for."""
+    parts = [images[start : start + CHUNK] for start in range(0, len(images), CHUNK)]
+    chunks = [folder / key / f"{i:06d}.npy" for i in range(len(parts))]
+
+    def load(i: int) -> NDArray[Any] | None:
+        return _open(chunks[i], (len(parts[i]), *shape), dtype)
+
+    missing = [i for i in range(len(parts)) if load(i) is None]
+    with usable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        bytes_each = int(np.prod(shape)) * dtype.itemsize
+        _check_room("encoding images", folder, bytes_each * (len(images) + CHUNK * len(missing)))
+    progress = _Progress("encoding images", len(images), len(images) - sum(len(parts[i]) for i in missing))
+    first = os.getpid() * 7919 % len(parts)  # processes that begin together begin at different chunks
+    for i in sorted(missing, key=lambda i: (i - first) % len(parts)):
+        if any(folder.glob(f"{key}.*.npy")):  # another process has just joined them
+            return
+        if load(i) is None:
+            features = encode(parts[i]).astype(dtype, copy=False)
+            with usable(folder), replacing(chunks[i]) as temporary, temporary.open("wb") as file:
+                np.save(file, features, allow_pickle=False)
+        progress.add(len(parts[i]))
+    arrays = [load(i) for i in range(len(parts))]
+    checksum = 0
+    for array in arrays:
+        if array is None:  # another process has just joined and removed them
+            return
+        checksum = _checksum(checksum, array)
+    with usable(folder), replacing(folder / f"{key}.{checksum:08x}.npy") as temporary:
+        whole = np.lib.format.open_memmap(temporary, "w+", dtype, (len(images), *shape))
+        for i, array in enumerate(arrays):
+            whole[i * CHUNK : (i + 1) * CHUNK] = array
+        whole.flush()
+
+
+def _open(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Open an array's file if it is there and has the right type, shape and length."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return array if array.shape == shape and array.dtype == dtype else None
+
+
+def _checksum(start: int, array: NDArray[Any]) -> int:
+    for part in _parts(array):
+        start = zlib.crc32(part, start)
+    return start
+
+
+def _parts(array: NDArray[Any]) -> Iterator[memoryview]:
+    """Yield an array's bytes in order, a bounded piece at a time."""
+    rows = max(1, _BLOCK // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8).data
+
+
+def _check_room(doing: str, folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"{doing} takes {needed / 1e9:.1f} GB in {folder}, but {free / 1e9:.1f} GB are free: set FEDUNSEEN_CACHE "
+            "to a folder on a larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
+        )
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        if time.time() - path.stat().st_mtime > _STALE:
+            path.unlink()
+    except OSError:
+        pass  # another process was faster
+
+
+class _Progress:
+    """Shows how far the work is; without :data:`shown`, on standard error, if it takes more than five seconds."""
+
+    def __init__(self, doing: str, total: int, done: int = 0) -> None:
+        self.doing, self.total, self.done = doing, total, done
+        self.next, self.printed = time.monotonic() + _QUIET, False
+
+    def add(self, count: int) -> None:
+        self.done += count
+        if (show := shown.get()) is not None:
+            show(self.doing, self.done, self.total)
+            return
+        now, last, terminal = time.monotonic(), self.done == self.total, sys.stderr.isatty()
+        if now < self.next and not (last and self.printed):
+            return
+        self.next, self.printed = now + _PAUSE[0 if terminal else 1], True
+        end = "\r" if terminal and not last else "\n"
+        print(f"{self.doing}: {self.done:,} of {self.total:,}", end=end, file=sys.stderr, flush=True)

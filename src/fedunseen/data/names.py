@@ -1,0 +1,64 @@
+"""Names of classes: which two writings are the same name, and which known name a wrong one is near to."""
+
+from __future__ import annotations
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+
+from fedunseen.core.errors import DataError
+
+__all__ = ["check_collisions", "composed", "did_you_mean", "plain"]
+
+
+def composed(name: str) -> str:
+    r"""Return a name with each accent and its letter as one character: file systems and keyboards differ in this.
+
+    Example:
+        >>> composed("ze\u0300bre") == "z\u00e8bre"
+        True
+    """
+    return unicodedata.normalize("NFC", name)
+
+
+def plain(name: str) -> str:
+    """Return a class's name without the marks in which two writings of it differ.
+
+    Example:
+        >>> plain("Polar_Bear") == plain("polar+bear") == plain("polar  bear")
+        True
+    """
+    return " ".join(composed(name).casefold().replace("_", " ").replace("+", " ").split())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the nearest known name, or nothing; for sets of names too long to list.
+
+    Example:
+        >>> did_you_mean("zebar", ["zebra", "horse"])
+        ": did you mean 'zebra'?"
+        >>> did_you_mean("teapot", ["zebra", "horse"])
+        ''
+    """
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def check_collisions(names: Iterable[str], what: str) -> None:
+    """Refuse names that differ only by case or by ``_`` and space.
+
+    Raises:
+        DataError: naming the first two; ``what`` starts the sentence.
+
+    Example:
+        >>> check_collisions(["cat", "Polar_bear", "polar bear"], "the classes")
+        Traceback (most recent call last):
+        ...
+        fedunseen.core.errors.DataError: the classes 'Polar_bear' and 'polar bear' collide (case, '_' and space do not
+        count): rename one
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(plain(name), name)
+        if other is not name:
+            raise DataError(f"{what} {other!r} and {name!r} collide (case, '_' and space do not count): rename one")

@@ -1,0 +1,323 @@
+"""The few-shot benchmarks read the samples and the splits that their authors publish."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydantic import ValidationError
+from sklearn.datasets import load_digits
+
+from fedunseen.core.errors import DataError
+from fedunseen.core.registry import find
+from fedunseen.data.benchmarks.cifar_files import published_split
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples, few_shot_space
+from fedunseen.data.benchmarks.miniimagenet import MiniImageNet
+from fedunseen.data.benchmarks.omniglot import NOVEL, TRAINING, VALIDATION
+from published_layouts import write_miniimagenet, write_mnist
+
+
+def load(name, root=None, seed=0, **settings):
+    kind = find("data", name)
+    return kind.load(kind.Settings(**({} if root is None else {"root": root}), **settings), seed)
+
+
+def read(name, path):
+    kind = find("data", name)
+    return kind.read(path, kind.Settings(**({} if name == "digits" else {"root": path.parent})))
+
+
+def sizes(made):
+    """Return how many classes and samples are for training, for validation or held out, and novel."""
+    space = made.space
+    classes = len(space.train), len(space.validation), len(space.unseen)
+    return classes, (len(made.train), len(made.test_seen), len(made.test_unseen))
+
+
+def named(made, split):
+    return {made.space.names[c] for c in getattr(made.space, split)}
+
+
+# What they share
+
+
+class Small(FewShotBenchmark):
+    """Three classes, with the labels that a test gives as the settings."""
+
+    @classmethod
+    def samples(cls, settings):
+        return Samples("small", ["cat", "dog", "owl"], ([0], [1], [2]), np.eye(len(settings)), settings,
+                       held_out=np.array([1]), remedy=": add some")  # fmt: skip
+
+
+def test_validation_classes_are_trained_on_until_they_are_split_off():
+    made = Small.load(np.array([0, 0, 1, 1, 2, 2]), seed=0)
+    assert (made.train.tolist(), made.test_seen.tolist(), made.test_unseen.tolist()) == ([0, 2, 3], [1], [4, 5])
+    assert (made.space.seen.tolist(), made.space.train.tolist()) == ([0, 1], [0])
+
+
+@pytest.mark.parametrize(("empty", "name"), [(0, "cat"), (1, "dog"), (2, "owl")])
+def test_a_class_without_samples_is_named(empty, name):
+    with pytest.raises(DataError) as error:
+        Small.load(np.array([c for c in (0, 0, 1, 1, 2, 2) if c != empty]), seed=0)
+    assert str(error.value) == f"small: the class {name!r} has no sample: add some"
+
+
+def test_a_space_without_descriptions():
+    space = few_shot_space("abc", [0], [1], [2])
+    assert (space.semantics.shape, space.seen.tolist(), space.unseen.tolist()) == ((3, 0), [0, 1], [2])
+
+
+@pytest.mark.parametrize(("name", "side"), [("fc100", 32), ("cifar-fs", 32), ("miniimagenet", 84), ("cifar100", 32)])
+def test_any_photo_is_read_as_the_benchmark_s_own(tmp_path, name, side):
+    Image.new("RGB", (64, 40), "red").save(tmp_path / "a.png")
+    image = read(name, tmp_path / "a.png")
+    assert (image.shape, image.dtype) == ((1, 3, side, side), np.uint8)
+    assert image[0, :, 5, 5].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "omniglot", "fc100", "miniimagenet"])
+def test_bad_pictures_are_one_sentence(tmp_path, name):
+    with pytest.raises(DataError, match=r"none\.png is missing$"):
+        read(name, tmp_path / "none.png")
+    (tmp_path / "a.png").write_bytes(b"hello")
+    with pytest.raises(DataError, match=r"a\.png is not a readable image"):
+        read(name, tmp_path / "a.png")
+
+
+# digits
+
+
+def test_digits():
+    made = load("digits")
+    assert made.space.names == tuple("0123456789")
+    assert (made.space.seen.tolist(), made.space.unseen.tolist()) == ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert sizes(made) == ((5, 0, 5), (721, 180, 896))
+    assert set(np.bincount(made.labels[made.test_seen]).tolist()) <= {35, 36, 37}
+    assert (made.features.dtype, made.image_shape, made.images().shape) == (np.float32, (8, 8), (1797, 1, 8, 8))
+    source = load_digits()
+    np.testing.assert_array_equal(made.features * 16, source.data)
+    np.testing.assert_array_equal(made.labels, source.target)
+    # a change here changes every figure that was ever published with this benchmark
+    assert load("digits", seed=7).fingerprint()[:16] == made.fingerprint()[:16] == "a91d72c910dc3e11"
+    other = load("digits", novel=(9, 0))
+    assert (other.space.unseen.tolist(), set(other.labels[other.train].tolist())) == ([0, 9], set(range(1, 9)))
+
+
+@pytest.mark.parametrize("novel", [(), tuple(range(10)), (3, 3), (-1,), (10,)])
+def test_novel_digits_are_bounded(novel):
+    with pytest.raises(ValidationError, match="name 1 to 9 different digits"):
+        load("digits", novel=novel)
+
+
+def test_digits_reads_its_own_image_back(tmp_path):
+    image = load("digits").features[12].reshape(8, 8)
+    for picture in (image, 1 - image):
+        Image.fromarray(np.rint(picture * 255).astype(np.uint8)).save(tmp_path / "a.png")
+        own = read("digits", tmp_path / "a.png")
+        assert (own.shape, own.dtype) == ((1, 64), np.float32)
+        np.testing.assert_allclose(own[0], image.ravel(), atol=0.5 / 255 + 1e-6)
+
+
+# MNIST
+
+
+@pytest.mark.parametrize("layout", ["packed", "plain", "dotted"])
+def test_mnist_trains_on_one_set_and_tests_on_the_other(tmp_path, layout):
+    written = write_mnist(tmp_path / "mnist", packed=layout == "packed")
+    if layout == "dotted":  # the other way to write the names
+        for path in list((tmp_path / "mnist").iterdir()):
+            path.rename(path.with_name(path.name.replace("-idx", ".idx")))
+    for root in (tmp_path, tmp_path / "mnist"):
+        made = load("mnist", root)
+        (pixels, digits), (test_pixels, test_digits) = written["train"], written["t10k"]
+        assert (made.kind, made.image_shape, made.features.dtype) == ("images", (1, 28, 28), np.uint8)
+        np.testing.assert_array_equal(made.features[made.train, 0], pixels[digits < 5])
+        np.testing.assert_array_equal(made.labels[made.train], digits[digits < 5])
+        np.testing.assert_array_equal(made.features[made.test_seen, 0], test_pixels[test_digits < 5])
+        np.testing.assert_array_equal(made.features[made.test_unseen, 0], test_pixels[test_digits >= 5])
+        np.testing.assert_array_equal(made.labels[made.test_unseen], test_digits[test_digits >= 5])
+        assert (sizes(made)[0], len(made.features)) == ((5, 0, 5), 30 + 40)
+    assert sizes(load("mnist", tmp_path, novel=[0]))[1] == (54, 36, 4)
+
+
+def test_mnist_reads_a_picture_as_its_own(tmp_path):
+    pixels = np.zeros((28, 28), dtype=np.uint8)
+    pixels[8:20, 12:16] = 200
+    Image.fromarray(255 - pixels).resize((280, 280), Image.Resampling.NEAREST).save(tmp_path / "a.png")
+    np.testing.assert_array_equal(read("mnist", tmp_path / "a.png"), pixels[None, None])
+
+
+# Omniglot
+
+
+def alphabets(made, split):
+    return {name.partition("/")[0] for name in named(made, split)}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_omniglot_s_background_is_split_by_alphabets(tmp_path, small_copies, packed):
+    drawn = small_copies["omniglot"](tmp_path / "omniglot", packed=packed)
+    for root in (tmp_path, tmp_path / "omniglot"):
+        made = load("omniglot", root)
+        assert (made.name, made.space.names[0]) == ("omniglot/background", "Greek/character01")
+        assert made.space.names == tuple(sorted(made.space.names))
+        assert alphabets(made, "train") == {"Greek", "Latin"}
+        assert alphabets(made, "validation") == {"N_Ko"}
+        assert alphabets(made, "unseen") == {"Hebrew", "Korean"}
+        assert sizes(made)[1] == (14, 0, 6)
+        assert (made.image_shape, made.features.dtype, set(np.bincount(made.labels))) == ((1, 28, 28), np.uint8, {2})
+    for i, name in enumerate(sorted(drawn)):
+        ink = Image.fromarray(np.where(drawn[name], 255, 0).astype(np.uint8))
+        expected = np.asarray(ink.resize((28, 28), Image.Resampling.LANCZOS), dtype=int)
+        assert np.abs(made.features[i, 0].astype(int) - expected).max() <= 1
+    assert made.features.max() > 200 > 20 > np.median(made.features)  # little ink on much paper
+    if not packed:
+        path = tmp_path / "omniglot" / "images_background" / "Greek" / "character01" / "0001_02.png"
+        np.testing.assert_array_equal(read("omniglot", path)[0], made.features[1])
+
+
+def test_omniglot_s_zip_file_and_its_folder_are_the_same(tmp_path, small_copies):
+    for name, packed in (("a", True), ("b", False)):
+        small_copies["omniglot"](tmp_path / name, packed=packed)
+    (tmp_path / "b" / "images_background" / "Greek" / "character01" / "._0001_01.png").write_bytes(b"?")  # not counted
+    assert load("omniglot", tmp_path / "a").fingerprint() == load("omniglot", tmp_path / "b").fingerprint()
+
+
+def test_omniglot_with_both_sets(tmp_path, small_copies):
+    small_copies["omniglot"](tmp_path)
+    with pytest.raises(DataError, match=r'which data\.split = "santoro" needs: get it from .*, or use "alphabets"$'):
+        load("omniglot", tmp_path, split="santoro")
+    small_copies["omniglot"](tmp_path, {"Angelic": 2, "ULOG": 1}, part="images_evaluation", packed=False)
+    made = load("omniglot", tmp_path)
+    assert (made.name, sizes(made)[1]) == ("omniglot/alphabets", (20, 0, 6))
+    assert alphabets(made, "train") == {"Greek", "Hebrew", "Korean", "Latin"}
+    assert alphabets(made, "unseen") == {"Angelic", "ULOG"}
+    drawn = load("omniglot", tmp_path, split="santoro")
+    assert (drawn.name, sizes(drawn)[0]) == ("omniglot/santoro", (6, 2, 5))
+    assert load("omniglot", tmp_path, seed=3, split="santoro").fingerprint() == drawn.fingerprint()
+
+
+def test_omniglot_s_alphabets_are_thirty():
+    assert (len(TRAINING), len(VALIDATION), len(NOVEL)) == (20, 5, 5)
+    assert len({*TRAINING, *VALIDATION, *NOVEL}) == 30
+
+
+# miniImageNet
+
+
+@pytest.mark.parametrize("place", ["images/{file}", "{file}", "images/{label}/{file}", "{label}/{file}"])
+def test_miniimagenet_in_the_usual_places(tmp_path, place):
+    root = tmp_path / "miniimagenet"
+    rows = write_miniimagenet(root, place=place)
+    for given in (root, tmp_path):
+        made = load("miniimagenet", given)
+        space = made.space
+        assert space.names == ("n01", "n03", "n02", "n04", "n05")
+        assert (space.train.tolist(), space.validation.tolist(), space.unseen.tolist()) == ([0, 1], [2], [3, 4])
+        assert sizes(made)[1] == (9, 0, 6)
+        assert (made.image_shape, type(made.features)) == ((3, 84, 84), np.memmap)
+    listed = [row for part in ("train", "val", "test") for row in rows[part]]
+    assert [space.names[c] for c in made.labels] == [label for _, label in listed]
+    for i in (0, 7, 14):
+        path = root / place.format(file=listed[i][0], label=listed[i][1])
+        with Image.open(path) as file:
+            expected = np.asarray(file.resize((84, 84), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+        np.testing.assert_array_equal(made.features[i], expected)
+        np.testing.assert_array_equal(read("miniimagenet", path)[0], expected)
+
+
+def test_miniimagenet_s_lists_may_lie_elsewhere(tmp_path):
+    write_miniimagenet(tmp_path / "data")
+    expected = load("miniimagenet", tmp_path / "data").fingerprint()
+    (tmp_path / "lists").mkdir()
+    for path in list((tmp_path / "data").glob("*.csv")):
+        path.rename(tmp_path / "lists" / path.name)
+    assert load("miniimagenet", tmp_path / "data", splits=tmp_path / "lists").fingerprint() == expected
+
+
+# FC100, CIFAR-FS
+
+
+def test_the_splits_of_cifar100_are_the_published_ones():
+    names = sorted(published_split("superclass"))
+    fine = {part: [i for i, name in enumerate(names) if published_split("fc100")[name] == part]
+            for part in ("val", "test")}  # fmt: skip
+    # the classes of the superclasses that TADAM numbers, by their fine labels
+    assert fine["test"] == [2, 4, 6, 7, 11, 14, 18, 24, 30, 34, 35, 46, 55, 63, 64, 66, 72, 75, 95, 98]
+    assert fine["val"] == [3, 15, 19, 21, 26, 31, 36, 38, 42, 43, 45, 50, 65, 74, 77, 79, 80, 88, 97, 99]
+    of = {group: {name for name, own in published_split("superclass").items() if own == group}
+          for group in published_split("superclass").values()}  # fmt: skip
+    assert (len(names), sorted(map(len, of.values()))) == (100, [5] * 20)
+    assert all(len({published_split("fc100")[name] for name in group}) == 1 for group in of.values())
+    parts = list(published_split("cifar_fs").values())
+    assert [parts.count(part) for part in ("train", "val", "test")] == [64, 16, 20]
+
+
+@pytest.mark.parametrize(("name", "classes"), [("fc100", (60, 20, 20)), ("cifar-fs", (64, 16, 20))])
+def test_the_splits_take_all_images_of_the_binary_layout(tmp_path, small_copies, name, classes):
+    (fine, pixels), (test_fine, test_pixels) = small_copies["binary"](tmp_path / "cifar-100-binary")
+    for root in (tmp_path, tmp_path / "cifar-100-binary"):
+        made = load(name, root)
+        assert made.space.names == tuple(published_split(name.replace("-", "_")))
+        assert sizes(made) == (classes, (240, 0, 60))
+        assert (made.kind, made.image_shape) == ("images", (3, 32, 32))
+        for c in (0, 55):
+            expected = np.concatenate([pixels[fine == c], test_pixels[test_fine == c]])
+            np.testing.assert_array_equal(made.features[made.labels == c], expected)
+
+
+def test_the_archive_of_cifar_fs(tmp_path, small_copies):
+    root = tmp_path / "cifar100"
+    images = small_copies["archive"](root)
+    for place in (root, tmp_path):
+        made = load("cifar-fs", place)
+        assert made.space.names == ("apple", "baby", "oak_tree", "otter", "tank", "whale")
+        parts = [named(made, split) for split in ("train", "validation", "unseen")]
+        assert parts == [{"apple", "oak_tree", "tank"}, {"otter"}, {"baby", "whale"}]
+        for c, name in enumerate(made.space.names):
+            np.testing.assert_array_equal(made.features[made.labels == c], images[name].transpose(0, 3, 1, 2))
+        assert isinstance(made.features, np.memmap)
+
+
+def test_other_lists_may_be_given(tmp_path, small_copies):
+    small_copies["archive"](tmp_path / "a")
+    small_copies["binary"](tmp_path / "b")
+    for part, names in (("train", "Oak Tree\nworm\n"), ("val", "otter\n"), ("test", "whale\n")):
+        (tmp_path / f"{part}.txt").write_text(names)
+    for root in (tmp_path / "a", tmp_path / "b"):
+        made = load("cifar-fs", root, splits=tmp_path)
+        assert (made.space.names, len(made.features)) == (("oak_tree", "otter", "whale", "worm"), 12)
+
+
+# Real data
+
+
+def test_the_real_mnist(real_data):
+    made = load("mnist", real_data)
+    assert sizes(made)[1] == (30_596, 5_139, 4_861)
+    assert np.bincount(made.labels[made.test_unseen]).tolist() == [0] * 5 + [892, 958, 1028, 974, 1009]
+    assert made.fingerprint()[:16] == "11bbed31b36e168d"
+
+
+@pytest.mark.slow
+def test_the_real_background_of_omniglot(real_data):
+    made = load("omniglot", real_data)
+    assert (sizes(made)[0], made.features.shape) == ((624, 151, 189), (19_280, 1, 28, 28))
+    assert made.fingerprint()[:16] == "74584c55853c6760"
+    assert 0.05 < made.features.mean() / 255 < 0.12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "classes"), [("fc100", (60, 20, 20)), ("cifar-fs", (64, 16, 20))])
+def test_the_real_images_of_the_splits(real_data, name, classes):
+    made = load(name, real_data / "cifar100")
+    assert sizes(made) == (classes, (48_000, 0, 12_000))
+    assert (made.features.shape, set(np.bincount(made.labels).tolist())) == ((60_000, 3, 32, 32), {600})
+
+
+@pytest.mark.slow
+def test_the_real_lists_of_miniimagenet(real_data):
+    rows = MiniImageNet.read_split(real_data / "miniimagenet_splits")
+    assert {part: (len(own), len({label for _, label in own})) for part, own in rows.items()} == {
+        "train": (38_400, 64), "val": (9_600, 16), "test": (12_000, 20)
+    }  # fmt: skip
+    assert "n01930112" in {label for _, label in rows["test"]}
