@@ -9,7 +9,7 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import load_data
-from fedunseen.serve import Recogniser
+from fedunseen.serve import Recognizer
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_method_without_class_means_is_refused(digits, refused, tmp_path, trai
 
 def test_a_service_adapts_only_where_it_is_asked_to(trained):
     done, rows = load_run(trained / "run"), np.load(trained / "pool.npz")["features"].astype(np.float32)
-    plain, adapting = Recogniser(done), Recogniser(done, adapts=True)
+    plain, adapting = Recognizer(done), Recognizer(done, adapts=True)
     first = plain.rank(rows)
     assert adapting.rank(rows) == first
     assert plain.rank(rows) == first
@@ -99,4 +99,4 @@ def test_a_service_adapts_only_where_it_is_asked_to(trained):
 
 def test_a_service_of_a_method_without_class_means_does_not_adapt(digits):
     with pytest.raises(ExperimentError, match="no class means"):
-        Recogniser(load_run(digits), adapts=True)
+        Recognizer(load_run(digits), adapts=True)

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from fedunseen import load_run
-from fedunseen.serve import Recogniser
+from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
 
 NEW = ("okapi", "quagga")
@@ -63,7 +63,7 @@ def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, 
 
 def test_a_learned_run_is_served_and_takes_more_classes(trained, samples):
     learnt = load_run(trained).learn(examples={"okapi": samples["okapi"][:5]}, out=trained.with_name("learnt"))
-    asked = TestClient(create_app(Recogniser(load_run(learnt.path))), base_url="http://127.0.0.1")
+    asked = TestClient(create_app(Recognizer(load_run(learnt.path))), base_url="http://127.0.0.1")
     listed = asked.get("/classes?attributes=true").json()["classes"]
     assert (listed[-1]["name"], listed[-1]["kind"], "attributes" in listed[-1]) == ("okapi", "unseen", False)
     added = asked.post("/classes", json={"name": "quagga", "features": samples["quagga"][:5].tolist()})
@@ -112,7 +112,7 @@ def test_photos_taught_by_examples_alone_on_the_default_model(command, tmp_path)
     told = json.loads(command("predict", learnt, test, "--json").out)[0]["classes"]
     assert told[0]["name"] == "white"
     assert "black" in {one["name"] for one in told}
-    asked = TestClient(create_app(Recogniser(load_run(run))), base_url="http://127.0.0.1")
+    asked = TestClient(create_app(Recognizer(load_run(run))), base_url="http://127.0.0.1")
     files = [("files", (path.name, path.read_bytes())) for path in sorted((tmp_path / "new" / "white").iterdir())]
     assert asked.post("/classes", data={"name": "white"}, files=files).status_code == 201
     assert asked.post("/classes", json={"name": "black"}).status_code == 201

@@ -17,7 +17,7 @@ from fedunseen.federation.run_directory import load_params, of_clients
 from fedunseen.metrics import accuracies
 from fedunseen.report import write_report
 from fedunseen.report.card import model_card
-from fedunseen.serve.model import Recogniser
+from fedunseen.serve.model import Recognizer
 from fedunseen.strategies import FedAvg, Local
 
 FEW = {
@@ -262,7 +262,7 @@ def test_its_report_has_a_row_for_each_client(fedrep):
         ("to predict with", lambda run, out: run.predict(np.zeros((1, 28, 56)))),
         ("to add classes to", lambda run, out: run.learn({"a class": [0.0] * 20})),
         ("to export", lambda run, out: export_model(run, out, "")),
-        ("to serve", lambda run, out: Recogniser(run)),
+        ("to serve", lambda run, out: Recognizer(run)),
         ("to encode with", lambda run, out: RunEncoder(RunEncoderSettings(model=run.path), (1, 28, 56), "vectors")),
     ],
 )  # fmt: skip
@@ -299,7 +299,7 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
         assert len(own.predict(rows[:1])[0]) == len(taking_part)
         best.append([ranking[0].score for ranking in told])
     assert best[0] != best[1]
-    assert Recogniser(fedrep.of_client(2)).run.client == 2
+    assert Recognizer(fedrep.of_client(2)).run.client == 2
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.serve import Recogniser
+from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
 
 
@@ -65,7 +65,7 @@ def client():
     """Open a run as a client of its service: ``client(path, token=...)``."""
 
     def opened(path, **options):
-        app = create_app(Recogniser(load_run(path)), **options)
+        app = create_app(Recognizer(load_run(path)), **options)
         app.state.warm.result(300)  # ready
         return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
@@ -99,7 +99,7 @@ def served_app():
 @pytest.fixture
 def served(served_app):
     """Serve a run in a thread; return where."""
-    return lambda path, **options: served_app(create_app(Recogniser(load_run(path)), **options))
+    return lambda path, **options: served_app(create_app(Recognizer(load_run(path)), **options))
 
 
 @pytest.fixture

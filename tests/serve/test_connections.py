@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 
 from fedunseen import Experiment, load_run
-from fedunseen.serve import Recogniser, dashboard
+from fedunseen.serve import Recognizer, dashboard
 from fedunseen.serve import app as service
 from fedunseen.serve.connections import BoundedProtocol, server_config
-from fedunseen.serve.watch import Watch
+from fedunseen.serve.run_monitor import RunMonitor
 
 MOST = 12
 HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
@@ -24,9 +24,9 @@ BODY = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/
 def port(request, features, tmp_path):
     """Serve a run, or a run's live page, to a few connections at once; return at which port."""
     if request.param == "service":
-        app = service.create_app(Recogniser(load_run(features)))
+        app = service.create_app(Recognizer(load_run(features)))
     else:
-        app = dashboard.create_app(Watch(Experiment.load("digit-pairs"), tmp_path / "run"))
+        app = dashboard.create_app(RunMonitor(Experiment.load("digit-pairs"), tmp_path / "run"))
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(server_config(app, MOST, 1))
     thread = threading.Thread(target=server.run, args=([listening],))

@@ -13,11 +13,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from fedunseen import Experiment, run
-from fedunseen.cli.dashboard import both, door_of, watched
+from fedunseen.cli.dashboard import bind_address_of, both, watched
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, QuorumError
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.serve.dashboard import create_app
-from fedunseen.serve.watch import Watch
+from fedunseen.serve.run_monitor import RunMonitor
 
 TOKEN = "a-token-of-the-tests"
 SMALL = {
@@ -32,70 +32,70 @@ def line(round, zsl, **more):
 
 
 @pytest.fixture
-def watch(tmp_path):
-    return Watch(Experiment.load("digit-pairs", SMALL), tmp_path / "run")
+def monitor(tmp_path):
+    return RunMonitor(Experiment.load("digit-pairs", SMALL), tmp_path / "run")
 
 
 @pytest.fixture
 def federation(tmp_path):
     """A watched deployment of three parties, of which two are needed."""
     parties = [Member(name, False, 0, 0) for name in ("north", "south", "west")]
-    seen = Watch(Experiment.load("digit-pairs", {**SMALL, **DEPLOYED}), tmp_path / "run")
+    seen = RunMonitor(Experiment.load("digit-pairs", {**SMALL, **DEPLOYED}), tmp_path / "run")
     seen.meet(parties)
     return seen, parties
 
 
-def test_rounds_are_told_once_and_in_order(watch):
-    watch.on_round("training", 0, 2, None)
-    assert watch.state()["events"] == []
-    watch.on_round("training", 1, 2, line(1, 40.0, dropped={"2": "it has not answered"}))
-    told = watch.state()
+def test_rounds_are_told_once_and_in_order(monitor):
+    monitor.on_round("training", 0, 2, None)
+    assert monitor.state()["events"] == []
+    monitor.on_round("training", 1, 2, line(1, 40.0, dropped={"2": "it has not answered"}))
+    told = monitor.state()
     (one,) = told["events"]
     assert (told["round"], told["rounds"], told["phase"], told["left_out"]) == (1, 2, "training", 1)
     assert (one["accuracies"], one["losses"], one["merged"]) == ({"ZSL": 40.0}, {"loss": 1.0}, 2)
     assert one["out"] == [{"client": 2, "why": "it has not answered"}]
-    watch.on_round("training", 2, 2, line(2, 45.0, privacy={"epsilon": 1.5}))
-    later = watch.state(told["seq"])
+    monitor.on_round("training", 2, 2, line(2, 45.0, privacy={"epsilon": 1.5}))
+    later = monitor.state(told["seq"])
     assert [(one["round"], one["epsilon"]) for one in later["events"]] == [(2, 1.5)]
     assert later["phase"] == "finishing"
-    assert watch.state(later["seq"])["events"] == []
+    assert monitor.state(later["seq"])["events"] == []
 
 
-def test_a_loss_that_is_not_finite_is_json_all_the_same(watch):
-    watch.on_round("training", 1, 2, {**line(1, 40.0), "losses": {"loss": float("nan")}})
-    told = json.loads(json.dumps(watch.state(), allow_nan=False))
+def test_a_loss_that_is_not_finite_is_json_all_the_same(monitor):
+    monitor.on_round("training", 1, 2, {**line(1, 40.0), "losses": {"loss": float("nan")}})
+    told = json.loads(json.dumps(monitor.state(), allow_nan=False))
     assert told["events"][0]["losses"] == {"loss": None}
 
 
 def test_a_deployment_waits_until_enough_parties_are_there(federation):
-    watch, parties = federation
-    watch.on_round("training", 0, 3, None)
-    assert (watch.phase(), watch.numbers()["connected"]) == ("waiting", 0)
+    monitor, parties = federation
+    monitor.on_round("training", 0, 3, None)
+    assert (monitor.phase(), monitor.numbers()["connected"]) == ("waiting", 0)
     for party in parties[:2]:
         party.connected, party.classes, party.samples = True, 27, 1620
-    assert (watch.phase(), watch.numbers()["connected"]) == ("training", 2)
+    assert (monitor.phase(), monitor.numbers()["connected"]) == ("training", 2)
     parties[2].refused = "they differ in the attributes of the classes"
     merged = {"participants": [0], "client_seconds": {"0": 1.25}, "dropped": {"1": "its update is not finite"}}
-    watch.on_round("training", 1, 3, {**line(1, 40.0), **merged})
-    north, south, west = watch.state()["parties"]
+    monitor.on_round("training", 1, 3, {**line(1, 40.0), **merged})
+    north, south, west = monitor.state()["parties"]
     assert (north["rounds"], north["seconds"], north["classes"], north["missed"]) == (1, 1.25, 27, None)
     assert (south["rounds"], south["missed"]) == (0, {"round": 1, "why": "its update is not finite"})
     assert (west["connected"], west["refused"]) == (False, "they differ in the attributes of the classes")
 
 
-def test_a_reply_that_a_defence_leaves_out_was_not_merged(watch):
-    watch.meet([Member("client 0", True, 8, 80), Member("client 1", True, 8, 80)])
-    watch.on_round("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
-    first, second = watch.state()["parties"]
+def test_a_reply_that_a_defence_leaves_out_was_not_merged(monitor):
+    monitor.meet([Member("client 0", True, 8, 80), Member("client 1", True, 8, 80)])
+    monitor.on_round("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
+    first, second = monitor.state()["parties"]
     assert (first["rounds"], second["rounds"], second["missed"]["why"]) == (1, 0, "too far away")
 
 
-def test_another_stage_begins_anew(watch):
-    watch.meet([Member("client 0", True, 8, 80)])
-    watch.on_round("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
-    assert watch.phase() == "training"  # the run proper is still to come
-    watch.on_round("training", 0, 1, None)
-    told = watch.state()
+def test_another_stage_begins_anew(monitor):
+    monitor.meet([Member("client 0", True, 8, 80)])
+    monitor.on_round("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
+    assert monitor.phase() == "training"  # the run proper is still to come
+    monitor.on_round("training", 0, 1, None)
+    told = monitor.state()
     assert (told["left_out"], told["parties"][0]["rounds"], told["stage"]) == (0, 0, "training")
 
 
@@ -108,30 +108,30 @@ def test_another_stage_begins_anew(watch):
         (KeyboardInterrupt(), "interrupted", ""),
     ],
 )
-def test_the_end_is_told_with_its_reason(watch, error, phase, why):
-    watch.end(error)
-    assert not watch.told_end.is_set()
-    told = watch.state()
-    assert (told["phase"], told["why"], watch.told_end.is_set()) == (phase, why, True)
+def test_the_end_is_told_with_its_reason(monitor, error, phase, why):
+    monitor.end(error)
+    assert not monitor.end_was_shown.is_set()
+    told = monitor.state()
+    assert (told["phase"], told["why"], monitor.end_was_shown.is_set()) == (phase, why, True)
 
 
-def test_the_log_has_date_zone_and_level(watch):
+def test_the_log_has_date_zone_and_level(monitor):
     log = logging.getLogger("fedunseen.federation")
-    log.addHandler(watch)
+    log.addHandler(monitor)
     try:
         log.warning("%s is gone", "south")
     finally:
-        log.removeHandler(watch)
-    watch.note("info", "live page")
-    first, second = watch.state()["log"]
+        log.removeHandler(monitor)
+    monitor.note("info", "live page")
+    first, second = monitor.state()["log"]
     assert (first["level"], first["message"], second["level"]) == ("warning", "south is gone", "info")
     assert first["time"][10] == "T"
     assert first["time"][-6] in "+-"
 
 
-def test_the_service_is_read_only_and_guarded(watch):
-    watch.on_round("training", 1, 3, line(1, 40.0))
-    asked = TestClient(create_app(watch), base_url="http://127.0.0.1")
+def test_the_service_is_read_only_and_guarded(monitor):
+    monitor.on_round("training", 1, 3, line(1, 40.0))
+    asked = TestClient(create_app(monitor), base_url="http://127.0.0.1")
     assert asked.get("/health").json() == {"status": "ok", "version": asked.get("/health").json()["version"],
                                            "phase": "training"}  # fmt: skip
     assert asked.get("/state").json()["events"][0]["round"] == 1
@@ -150,8 +150,8 @@ def test_the_service_is_read_only_and_guarded(watch):
     assert "fedunseen_round 1.0" in asked.get("/metrics").text.splitlines()
 
 
-def test_with_a_token_only_page_and_health_are_open(watch):
-    asked = TestClient(create_app(watch, TOKEN, False), base_url="http://fed.example.org")
+def test_with_a_token_only_page_and_health_are_open(monitor):
+    asked = TestClient(create_app(monitor, TOKEN, False), base_url="http://fed.example.org")
     assert asked.get("/").status_code == asked.get("/health").status_code == 200
     assert asked.get("/state").status_code == asked.get("/metrics").status_code == 401
     assert asked.get("/state", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
@@ -159,16 +159,16 @@ def test_with_a_token_only_page_and_health_are_open(watch):
 
 def refused(kind, *options):
     with pytest.raises(kind) as error:
-        door_of(*options).token()
+        bind_address_of(*options).token()
     return str(error.value)
 
 
 def test_other_machines_are_let_in_as_the_service_lets_them_in(tmp_path):
     (tmp_path / "token").write_text(TOKEN)
     token = tmp_path / "token"
-    assert door_of(False, None) is None
-    assert (door_of(True, None).host, door_of(True, None).port) == ("127.0.0.1", 8322)
-    assert (door_of(False, "[::1]:0").host, door_of(False, "[::1]:0").local) == ("::1", True)
+    assert bind_address_of(False, None) is None
+    assert (bind_address_of(True, None).host, bind_address_of(True, None).port) == ("127.0.0.1", 8322)
+    assert (bind_address_of(False, "[::1]:0").host, bind_address_of(False, "[::1]:0").local) == ("::1", True)
     assert refused(ArgumentError, True, "0.0.0.0:8322") == (
         "--dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them"
     )
@@ -180,7 +180,7 @@ def test_other_machines_are_let_in_as_the_service_lets_them_in(tmp_path):
     )
     for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
         with pytest.raises(ExperimentError) as error:
-            door_of(True, at)
+            bind_address_of(True, at)
         assert str(error.value) == (
             f"--dashboard-at {at} is no address: write HOST:PORT, for example 127.0.0.1:8322"
         )  # fmt: skip
@@ -196,13 +196,13 @@ def asking(url, answers, done):
 def test_a_watched_run_has_the_same_bits(tmp_path, capsys):
     experiment = Experiment.load("digit-pairs", SMALL)
     plain = run(experiment, tmp_path / "plain")
-    door, done, answers = door_of(True, "127.0.0.1:0"), threading.Event(), []
-    with watched(door, experiment, tmp_path / "seen") as watch:
+    listen_at, done, answers = bind_address_of(True, "127.0.0.1:0"), threading.Event(), []
+    with watched(listen_at, experiment, tmp_path / "seen") as monitor:
         url = capsys.readouterr().err.rpartition("live page: ")[2].strip()
         reader = threading.Thread(target=asking, args=(url, answers, done))
         reader.start()
-        hear = both(watch, lambda *given: None)
-        run(experiment, tmp_path / "seen", progress=hear, present=watch.meet)
+        hear = both(monitor, lambda *given: None)
+        run(experiment, tmp_path / "seen", progress=hear, present=monitor.meet)
         with urllib.request.urlopen(f"{url}state", timeout=60) as reply:
             last = json.loads(reply.read())
         done.set()
@@ -225,7 +225,7 @@ def test_the_log_of_another_library_stays_open(tmp_path):
             super().close()
 
     other = Other()  # every handler of a process is known to the logging module, which can close them all
-    with watched(door_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
+    with watched(bind_address_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
         pass
     assert not closed
     other.close()
@@ -240,9 +240,9 @@ def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "run", progress=stop)
-    watch = Watch(experiment, tmp_path / "run")
-    run(experiment, tmp_path / "run", resume=True, progress=watch.on_round)
-    assert [one["round"] for one in watch.state()["events"]] == [1, 2, 3]
+    monitor = RunMonitor(experiment, tmp_path / "run")
+    run(experiment, tmp_path / "run", resume=True, progress=monitor.on_round)
+    assert [one["round"] for one in monitor.state()["events"]] == [1, 2, 3]
 
 
 def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypatch, caplog):
@@ -253,8 +253,8 @@ def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypat
 
     monkeypatch.setattr(uvicorn.Server, "run", broken)
     experiment = Experiment.load("digit-pairs", SMALL)
-    with watched(door_of(True, "127.0.0.1:0"), experiment, tmp_path / "run") as watch:
-        done = run(experiment, tmp_path / "run", progress=both(watch, lambda *given: None))
+    with watched(bind_address_of(True, "127.0.0.1:0"), experiment, tmp_path / "run") as monitor:
+        done = run(experiment, tmp_path / "run", progress=both(monitor, lambda *given: None))
     assert done.result["rounds"] == 3
     assert "the live page has ended (RuntimeError: no more file handles); the run goes on" in caplog.messages
 
@@ -268,7 +268,9 @@ def test_a_port_that_is_taken_is_refused_before_the_run(tmp_path):
         port = other.getsockname()[1]
         with (
             pytest.raises(ArgumentError) as error,
-            watched(door_of(True, f"127.0.0.1:{port}"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"),
+            watched(
+                bind_address_of(True, f"127.0.0.1:{port}"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"
+            ),
         ):
             pytest.fail("it began")
     assert str(error.value) == (
@@ -286,7 +288,7 @@ def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
             with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
                 phases.append(json.loads(reply.read())["phase"])
 
-    with watched(door_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
+    with watched(bind_address_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
         reader = threading.Thread(target=look, args=(capsys.readouterr().err.rpartition("live page: ")[2].strip(),))
         reader.start()
         while not phases:
@@ -322,10 +324,10 @@ def test_the_command_shows_a_run_live_and_refuses_what_serve_refuses(tmp_path):
 
 @pytest.fixture
 def shown(served_app, opened):
-    """Show a watch in the browser."""
+    """Show a monitor in the browser."""
 
-    def show(watch, token=None, **options):
-        return opened(served_app(create_app(watch, token)), **options)
+    def show(monitor, token=None, **options):
+        return opened(served_app(create_app(monitor, token)), **options)
 
     return show
 
@@ -333,18 +335,18 @@ def shown(served_app, opened):
 def test_the_page_follows_a_federation(shown, federation):
     from playwright.sync_api import expect
 
-    watch, parties = federation
-    watch.on_round("training", 0, 3, None)
-    page = shown(watch)
+    monitor, parties = federation
+    monitor.on_round("training", 0, 3, None)
+    page = shown(monitor)
     expect(page.locator("#phase")).to_have_text("Waiting for parties")
     assert page.locator("#parties tr").count() == 3
     for party in parties[:2]:
         party.connected, party.classes, party.samples = True, 27, 1620
     parties[2].refused = "<b>they differ</b>"  # a party's own words are text, never markup
     out = {"dropped": {"2": "it has not answered"}, "client_seconds": {"0": 0.25, "1": 75.0}}
-    watch.on_round("training", 1, 3, line(1, 40.0, **out))
-    watch.on_round("training", 2, 3, line(2, 52.5, **out, privacy={"epsilon": 1.25}))
-    watch.note("warning", "west is refused")
+    monitor.on_round("training", 1, 3, line(1, 40.0, **out))
+    monitor.on_round("training", 2, 3, line(2, 52.5, **out, privacy={"epsilon": 1.25}))
+    monitor.note("warning", "west is refused")
     expect(page.locator("#round")).to_have_text("round 2 of 3")
     expect(page.locator("#phase")).to_have_text("Training")
     assert page.locator("#parties tr").nth(0).inner_text().split() == [
@@ -366,38 +368,38 @@ def test_the_page_follows_a_federation(shown, federation):
     assert page.locator("#log li.warning").inner_text().endswith("west is refused")
     unmeasured = line(3, 0.0)
     del unmeasured["zsl"]
-    watch.on_round("training", 3, 3, unmeasured)
+    monitor.on_round("training", 3, 3, unmeasured)
     expect(page.locator("#round")).to_have_text("round 3 of 3")
     expect(page.locator("#cards dd").first).to_have_text("52.5 %, round 2")  # the last that was measured
-    watch.end(None)
+    monitor.end(None)
     expect(page.locator("#phase")).to_have_text("Complete")
 
 
-def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, watch):
+def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, monitor):
     from playwright.sync_api import expect
 
-    watch.on_round("training", 1, 3, line(1, 40.0))
-    page = shown(watch, TOKEN)
+    monitor.on_round("training", 1, 3, line(1, 40.0))
+    page = shown(monitor, TOKEN)
     page.fill("#token", "wrong")
     page.keyboard.press("Enter")
     expect(page.locator("#login-error")).to_have_text("This token is not the page's.")
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     expect(page.locator("#round")).to_have_text("round 1 of 3")
-    watch.end(QuorumError("round 2 has 1 of the 2 replies that it needs"))
+    monitor.end(QuorumError("round 2 has 1 of the 2 replies that it needs"))
     expect(page.locator("#why")).to_have_text("round 2 has 1 of the 2 replies that it needs")
     expect(page.locator("#phase")).to_have_text("Paused")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
 def test_nothing_of_the_page_is_wider_than_the_window(shown, federation, width, scheme):
-    watch, parties = federation
+    monitor, parties = federation
     for party in parties:
         party.connected, party.classes, party.samples = True, 27, 1620
-    watch.note("info", "listening at " + "x" * 200)
+    monitor.note("info", "listening at " + "x" * 200)
     for round in range(1, 40):
-        watch.on_round("training", round, 50, line(round, 2.0 * round, dropped={"2": "y" * 150}))
-    page = shown(watch, viewport={"width": width, "height": 844}, color_scheme=scheme)
+        monitor.on_round("training", round, 50, line(round, 2.0 * round, dropped={"2": "y" * 150}))
+    page = shown(monitor, viewport={"width": width, "height": 844}, color_scheme=scheme)
     page.wait_for_selector("#log li")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     if folder := os.environ.get("FEDUNSEEN_SCREENSHOTS"):

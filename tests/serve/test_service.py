@@ -13,7 +13,7 @@ from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.core.errors import DataError
-from fedunseen.serve import Added, Recogniser
+from fedunseen.serve import Added, Recognizer
 from fedunseen.serve.guard import Limits
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
@@ -78,7 +78,7 @@ def test_numbers_are_answered_as_files_are(features, client):
 
 
 def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(digits):
-    model = Recogniser(load_run(digits))
+    model = Recognizer(load_run(digits))
     sample = model.read(EXAMPLES / "47.png")
     effects = model.explain(sample, ["47", "12"], most=20)
     scores = {one.name: one.score for one in model.rank(sample)[0]}
@@ -93,7 +93,7 @@ def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(
 
 @pytest.mark.slow
 def test_the_attributes_of_a_described_class_add_up_where_scores_are_not_linear_in_them(any_shot):
-    model = Recogniser(load_run(any_shot))
+    model = Recognizer(load_run(any_shot))
     attributes = np.eye(20)[4] + np.eye(20)[17]
     mean = np.vstack([model.run.space.semantics, attributes]).mean(0)
     model.add(Added("forty-seven", attributes))
@@ -425,9 +425,9 @@ def test_the_model_page_and_the_schema_are_there(digits, client):
 
 def test_a_damaged_file_of_lasting_classes_is_one_sentence(features, tmp_path):
     run = shutil.copytree(features, tmp_path / "run")
-    Recogniser(load_run(run)).add(Added("new", np.ones(6), lasting=True))
+    Recognizer(load_run(run)).add(Added("new", np.ones(6), lasting=True))
     path = run / "added-classes.safetensors"
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(DataError) as error:
-        Recogniser(load_run(run))
+        Recognizer(load_run(run))
     assert str(error.value) == f"{path} is damaged: delete it, and add the lasting classes again"

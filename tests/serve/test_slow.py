@@ -9,7 +9,7 @@ import pytest
 
 from fedunseen import load_run
 from fedunseen.core.errors import DataError
-from fedunseen.serve import Recogniser
+from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
 from fedunseen.serve.guard import Limits
 
@@ -22,7 +22,7 @@ def slow(features, served_app):
     """Serve a run whose model answers once it is let; return the port, what lets it, and how many have asked it."""
 
     def start(**limits):
-        model, gate, begun = Recogniser(load_run(features)), threading.Event(), threading.Semaphore(0)
+        model, gate, begun = Recognizer(load_run(features)), threading.Event(), threading.Semaphore(0)
         gate.set()
         rank = model.rank
 
@@ -161,8 +161,8 @@ def slow_to_load(features, served_app, monkeypatch, request):
         if request.param:
             raise request.param
 
-    monkeypatch.setattr(Recogniser, "warm", load)
-    url = served_app(create_app(Recogniser(load_run(features))))
+    monkeypatch.setattr(Recognizer, "warm", load)
+    url = served_app(create_app(Recognizer(load_run(features))))
     yield int(url.rstrip("/").rpartition(":")[2]), gate, request.param
     gate.set()
 

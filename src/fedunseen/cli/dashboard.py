@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import say
-from fedunseen.cli.door import Door
 from fedunseen.cli.logs import subscribed
 from fedunseen.core.errors import ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
     from fedunseen.experiment import Experiment, Progress
-    from fedunseen.serve.watch import Watch
+    from fedunseen.serve.run_monitor import RunMonitor
 
-__all__ = ["PORT", "Certificate", "Dashboard", "DashboardAt", "Key", "TokenFile", "both", "door_of", "watched"]
+__all__ = ["PORT", "Certificate", "Dashboard", "DashboardAt", "Key", "TokenFile", "bind_address_of", "both", "watched"]
 
 PORT = 8322
 _OPTION = "--dashboard-at"
@@ -44,13 +44,13 @@ Key = Annotated[
 ]
 
 
-def door_of(
+def bind_address_of(
     wanted: bool,
     at: str | None,
     token_file: Path | None = None,
     certificate: Path | None = None,
     key: Path | None = None,
-) -> Door | None:
+) -> BindAddress | None:
     """Return where the live page listens, or None if nobody asked for one.
 
     Raises:
@@ -62,22 +62,22 @@ def door_of(
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) >= 2**16:
         raise ExperimentError(f"{_OPTION} {at} is no address: write HOST:PORT, for example 127.0.0.1:{PORT}")
-    return Door(host, int(port), token_file, certificate, key, None, _OPTION, "--dashboard-")
+    return BindAddress(host, int(port), token_file, certificate, key, None, _OPTION, "--dashboard-")
 
 
 @contextmanager
-def watched(door: Door | None, experiment: Experiment, out: Path) -> Iterator[Watch | None]:
+def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) -> Iterator[RunMonitor | None]:
     """Show a run live while the block lasts, and yield what has to hear of it.
 
     Args:
-        door: where the page listens; None: there is no page.
+        listen_at: where the page listens; None: there is no page.
         experiment: the run's.
         out: the run directory.
 
     Raises:
         FedUnseenError: the page cannot be there as it is asked for; before the block begins.
     """
-    if door is None:
+    if listen_at is None:
         yield None
         return
     try:
@@ -86,32 +86,32 @@ def watched(door: Door | None, experiment: Experiment, out: Path) -> Iterator[Wa
         raise MissingDependencyError(
             f"--dashboard needs a library that is not installed ({error.name}): pip install 'fedunseen[serve]'"
         ) from None
-    from fedunseen.serve.watch import Watch
+    from fedunseen.serve.run_monitor import RunMonitor
 
-    token = door.token()
-    watch = Watch(experiment, out)
+    token = listen_at.token()
+    monitor = RunMonitor(experiment, out)
     log = logging.getLogger("fedunseen.federation")
-    with door.listen() as listening:
+    with listen_at.listen() as listening:
         try:
-            page = shown(watch, listening, token, door.local, door.certificate, door.key)
+            page = shown(monitor, listening, token, listen_at.local, listen_at.certificate, listen_at.key)
         except OSError as error:
-            raise door.no_certificate(error) from None
-        with page, subscribed(watch.note):
-            say(f"live page: {door.url(listening)}")
-            log.addHandler(watch)
+            raise listen_at.no_certificate(error) from None
+        with page, subscribed(monitor.note):
+            say(f"live page: {listen_at.url(listening)}")
+            log.addHandler(monitor)
             try:
-                yield watch
+                yield monitor
             finally:
-                log.removeHandler(watch)
+                log.removeHandler(monitor)
 
 
-def both(watch: Watch | None, on_round: Progress | None) -> Progress | None:
+def both(monitor: RunMonitor | None, on_round: Progress | None) -> Progress | None:
     """Return what hears of every round for the live page, if there is one, and for whoever else listens."""
-    if watch is None:
+    if monitor is None:
         return on_round
 
     def each_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
-        watch.on_round(stage, round, rounds, line)
+        monitor.on_round(stage, round, rounds, line)
         if on_round is not None:
             on_round(stage, round, rounds, line)
 

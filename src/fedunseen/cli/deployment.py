@@ -26,7 +26,7 @@ from fedunseen.cli.console import (
     say,
     warning_lines,
 )
-from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
+from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, bind_address_of, both, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, MissingDependencyError, RunDirectoryError
@@ -155,7 +155,7 @@ def host(
     from fedunseen.experiment.reading import glance
 
     speak(log_format)
-    door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
+    listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     told = overrides_of(overrides)
     name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
     at, port = _address(address)
@@ -163,7 +163,9 @@ def host(
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
     glance(experiment, {"engine.name": name, **told, **fixed})
-    from fedunseen.cli.roster import roster  # now, since PyTorch comes with some of these, which takes seconds
+    from fedunseen.cli.client_table import (
+        client_table,  # now, since PyTorch comes with some of these, which takes seconds
+    )
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.coordinator import Meeting, Member
     from fedunseen.engines.remote.link import Host
@@ -190,9 +192,9 @@ def host(
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
             yield Meeting(link, members, kit=kit)
 
-    with _terminable(), watched(door, chosen, out) as watch:
-        with roster(members) as shown, tracked(shown, track or [], out, chosen) as on_round:
-            done = run_experiment(chosen, out, resume, both(watch, on_round), meet, watch.meet if watch else None)
+    with _terminable(), watched(listen_at, chosen, out) as monitor:
+        with client_table(members) as shown, tracked(shown, track or [], out, chosen) as on_round:
+            done = run_experiment(chosen, out, resume, both(monitor, on_round), meet, monitor.meet if monitor else None)
         from fedunseen.report import write_report
 
         report = write_report(done)

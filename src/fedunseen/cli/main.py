@@ -28,7 +28,7 @@ from fedunseen.cli.console import (
     say,
     warning_lines,
 )
-from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, both, door_of, watched
+from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, bind_address_of, both, watched
 from fedunseen.cli.data import data_app
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.estimate import estimate
@@ -134,7 +134,7 @@ def run(
 ) -> None:
     """Run an experiment."""
     speak(log_format)
-    door = door_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
+    listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
     from fedunseen.experiment import run as run_experiment
@@ -146,9 +146,11 @@ def run(
     if resume and out is not None and not (out / "manifest.json").exists():
         say(f"note: {out} holds no run yet: starting a new one")
     try:
-        with watched(door, plan, out or Path()) as watch:
+        with watched(listen_at, plan, out or Path()) as monitor:
             with live_progress() as progress, tracked(progress, track or [], out or Path(), plan) as on_round:
-                done = run_experiment(plan, out, resume, both(watch, on_round), present=watch.meet if watch else None)
+                done = run_experiment(
+                    plan, out, resume, both(monitor, on_round), present=monitor.meet if monitor else None
+                )
             # Figures take a second to import: not before they are needed.
             from fedunseen.report import write_card, write_report
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from fedunseen.cli.bind_address import BindAddress, read_token
 from fedunseen.cli.console import Client, Json, RunPath, say
-from fedunseen.cli.door import Door, read_token
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import ArgumentError, MissingDependencyError
 
@@ -57,23 +57,23 @@ def serve(
             f"serving needs a library that is not installed ({error.name}): pip install 'fedunseen[serve]'"
         ) from None
     from fedunseen.experiment import load_run
-    from fedunseen.serve import Recogniser
+    from fedunseen.serve import Recognizer
 
-    door = Door(host, port, token_file, certificate, key, insecure)
-    token, write_token = door.token(), None if write_token_file is None else read_token(write_token_file)
+    listen_at = BindAddress(host, port, token_file, certificate, key, insecure)
+    token, write_token = listen_at.token(), None if write_token_file is None else read_token(write_token_file)
     if write_token is not None and write_token == token:
         raise ArgumentError("--write-token-file and --token-file hold one token: make another for writing")
     done = load_run(path)
-    model = Recogniser(done if client is None else done.of_client(client), adapt)
+    model = Recognizer(done if client is None else done.of_client(client), adapt)
     limits = Limits()
-    app = create_app(model, token, door.local, limits, write_token)
+    app = create_app(model, token, listen_at.local, limits, write_token)
     try:
         config = server_config(app, limits.waiting + 64, _GRACE, certificate, key)
     except OSError as error:
-        raise door.no_certificate(error) from None
+        raise listen_at.no_certificate(error) from None
     failures, requests = logged(name="uvicorn.error", least=logging.WARNING), logged(name="fedunseen.requests")
-    with door.listen() as listening, failures, requests:
-        url = door.url(listening)
+    with listen_at.listen() as listening, failures, requests:
+        url = listen_at.url(listening)
         for name in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises what ended it once more, when all is closed
             signal.signal(name, lambda *_: None)
         say(f"serving {path} at {url} (Ctrl-C ends it)")

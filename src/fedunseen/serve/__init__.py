@@ -1,5 +1,5 @@
 """A run at work behind HTTP: the service, and the page on which a model is tried by hand."""
 
-from fedunseen.serve.model import Added, Recogniser
+from fedunseen.serve.model import Added, Recognizer
 
-__all__ = ["Added", "Recogniser"]
+__all__ = ["Added", "Recognizer"]

@@ -27,9 +27,9 @@ from fedunseen import __version__
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
-from fedunseen.serve.model import Added, Among, Recogniser
+from fedunseen.serve.inference_queue import InferenceQueue, QueueFullError
+from fedunseen.serve.model import Added, Among, Recognizer
 from fedunseen.serve.pages import page, reference
-from fedunseen.serve.turn import CrowdedError, Turn
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
 __all__ = ["create_app"]
@@ -140,10 +140,10 @@ def _takes(body: type[Samples]) -> dict[str, Any]:
 class Service:
     """A model at work, and what stands around it."""
 
-    model: Recogniser
+    model: Recognizer
     limits: Limits
     measured: MeasuredModel
-    turn: Turn
+    queue: InferenceQueue
     warm: Future[None]
     protected: bool
     """It asks for a token, which the guard has checked before any request comes here."""
@@ -153,8 +153,8 @@ class Service:
         """Ask the model in its thread when it is our turn."""
         try:
             with self.measured.waiting.track_inprogress():
-                return await self.turn.ask(question, self.limits.answer)
-        except CrowdedError:
+                return await self.queue.ask(question, self.limits.answer)
+        except QueueFullError:
             raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(504, "the answer takes too long: send less at a time") from None
@@ -298,7 +298,7 @@ async def _gone(request: Request, error: Any) -> Response:
 
 
 def create_app(
-    model: Recogniser,
+    model: Recognizer,
     token: str | None = None,
     local: bool = True,
     limits: Limits | None = None,
@@ -321,15 +321,15 @@ def create_app(
     ):  # fmt: skip
         app.add_exception_handler(kind, handler)
     app.include_router(routes)
-    turn, protected = Turn(limits.waiting), token is not None or write_token is not None
-    app.state.warm = warm = turn.put(model.warm)
+    queue, protected = InferenceQueue(limits.waiting), token is not None or write_token is not None
+    app.state.warm = warm = queue.put(model.warm)
     warm.add_done_callback(_note_failure)
     measured.added.set(len(model.added))
-    app.state.service = Service(model, limits, measured, turn, warm, protected, _about(model, protected))
+    app.state.service = Service(model, limits, measured, queue, warm, protected, _about(model, protected))
     return app
 
 
-def _about(model: Recogniser, protected: bool) -> dict[str, Any]:
+def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
     """Return what ``/model`` tells."""
     return {
         "run": model.run.path.name,
@@ -385,7 +385,7 @@ async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | No
         raise DataError(next(why for field, why in _REFUSED.items() if field in fields)) from None
 
 
-def _samples(model: Recogniser, body: Samples, files: _Files | None) -> tuple[list[str], NDArray[Any]]:
+def _samples(model: Recognizer, body: Samples, files: _Files | None) -> tuple[list[str], NDArray[Any]]:
     """Return the samples of a request (n, ...), and what to call each."""
     if [files, body.features, body.text].count(None) != 2:
         raise DataError("send samples in one of the fields files, features and text")

@@ -1,6 +1,6 @@
 """The live page of a run: read-only, asked by a browser, by monitoring and by health checks.
 
-It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.watch.Watch` alone. Whatever goes
+It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.run_monitor.RunMonitor` alone. Whatever goes
 wrong here ends the page, never the run.
 """
 
@@ -26,7 +26,7 @@ from fedunseen import __version__
 from fedunseen.serve.connections import server_config
 from fedunseen.serve.guard import Guard, Limits, Measured
 from fedunseen.serve.pages import page
-from fedunseen.serve.watch import Watch
+from fedunseen.serve.run_monitor import RunMonitor
 
 __all__ = ["create_app", "shown"]
 
@@ -35,17 +35,17 @@ _LAST_LOOK = 3.0  # seconds that the page of a run that is over waits for those 
 _log = logging.getLogger("fedunseen.federation")
 
 
-def create_app(watch: Watch, token: str | None = None, local: bool = True) -> Starlette:
+def create_app(monitor: RunMonitor, token: str | None = None, local: bool = True) -> Starlette:
     """Return the page's service as an ASGI application.
 
     Args:
-        watch: what it tells.
+        monitor: what it tells.
         token: what readers must send as ``Authorization: Bearer TOKEN``; None asks for none.
         local: only this machine can reach it.
     """
     html = page("dashboard.html")
     measured = Measured()
-    _gauges(watch, measured)
+    _gauges(monitor, measured)
 
     async def read(request: Request) -> Response:
         return HTMLResponse(html)
@@ -54,10 +54,10 @@ def create_app(watch: Watch, token: str | None = None, local: bool = True) -> St
         since = request.query_params.get("since", "0")
         if not (since.isascii() and since.isdecimal() and len(since) < 18):
             return JSONResponse({"detail": "since is the number of an event: 0 or more"}, 422)
-        return JSONResponse(watch.state(int(since)))
+        return JSONResponse(monitor.state(int(since)))
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": __version__, "phase": watch.phase()})
+        return JSONResponse({"status": "ok", "version": __version__, "phase": monitor.phase()})
 
     async def metrics(request: Request) -> Response:
         return Response(generate_latest(measured.registry), media_type=CONTENT_TYPE_LATEST)
@@ -67,11 +67,11 @@ def create_app(watch: Watch, token: str | None = None, local: bool = True) -> St
     return Starlette(routes=routes, middleware=[guard])
 
 
-def _gauges(watch: Watch, measured: Measured) -> None:
+def _gauges(monitor: RunMonitor, measured: Measured) -> None:
     """Add the run's own numbers to what monitoring reads."""
 
     def reader(key: str) -> Callable[[], float]:
-        return lambda: watch.numbers()[key]
+        return lambda: monitor.numbers()[key]
 
     for name, key, words in (
         ("fedunseen_round", "round", "Rounds done in this stage."),
@@ -84,7 +84,7 @@ def _gauges(watch: Watch, measured: Measured) -> None:
 
 
 def shown(
-    watch: Watch,
+    monitor: RunMonitor,
     listening: socket.socket,
     token: str | None = None,
     local: bool = True,
@@ -96,12 +96,12 @@ def shown(
     Raises:
         OSError: certificate and key are none.
     """
-    config = server_config(create_app(watch, token, local), 64, 1, certificate, key, "critical")
-    return _beside(watch, uvicorn.Server(config), listening)
+    config = server_config(create_app(monitor, token, local), 64, 1, certificate, key, "critical")
+    return _beside(monitor, uvicorn.Server(config), listening)
 
 
 @contextmanager
-def _beside(watch: Watch, server: uvicorn.Server, listening: socket.socket) -> Iterator[None]:
+def _beside(monitor: RunMonitor, server: uvicorn.Server, listening: socket.socket) -> Iterator[None]:
     def serve() -> None:
         try:
             server.run([listening])
@@ -114,11 +114,11 @@ def _beside(watch: Watch, server: uvicorn.Server, listening: socket.socket) -> I
         try:
             yield
         except BaseException as error:
-            watch.end(error)
+            monitor.end(error)
             raise
-        watch.end(None)
+        monitor.end(None)
     finally:
-        if time.monotonic() - watch.asked < _RECENT and thread.is_alive():
-            watch.told_end.wait(_LAST_LOOK)
+        if time.monotonic() - monitor.asked < _RECENT and thread.is_alive():
+            monitor.end_was_shown.wait(_LAST_LOOK)
         server.should_exit = True
         thread.join(_LAST_LOOK)

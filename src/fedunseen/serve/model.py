@@ -1,6 +1,6 @@
 """A run at work: its model is loaded once, and classes can be added to it and taken away while it serves.
 
-Nothing here knows of HTTP. One thread at a time may call a :class:`Recogniser`; the service sees to that.
+Nothing here knows of HTTP. One thread at a time may call a :class:`Recognizer`; the service sees to that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedunseen.methods.closed_form.unlabelled import Arriving
 from fedunseen.tasks import shares
 from fedunseen.tasks.zero_shot import added_classes
 
-__all__ = ["Added", "Among", "Effect", "Ranked", "Recogniser"]
+__all__ = ["Added", "Among", "Effect", "Ranked", "Recognizer"]
 
 Among = Literal["all", "unseen", "given"]
 Kind = Literal["pictures", "text", "features"]
@@ -80,7 +80,7 @@ class Added:
     lasting: bool = False
 
 
-class Recogniser:
+class Recognizer:
     """A run's model, and the classes that were added to it.
 
     Args:

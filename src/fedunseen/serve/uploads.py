@@ -20,7 +20,7 @@ from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import UNREADABLE
-from fedunseen.serve.model import Recogniser
+from fedunseen.serve.model import Recognizer
 
 __all__ = ["MOST_PIXELS", "MOST_SAMPLES", "TooLargeError", "checked", "read_file", "read_texts"]
 
@@ -35,7 +35,7 @@ class TooLargeError(DataError):
     """Something that was sent is larger than this service takes: send less at a time."""
 
 
-def read_file(model: Recogniser, name: str, content: bytes) -> NDArray[Any]:
+def read_file(model: Recognizer, name: str, content: bytes) -> NDArray[Any]:
     """Return what a file holds as samples (n, ...).
 
     Args:
@@ -78,7 +78,7 @@ def _format(shown: str, content: bytes) -> str:
     return kind.lower()
 
 
-def read_texts(model: Recogniser, texts: Sequence[Any]) -> NDArray[Any]:
+def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
     """Return texts as samples (n, ...).
 
     Raises:

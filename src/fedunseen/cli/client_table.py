@@ -17,12 +17,12 @@ from fedunseen.cli.progress import numbers, state
 from fedunseen.engines.remote.coordinator import Member
 from fedunseen.experiment import Progress
 
-__all__ = ["Roster", "roster"]
+__all__ = ["ClientTable", "client_table"]
 
 _log = logging.getLogger("fedunseen.federation")
 
 
-class Roster:
+class ClientTable:
     """A table of the parties, drawn anew from what is known of them whenever it is shown."""
 
     def __init__(self, parties: Sequence[Member]) -> None:
@@ -41,12 +41,12 @@ class Roster:
 
 
 @contextmanager
-def roster(parties: Sequence[Member]) -> Iterator[Progress]:
+def client_table(parties: Sequence[Member]) -> Iterator[Progress]:
     """Yield what hears of every round: a live table on a terminal, a line a round elsewhere."""
     if is_json() or not sys.stderr.isatty():
         yield _say_round
         return
-    shown = Roster(parties)
+    shown = ClientTable(parties)
 
     def on_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
         shown.title = f"round {round} of {rounds}   {state(line)}"

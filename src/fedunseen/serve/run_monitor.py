@@ -1,7 +1,7 @@
 """What a run shows of itself while it trains: an observer that hears of rounds and log lines, and touches nothing.
 
-The run calls :meth:`Watch.on_round` after every round, as it calls any other
-:class:`~fedunseen.federation.callbacks.Progress`. Another thread may ask :meth:`Watch.state` at any time. Nothing here
+The run calls :meth:`RunMonitor.on_round` after every round, as it calls any other
+:class:`~fedunseen.federation.callbacks.Progress`. Another thread may ask :meth:`RunMonitor.state` at any time. Nothing here
 knows HTTP.
 """
 
@@ -27,7 +27,7 @@ from fedunseen.experiment import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import RunDirectory
 
-__all__ = ["Phase", "Watch"]
+__all__ = ["Phase", "RunMonitor"]
 
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
 
@@ -37,7 +37,7 @@ _NAMED = 20  # clients of a round whose replies were left out, of which the reas
 _SHOWN = 200  # parties that are told; the numbers of all others are in the sums
 
 
-class Watch(logging.Handler):
+class RunMonitor(logging.Handler):
     """Hears what a run does, and tells it to whoever asks. As a logging handler it hears the federation's log too.
 
     Args:
@@ -51,7 +51,7 @@ class Watch(logging.Handler):
         self.id = uuid.uuid4().hex
         self.started = _now()
         self.asked = -math.inf  # monotonic seconds: when somebody asked last
-        self.told_end = threading.Event()
+        self.end_was_shown = threading.Event()
         self._guard = threading.Lock()
         self._phase: Phase = "preparing"
         self._why = ""
@@ -135,7 +135,7 @@ class Watch(logging.Handler):
                 "log": [one for one in self._log if one["seq"] > since],
             }
         if over:
-            self.told_end.set()
+            self.end_was_shown.set()
         return told
 
     def phase(self) -> Phase:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from fedunseen.core.errors import ArgumentError, DataError
 
-__all__ = ["Door", "read_token"]
+__all__ = ["BindAddress", "read_token"]
 
 _SHORTEST = 16  # characters of a token
 
 
 @dataclass(frozen=True)
-class Door:
+class BindAddress:
     """An address, and what others need to get in.
 
     Attributes:

@@ -9,16 +9,16 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["CrowdedError", "Turn"]
+__all__ = ["InferenceQueue", "QueueFullError"]
 
 _T = TypeVar("_T")
 
 
-class CrowdedError(Exception):
+class QueueFullError(Exception):
     """Too many questions wait already."""
 
 
-class Turn:
+class InferenceQueue:
     """Answers questions in the order in which they come, never two at a time.
 
     A question whose asker has given up is left out if its turn has not come; one that is being answered is answered to
@@ -43,11 +43,11 @@ class Turn:
         """Return the answer to a question.
 
         Raises:
-            CrowdedError: too many wait.
+            QueueFullError: too many wait.
             TimeoutError: no answer came in ``seconds``.
         """
         if self._line.qsize() >= self.waiting:
-            raise CrowdedError
+            raise QueueFullError
         return await asyncio.wait_for(asyncio.wrap_future(self.put(question)), seconds)
 
     def _work(self) -> None:
