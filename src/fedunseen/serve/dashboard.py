@@ -1,7 +1,7 @@
 """The live page of a run: read-only, asked by a browser, by monitoring and by health checks.
 
-It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.run_monitor.RunMonitor` alone. Whatever goes
-wrong here ends the page, never the run.
+It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.run_monitor.RunMonitor` alone. A
+failure here ends the page, never the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a run shows of itself while it trains: an observer that hears of rounds and log lines, and touches nothing.
+"""What a run shows of itself while it trains: an observer of rounds and log lines that changes nothing.
 
 The run calls :meth:`RunMonitor.on_round` after every round, as it calls any other
-:class:`~fedunseen.federation.callbacks.Progress`. Another thread may ask :meth:`RunMonitor.state` at any time. Nothing here
-knows HTTP.
+:class:`~fedunseen.federation.callbacks.Progress`. Another thread may call :meth:`RunMonitor.state` at any time.
 """
 
 from __future__ import annotations
