@@ -14,8 +14,9 @@ from fedunseen.encoders import Backbone
 from fedunseen.losses import margin_loss, reconstruction
 from fedunseen.methods import Candidates, generative
 from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
+from fedunseen.methods.critic import wasserstein
 from fedunseen.methods.free import FREE, FREESettings
-from fedunseen.methods.generative import softmax_head, wasserstein
+from fedunseen.methods.generative import softmax_head
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
 
 WIDTH = 7

@@ -19,7 +19,8 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
 from fedunseen.core.settings import NamedSettings
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init, wasserstein
+from fedunseen.methods.critic import critic, critic_init, wasserstein
+from fedunseen.methods.generative import Generative, GenerativeSettings
 from fedunseen.methods.networks import linear
 
 __all__ = ["CLSWGAN", "CLSWGANSettings"]

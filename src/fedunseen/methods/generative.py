@@ -26,17 +26,17 @@ from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of, weighted_mean
+from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_classes
-from fedunseen.losses import precise
 from fedunseen.methods.base import Candidates, Method
+from fedunseen.methods.critic import normal_layer
 from fedunseen.methods.networks import linear
 
-__all__ = ["Generative", "GenerativeSettings", "normal_layer", "softmax_head"]
+__all__ = ["Generative", "GenerativeSettings", "softmax_head"]
 
 _KEPT = 2**30  # bytes of synthetic features held in memory; more go to a temporary file
 _AT_ONCE = 2**24  # numbers of a layer's outputs while features are generated
@@ -105,6 +105,8 @@ class Generative(Method):
     Settings: ClassVar[type[NamedSettings]] = GenerativeSettings
     scaling = ("min-max",)  # what a ReLU and a sigmoid can make
     frozen = True
+    uniform: ClassVar[tuple[str, ...]] = ("critic.mix",)
+    """The draws from U(0, 1); the others are standard normal."""
 
     def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
@@ -194,7 +196,7 @@ class Generative(Method):
         weight[:, :taken] = 1.0
         for row in index:
             row[:taken] = rng.choice(samples, taken, replace=False)
-        return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), ("critic.mix", "refine.other")))
+        return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), self.uniform))
 
     def told(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
         """Return (B, noise + text + attributes) what the generator is given (FZSL Eq. 6), from the draws of a phase.
@@ -335,12 +337,6 @@ class Generative(Method):
         return linear(params, "zsl", self.represent(params, inputs))
 
 
-def normal_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
-    """Draw a linear layer as f-CLSWGAN does: weight (out, in) from N(0, 0.02), bias (out,) 0."""
-    weight = 0.02 * rng.standard_normal((width_out, width_in), dtype=np.float32)
-    return {f"{name}.weight": torch.from_numpy(weight), f"{name}.bias": torch.zeros(width_out)}
-
-
 def softmax_head(
     features: Tensor,
     labels: Tensor,
@@ -399,51 +395,3 @@ def _room(rows: int, width: int, folder: Path, device: torch.device) -> Tensor:
 
 def _places(place: Tensor, real: tuple[Tensor, Tensor] | None) -> list[Tensor]:
     return [] if real is None else [place[real[1].cpu()]]
-
-
-def critic_init(width: int, attributes: int, hidden: int, rng: np.random.Generator) -> Params:
-    """Draw a critic D([x; a]): N(0, 0.02), biases 0."""
-    return normal_layer("critic.0", width + attributes, hidden, rng) | normal_layer("critic.1", hidden, 1, rng)
-
-
-def critic(params: Params, features: Tensor, attributes: Tensor) -> Tensor:
-    """Return (B,) the critic's values."""
-    hidden = linear(params, "critic.0", torch.cat([features, attributes], dim=-1))
-    return precise(linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1))
-
-
-def wasserstein(
-    params: Params, real: Tensor, fake: Tensor, attributes: Tensor, mix: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor]:
-    r"""Return the two parts of a critic's loss (Gulrajani et al. 2017).
-
-    :math:`E\,D(\tilde x, a) - E\,D(x, a)` and :math:`E\,(\|\nabla_{\hat x} D(\hat x, a)\|_2 - 1)^2`.
-
-    The critic has one hidden layer of leaky ReLUs, so that its gradient by the features is
-    :math:`W_x^T (w_2 \odot s(\hat h))` with the slopes s of 1 and 0.2, and the pre-activation :math:`\hat h` of
-    :math:`\hat x = u x + (1 - u) \tilde x` is interpolated likewise. Differentiating this once more is exact and takes
-    no second backward pass.
-
-    Args:
-        params: ``critic.0`` and ``critic.1``.
-        real: (B, d).
-        fake: (B, d).
-        attributes: (B, a).
-        mix: (B,) u in [0, 1].
-        weights: (B,) 0 drops a sample.
-
-    Returns:
-        Two scalars.
-    """
-    both = torch.cat([torch.cat([real, fake], dim=0), torch.cat([attributes, attributes], dim=0)], dim=-1)
-    hidden = linear(params, "critic.0", both)
-    values = precise(linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1))
-    at_real, at_fake = values.tensor_split(2)
-    of_real, of_fake = hidden.tensor_split(2)
-    u = mix.unsqueeze(-1)
-    between = u * of_real + (1 - u) * of_fake
-    slopes = torch.where(between > 0, 1.0, 0.2) * params["critic.1.weight"]
-    # All of W, not its columns of features alone: a slice of the weights would cost its gradient a pass over memory.
-    gradient = (slopes @ params["critic.0.weight"])[..., : real.shape[-1]]
-    length = torch.linalg.vector_norm(precise(gradient), dim=-1)
-    return weighted_mean(at_fake - at_real, weights), weighted_mean((length - 1.0) ** 2, weights)
