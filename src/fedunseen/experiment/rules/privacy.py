@@ -176,10 +176,12 @@ def _varies(p: PresenceFacts) -> bool:
 
 def _too_many(p: PresenceFacts) -> dict[str, Any] | None:
     """Return how many clients there are, if masks are not made for so many."""
-    from fedunseen.secagg.ring import PARTIES
+    if not p.masked:
+        return None
+    from fedunseen.secagg.ring import PARTIES  # needs the libraries of masks
 
     clients = len(p.partition.clients)
-    return {"clients": clients, "most": PARTIES} if p.masked and clients > PARTIES else None
+    return {"clients": clients, "most": PARTIES} if clients > PARTIES else None
 
 
 PRESENCE: Sequence[Rule[PresenceFacts]] = (
