@@ -92,6 +92,8 @@ def certs(
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
         say(f"authority (for nobody who runs the coordinator): {authority}")
+        if not (authority / "authority.json").exists() and carried:
+            say("note: it has the keys of masked sums alone; NVFlare checks no list of revoked certificates")
 
 
 def _enrol(out: Path, names: Sequence[str], authority: Path | None, carried: bool) -> None:

@@ -1,13 +1,11 @@
 """NVIDIA FLARE as the carrier of messages.
 
-NVFlare's own unit of work is a job. A job takes seconds to start and to end, is lost with its server, ends when one
-client process dies, and is closed to sites that come later. So a deployment runs no jobs. NVFlare's system components
-live in the parent processes of server and sites, which stay connected, registered and authenticated without any job and
-exchange auxiliary messages, each with a time-out. A component of ours
-(:mod:`~fedunseen.engines.carriers.nvflare.components`) in each of these processes passes bytes on to our processes.
-A side effect is that a coordinator cannot ship code: a site answers no command and accepts no job.
+NVFlare's unit of work is a job. ``host`` and ``join`` start the processes that a start-up kit's scripts start, and
+``host`` submits a job for each site that registers; jobs that run go on. The job
+(:mod:`~fedunseen.engines.carriers.nvflare.job`) passes bytes on to our processes, so a job that ends loses nothing: its
+sites get another one. NVFlare's processes hold no state that a run needs. One that ends is replaced.
 
-NVFlare's processes hold no state that a run needs. One that ends, or has lost its peer, is replaced.
+Inside an existing federation :mod:`fedunseen.tools.nvflare_job` does the same work within one job.
 """
 
 from __future__ import annotations
@@ -22,11 +20,14 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
+from fedunseen.core.files import write_json
 from fedunseen.engines.carriers.nvflare.kit import (
     PROJECT,
     SERVER,
@@ -35,22 +36,28 @@ from fedunseen.engines.carriers.nvflare.kit import (
     check_name,
     check_names,
     needed,
-    renewed,
-    revoked_in,
 )
-from fedunseen.engines.carriers.nvflare.workspace import home, secured, start, write_workspace
+from fedunseen.engines.carriers.nvflare.workspace import (
+    MODULES,
+    allowed,
+    home,
+    secured,
+    start,
+    submission,
+    write_job,
+    write_workspace,
+)
 from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
 
-__all__ = ["certificates", "host", "join", "renewed", "simulate"]
+__all__ = ["certificates", "host", "join", "simulate"]
 
-COMPONENTS = f"{__name__}.components"  # the module of ours that NVFlare's processes load
-SILENT = 20.0  # s after which a party is told that it is not let in yet
-NOT_IN = "the coordinator at %s has not let this party in yet: NVFlare is slow to start, or the certificate was revoked"
-START = 60.0  # s in which NVFlare's processes have to make progress while they start
-_log = logging.getLogger("fedunseen.federation")  # what the party's people read
+NOT_IN = "the coordinator at %s has not let this party in yet: NVFlare is slow to start, or does not accept it"
+QUIET = 10.0  # s without a ping after which a party looks whether its coordinator is there
+START = 60.0  # s in which NVFlare's processes and jobs have to make progress while they start
 TELL = 5.0  # s between two lines that say what join waits for
+_log = logging.getLogger("fedunseen.federation")  # what the party's people read
 
 
 # The coordinator
@@ -101,12 +108,14 @@ def host(place: Host) -> Iterator[Link]:
             time.sleep(0.2)
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
-    board = Switchboard()
-    with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
+    jobs = _Jobs(place.parties)
+    with Port(folder, jobs.serve) as port, contextlib.ExitStack() as stack:
         keeper = _Kept(lambda: _server(place, folder, port))
         stack.callback(keeper.stop)
-        _wait_for(board, keeper, folder)
-        yield board
+        _wait_for(lambda: jobs.registry is not None, keeper, folder)
+        threading.Thread(target=jobs.manage, daemon=True).start()
+        stack.callback(jobs.ended.set)
+        yield jobs
 
 
 def _server(place: Host, folder: Path, port: Port) -> Child:
@@ -121,11 +130,96 @@ def _server(place: Host, folder: Path, port: Port) -> Child:
         "admin_port": place.port,
         **secured(place.kit, "server"),
     }
-    limits = {"max_num_clients": 10_000, "heart_beat_timeout": 60, "admin_storage": "transfer", "shutdown_period": 1}
-    gone = [] if place.kit is None else revoked_in(place.kit)
-    component = {"path": f"{COMPONENTS}.CoordinatorRelay", "args": {"parties": list(place.parties), "revoked": gone}}
-    write_workspace(folder, "server", {"servers": [server]}, {"servers": [limits]}, place.kit, component)
+    write_workspace(folder, "server", {"servers": [server]}, place.kit)
     return start(folder, "server", place.kit, port.environment)
+
+
+class _Jobs:
+    """A Link over jobs: one for each site, or for several that have registered at the same time.
+
+    Args:
+        names: of the parties.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names, self.lock, self.ended = frozenset(names), threading.Lock(), threading.Event()
+        self.registry: Channel | None = None
+        self.registered: dict[str, str] = {}  # site -> a number that changes when it registers anew
+        self.changed = 0.0  # when a site registered last
+        self.boards: dict[str, tuple[Switchboard, Channel]] = {}  # job -> its messages
+        self.assigned: dict[str, tuple[str, str, float]] = {}  # site -> its number, its job, when it was last there
+
+    def serve(self, channel: Channel) -> None:
+        """Run a connection to the server's process, or to one of a job, until it ends."""
+        head, _ = channel.receive()
+        if "job" not in head:
+            with self.lock:  # a server that has just started has no jobs
+                self.registry, self.registered = channel, {}
+                self.assigned.clear()
+            while True:
+                self.registered, self.changed = dict(head["sites"]), time.monotonic()
+                head, _ = channel.receive()
+        board = Switchboard()
+        self.boards[head["job"]] = board, channel
+        try:
+            board.serve(channel)
+        finally:
+            with self.lock:
+                del self.boards[head["job"]]
+                for site, (number, job, _) in self.assigned.items():
+                    if job == head["job"]:
+                        self.assigned[site] = number, job, -START
+
+    def manage(self) -> None:
+        """Submit jobs for sites that have none, and end jobs that nobody needs any more."""
+        while not self.ended.wait(0.1):
+            with contextlib.suppress(*ENDED):
+                if self.registry is not None and time.monotonic() - self.changed > 1:  # others may be about to register
+                    self._submit(self.registry)
+                for job, (board, channel) in list(self.boards.items()):
+                    self._review(job, board, channel)
+
+    def _submit(self, registry: Channel) -> None:
+        with self.lock:
+            now, job = time.monotonic(), str(uuid.uuid4())
+            sites = {site: number for site, number in self.registered.items() if not self._carried(site, number, now)}
+            self.assigned.update({site: (number, job, now) for site, number in sites.items()})
+        if sites:
+            registry.send(*submission(job, sorted(sites)))
+
+    def _carried(self, site: str, number: str, now: float) -> bool:
+        """Return whether a job carries a site's messages, or may still do so."""
+        known, job, since = self.assigned.get(site, ("", "", 0.0))
+        if known == number and job in self.boards and site in self.boards[job][0].present():
+            self.assigned[site], since = (number, job, now), now
+        return known == number and now - since < START
+
+    def _review(self, job: str, board: Switchboard, channel: Channel) -> None:
+        """Refuse strangers and whoever has been replaced; end a job without anybody."""
+        current = self.present()
+        here = board.present()
+        for site, token in here.items():
+            if site not in self.names:
+                channel.send({"refuse": site, "why": f"the coordinator knows no party {site!r}"})
+            elif current.get(site, token) != token:
+                channel.send({"refuse": site, "why": f"another party has joined as {site!r} since"})
+        if not here and all(own != job for _, own, _ in list(self.assigned.values())):
+            channel.send({"end": True})
+
+    def _board(self, name: str) -> Switchboard | None:
+        """Return what carries a party's messages: the job of its newest registration."""
+        found = self.boards.get(self.assigned.get(name, ("", "", 0.0))[1])
+        return None if found is None else found[0]
+
+    def present(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        boards = {name: board for name in self.names if (board := self._board(name)) is not None}
+        here = {name: board.present().get(name) for name, board in boards.items()}
+        return {name: token for name, token in sorted(here.items()) if token is not None}
+
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
+        return (self._board(name) or Switchboard()).ask(name, message)
 
 
 class _Kept:
@@ -153,14 +247,14 @@ class _Kept:
         self.child.stop(0.5)
 
 
-def _wait_for(board: Switchboard, keeper: _Kept, folder: Path) -> None:
-    """Wait until the relay in NVFlare's process has dialled.
+def _wait_for(true: Callable[[], bool], keeper: _Kept, folder: Path) -> None:
+    """Wait until something in NVFlare's process has dialled.
 
     Raises:
         FedUnseenError: it does not, or its process ends again and again.
     """
     progress = Progress(keeper.child, START)
-    while board.channel is None:
+    while not true():
         if progress.child is not keeper.child:
             progress = Progress(keeper.child, START)
         if keeper.failures > 2 or progress.stalled:
@@ -219,26 +313,93 @@ def _probe(place: Join) -> None:
             raise RefusedError(refusal % error.reason) from None
 
 
-class _Inbox:
-    """What arrives from a party's NVFlare processes: each one that is started has a channel of its own."""
+class _Site:
+    """A party's NVFlare process, which is started again whenever it ends, and what comes from its jobs.
 
-    def __init__(self) -> None:
-        self.events: queue.SimpleQueue[tuple[str, Channel, dict[str, Any], bytes]] = queue.SimpleQueue()
+    Args:
+        place: where the coordinator is.
+        port: where the processes of jobs connect.
+    """
 
-    def serve(self, channel: Channel) -> None:
-        while True:
-            head, body = channel.receive()
-            self.events.put(("message" if "id" in head else str(head.get("state", "delivered")), channel, head, body))
+    def __init__(self, place: Join, folder: Path, port: Port) -> None:
+        self.place, self.folder = place, folder
+        self.environment = {**port.environment, "FEDUNSEEN_TOKEN": secrets.token_hex(8)}
+        self.child: Child | None = None
+        self.began = self.heard = self.said = time.monotonic()
+        self.met = False  # the coordinator has been there
+
+    def start(self) -> None:
+        """Start NVFlare's process in the place of the one that ran."""
+        self.stop()
+        client = {"fqsn": self.place.name, "is_leaf": True, **secured(self.place.kit, "client")}
+        service = {"target": f"{self.place.address}:{self.place.port}", "scheme": "grpc"}
+        startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
+        write_workspace(self.folder, "client", startup, self.place.kit)
+        self.child = start(self.folder, "client", self.place.kit, self.environment, f"uid={self.place.name}")
+        self.began = time.monotonic()
+
+    def stop(self) -> None:
+        """End NVFlare's process."""
+        if self.child is not None:
+            self.child.stop(0.3)
+
+    def look(self) -> None:
+        """See whether the coordinator can be reached, and NVFlare's process runs.
+
+        Raises:
+            RefusedError: the coordinator does not accept this party.
+            ConnectionLost: it has not been there for ``patience`` seconds.
+        """
+        now, where = time.monotonic(), f"{self.place.address}:{self.place.port}"
+        if self.child is not None and now - max(self.heard, self.said) < (QUIET if self.met else TELL):
+            if self.child.status is not None:
+                self.start()
+            return
+        try:
+            _probe(self.place)
+        except OSError as error:
+            # A coordinator that is ending hangs up, and a proxy until the coordinator has started; so does one that
+            # refuses this party, which cannot be told apart.
+            cut = isinstance(error, _Cut)
+            why = "it hangs up" if cut else error.strerror or str(error)
+            if now - self.heard >= self.place.patience:
+                if cut and not self.met:
+                    raise RefusedError(str(error)) from None
+                raise ConnectionLost(
+                    f"no coordinator answers at {where} ({why}); check address and port, or start it"
+                ) from None
+            if self.said <= self.heard or now - self.said >= TELL:
+                self.said = now
+                _log.warning(
+                    "waiting for the coordinator at %s: %s",
+                    where,
+                    error if cut and not self.met else why,
+                    extra=LOOKING,
+                )
+            time.sleep(min(0.5, self.place.patience))
+            return
+        if self.child is None or self.child.status is not None or now - max(self.heard, self.began) > START:
+            self.start()
+        if self.said <= self.heard or now - self.said >= TELL:
+            self.said = now
+            if now - self.heard > 2 * QUIET:
+                _log.warning(NOT_IN, where, extra=LOOKING)
+        if now - self.heard > max(self.place.patience, 2 * START):
+            raise ConnectionLost(
+                f"NVFlare does not get through to the coordinator at {where}; {self.folder / 'log.txt'} says why"
+            )
 
 
 def join(place: Join, answer: Answer, done: threading.Event) -> None:
     """Answer the coordinator's messages until ``done`` is set, or the coordinator is gone for too long.
 
+    Of messages that wait while another is answered, only the newest counts: the coordinator has dropped the others.
+
     Raises:
         MissingDependencyError: NVFlare is not installed.
         RefusedError: a certificate is not accepted, the coordinator does not know the party, or another has joined
-            under its name since: the newest is let in, and the other one is told.
-        ConnectionLost: nobody has been there for ``patience`` seconds.
+            under its name since: the newest is let in, and the other one is refused.
+        ConnectionLost: no coordinator has been there for ``patience`` seconds.
     """
     needed()
     if place.kit is not None:
@@ -246,103 +407,38 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
         check_name(place.kit, place.name)
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
-    inbox = _Inbox()
-    client = {"fqsn": place.name, "is_leaf": True, **secured(place.kit, "client")}
-    service = {"target": f"{place.address}:{place.port}", "scheme": "grpc"}
-    startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
-    component = {"path": f"{COMPONENTS}.PartyRelay", "args": {}}
-    token = {"FEDUNSEEN_TOKEN": secrets.token_hex(8)}
-    with Port(folder, inbox.serve) as port:
-        gone, told = time.monotonic(), time.monotonic()
-        first, before = True, False
-        while not done.is_set():
+    events: queue.SimpleQueue[tuple[Channel, dict[str, Any], bytes]] = queue.SimpleQueue()
+
+    def serve(channel: Channel) -> None:
+        while True:
+            events.put((channel, *channel.receive()))
+
+    with Port(folder, serve) as port, contextlib.ExitStack() as stack:
+        site = _Site(place, folder, port)
+        stack.callback(site.stop)
+        waiting: tuple[Channel, str, bytes] | None = None
+        sent, end = "", 0.0  # the answer that is on its way; until when
+        while not (done.is_set() and (not sent or time.monotonic() > end)):
             try:
-                _probe(place)
-            except OSError as error:
-                # A coordinator that is ending hangs up, and a proxy until the coordinator has started; so does one that
-                # refuses this party, which cannot be told apart.
-                cut = isinstance(error, _Cut)
-                why = "it hangs up" if cut else error.strerror or str(error)
-                now = time.monotonic()
-                if now - gone >= place.patience:
-                    if cut and not before:
-                        raise RefusedError(str(error)) from None
-                    raise ConnectionLost(
-                        f"no coordinator answers at {place.address}:{place.port} ({why}); "
-                        "check address and port, or start it"
-                    ) from None
-                if first or now - told >= TELL:
-                    first, told = False, now
-                    where = f"{place.address}:{place.port}"
-                    why = str(error) if cut and not before else why
-                    _log.warning("waiting for the coordinator at %s: %s", where, why, extra=LOOKING)
-                time.sleep(min(0.5, place.patience))
-                continue
-            write_workspace(
-                folder, "client", startup, {"client": {"client_register_interval": 0.2}}, place.kit, component
-            )
-            child = start(folder, "client", place.kit, {**port.environment, **token}, f"uid={place.name}")
-            try:
-                connected = _serve(place, inbox, child, answer, done)
-            finally:
-                child.stop(0.3)
-            if done.is_set():
-                return
-            if connected:
-                gone, first, before = time.monotonic(), True, True
-            elif time.monotonic() - gone >= max(place.patience, START):
-                raise ConnectionLost(
-                    f"NVFlare does not get through to the coordinator at {place.address}:{place.port}; "
-                    f"{folder / 'log.txt'} says why, or the party's certificate has been revoked"
-                )
-
-
-def _serve(place: Join, inbox: _Inbox, child: Child, answer: Answer, done: threading.Event) -> bool:
-    """Answer messages of one NVFlare process until it ends or loses the coordinator; return if it ever reached it.
-
-    Of messages that wait while another is answered, only the newest counts: the coordinator has dropped the others.
-    """
-    connected = False
-    channel: Channel | None = None
-    asked, starting = time.monotonic(), Progress(child, START)
-    waiting: tuple[str, bytes] | None = None
-    sent: str | None = None  # the answer that is on its way
-    while True:
-        try:
-            what, source, head, body = inbox.events.get(timeout=0.0 if waiting else 0.1)
-        except queue.Empty:
-            if waiting is not None and channel is not None:
-                (key, message), waiting = waiting, None
-                reply = answer(message)
-                sent = key
+                channel, head, body = events.get(timeout=0.0 if waiting else 0.1)
+            except queue.Empty:
+                if waiting is None:
+                    site.look()
+                    continue
+                (channel, sent, body), waiting = waiting, None
+                reply, end = answer(body), time.monotonic() + START
                 with contextlib.suppress(*ENDED):
-                    channel.send({"id": key}, reply)
+                    channel.send({"id": sent}, reply)
                 continue
-            late = not connected and starting.stalled
-            if child.status is not None or late or (done.is_set() and sent is None):
-                return connected
-            if not connected and time.monotonic() - asked > TELL:
-                asked = time.monotonic()
-                try:
-                    _probe(place)
-                except OSError:  # gone while NVFlare was starting
-                    return False
-                if time.monotonic() - starting.began > SILENT:
-                    where = f"{place.address}:{place.port}"
-                    _log.warning(NOT_IN, where, extra=LOOKING)
-            continue
-        if what == "connected":
-            connected, channel = True, source
-        if source is not channel and what != "refused":
-            continue  # from a process that has been replaced
-        if what == "refused":
-            raise RefusedError(f"{head['why']}; join under a name from the coordinator's list, one party for each")
-        if what == "message":
-            waiting = head["id"], body
-        if what == "delivered" and head["delivered"] == sent:
-            sent = None
-        if what == "lost":
-            return True
+            site.heard, site.met = time.monotonic(), True
+            if "refused" in head:
+                raise RefusedError(
+                    f"{head['refused']}; join under a name from the coordinator's list, one party for each"
+                )
+            if "to" in head:
+                waiting = channel, head["id"], body
+            elif head.get("delivered") == sent:
+                sent = ""
 
 
 # Simulation
@@ -360,20 +456,26 @@ def simulate(place: Simulate) -> Iterator[Link]:
     """
     needed()
     folder = place.folder / "nvflare"
-    folder.mkdir(parents=True, exist_ok=True)
     processes = min(place.processes, place.parties)
+    write_job(
+        folder / "job",
+        (f"{__name__}.simulation.Switch", {"parties": place.parties, "processes": processes}),
+        (f"{__name__}.simulation.Worker", {"factory": address(place.factory), "argument": place.argument}),
+    )
+    (folder / "simulator" / "local").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "simulator" / "local" / "resources.json", allowed(f"{__name__}.simulation."))
     board = Switchboard()
-    with Port(folder, board.serve) as port, contextlib.ExitStack() as stack:
+
+    def serve(channel: Channel) -> None:
+        channel.receive()  # the job's number
+        board.serve(channel)
+
+    with Port(folder, serve) as port, contextlib.ExitStack() as stack:
         environment = {**os.environ, **port.environment, **home(folder)}
-        job = [
-            str(folder.resolve() / "job"),
-            str(place.parties),
-            str(processes),
-            address(place.factory),
-            place.argument,
-        ]
-        command = [sys.executable, "-c", f"from {__name__}.simulation import main; main(*{job})"]
+        names = ",".join(f"process-{k}" for k in range(processes))
+        command = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator"]
+        command += ["-c", names, "-n", str(processes), "-t", str(processes)]
         keeper = _Kept(lambda: Child(command, folder / "output.txt", environment, folder))
         stack.callback(keeper.stop)
-        _wait_for(board, keeper, folder)
+        _wait_for(lambda: board.channel is not None, keeper, folder)
         yield board

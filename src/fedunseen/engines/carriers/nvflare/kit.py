@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.core.files import free_folder, write_json
-from fedunseen.engines.remote.authority import Authority, keep, revoked
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = [
-    "PROJECT", "SERVER", "certificates", "check_kit", "check_name", "check_names", "needed", "renewed", "revoked_in"
-]  # fmt: skip
+__all__ = ["PROJECT", "SERVER", "certificates", "check_kit", "check_name", "check_names", "needed"]
 
 PROJECT = "fedunseen"
 SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
@@ -80,30 +77,18 @@ def check_name(kit: Path, name: str) -> None:
         raise RefusedError(f"the certificate in {kit} is for party {', '.join(names)!r}, not {name!r}")
 
 
-def revoked_in(kit: Path) -> list[str]:
-    """Return the serial numbers of certificates that are not let in, in hexadecimal digits.
-
-    Raises:
-        RefusedError: the list in the kit is damaged.
-    """
-    from cryptography import x509
-
-    authority = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
-    return [format(serial, "x") for serial in sorted(revoked(kit, authority))]
-
-
 def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
     """Make a kit for the coordinator and for each party, with NVFlare's own tools.
 
     ``out/coordinator`` and ``out/NAME`` each get a certificate, its private key (mode 0600) and the root certificate.
-    The root's private key is not kept, unless a folder is given for it.
+    The root's private key is not kept: NVFlare checks no list of revoked certificates, so that one alone cannot change.
 
     Args:
         out: a folder that does not exist or is empty.
         host: the machine that the coordinator listens at: what parties call it.
         parties: their names.
         days: how long the certificates hold.
-        authority: a new folder in which the authority is kept; None: it is not.
+        authority: is not used.
 
     Raises:
         MissingDependencyError: NVFlare is not installed.
@@ -123,15 +108,8 @@ def certificates(out: Path, host: str, parties: Sequence[str], days: int, author
     root = generate_cert(_issuer(), _issuer(), key, public, valid_days=days, ca=True)
     _site(out / "coordinator", "server", SERVER, root, key, host)
     write_json(out / "coordinator" / "parties.json", {"engine": "nvflare", "parties": list(parties)})
-    issued = {name: _site(out / name, "client", name, root, key) for name in parties}
-    if authority is not None:
-        keep(authority, "nvflare", root, key, issued)
-
-
-def renewed(authority: Authority, name: str, out: Path) -> x509.Certificate:
-    """Write ``out/NAME/`` with a new key; return the certificate. The coordinator needs nothing of it."""
-    needed()
-    return _site(out / name, "client", name, authority.certificate, authority.key)
+    for name in parties:
+        _site(out / name, "client", name, root, key)
 
 
 def _issuer() -> Any:
@@ -140,18 +118,15 @@ def _issuer() -> Any:
     return Identity("FedUnseen", None)
 
 
-def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any, host: str = "") -> x509.Certificate:
-    """Write the folder of a side, ``server`` or ``client``; return its certificate."""
-    from cryptography import x509
-    from cryptography.x509.oid import ExtendedKeyUsageOID
+def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any, host: str = "") -> None:
+    """Write the folder of a side, ``server`` or ``client``."""
     from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
 
     own, public = generate_keys()
     hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
-    purpose = ExtendedKeyUsageOID.SERVER_AUTH if side == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
-    usage, end = [(x509.ExtendedKeyUsage([purpose]), False)], root.not_valid_after_utc
+    # As NVFlare's own certificates they are for either end of a connection: a job's processes use their parents'.
     certificate: x509.Certificate = generate_cert(
-        Identity(common, PROJECT), _issuer(), key, public, not_valid_after=end, extra_extensions=usage, **hosts
+        Identity(common, PROJECT), _issuer(), key, public, not_valid_after=root.not_valid_after_utc, **hosts
     )
     folder.mkdir(parents=True)
     folder.chmod(0o700)
@@ -161,4 +136,3 @@ def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any
         file.write(serialize_pri_key(own))
     if side == "client":
         write_json(folder / "party.json", {"engine": "nvflare", "name": common})
-    return certificate

@@ -1,32 +1,50 @@
-"""A simulation as one NVFlare job: its client processes do the parties' work, its server passes messages on.
+"""A simulation as one job in NVFlare's simulator, whose client processes do the parties' work.
 
-:func:`main` is that job's process, which :func:`fedunseen.engines.carriers.nvflare.simulate` starts. What its
-``factory`` names is imported in the client processes alone.
+A party is always answered for by the same process. These classes are for the simulator alone: no site allows them.
 """
 
 from __future__ import annotations
 
 import os
-import queue
-import secrets
-import sys
-import threading
-import time
-from typing import Any
+from collections.abc import Callable
 
-from nvflare.collab import CollabRecipe, collab
-from nvflare.recipe import SimEnv
+from nvflare.apis.fl_context import FLContext
 
+from fedunseen.engines.carriers.nvflare.job import Coordinator, LocalParty
 from fedunseen.engines.remote.link import found
-from fedunseen.engines.remote.relay import ENDED, dial
 
-__all__ = ["Process", "Switch", "main"]
-
-LONG = 1e6  # s; whoever waits for an answer has a time-out of its own
+__all__ = ["Switch", "Worker"]
 
 
-class Process:
-    """A client process of the job.
+class Switch(Coordinator):
+    """The controller of a simulation's job; it ends with any client process, and our process starts another job.
+
+    Args:
+        parties: how many there are.
+        processes: how many client processes there are.
+    """
+
+    def __init__(self, parties: int, processes: int) -> None:
+        super().__init__()
+        self.count, self.processes = parties, processes
+
+    def site(self, party: str) -> str:
+        """Return the process that answers for a party."""
+        return f"process-{int(party) % self.processes}"
+
+    def parties(self) -> dict[str, str]:
+        """Return all parties, once all processes are there."""
+        ready, names = len(self.sites) == self.processes, map(str, range(self.count))
+        return {name: self.sites[self.site(name)] for name in names} if ready else {}
+
+    def _now(self, name: str, token: str | None) -> None:
+        if token is None and name in self.sites:
+            os._exit(1)
+        super()._now(name, token)
+
+
+class Worker(LocalParty):
+    """The executor of a simulation's job: it answers one question after another.
 
     Args:
         factory: the address of a function to call once.
@@ -34,89 +52,9 @@ class Process:
     """
 
     def __init__(self, factory: str, argument: str) -> None:
+        super().__init__()
         self.factory, self.argument = factory, argument
 
-    @collab.publish  # type: ignore[untyped-decorator]
-    def here(self) -> bool:
-        """Say that this process is there."""
-        return True
-
-    @collab.publish  # type: ignore[untyped-decorator]
-    def answer(self, party: str, message: bytes) -> bytes:
-        """Answer for a party."""
-        if "made" not in vars(self):
-            self.made = found(self.factory)(self.argument)
-        return self.made(party, bytes(message))
-
-
-class Switch:
-    """The job's server: takes messages from our process and has a client process answer them, one at a time.
-
-    A party is always answered for by the same process.
-
-    Args:
-        parties: how many there are.
-    """
-
-    def __init__(self, parties: int) -> None:
-        self.parties = parties
-        self.open: set[int] = set()  # messages that somebody waits for
-
-    @collab.main  # type: ignore[untyped-decorator]
-    def run(self) -> None:
-        """Pass messages on until our process goes."""
-        channel = dial()
-        names = [str(i) for i in range(self.parties)]
-        queues: list[queue.SimpleQueue[tuple[int, str, bytes]]] = []
-        for client in collab.clients:
-            queues.append(queue.SimpleQueue())
-            threading.Thread(target=self.work, args=(client, queues[-1], channel), daemon=True).start()
-            threading.Thread(target=self.watch, args=(client,), daemon=True).start()
-        token = secrets.token_hex(8)
-        channel.send({"parties": dict.fromkeys(names, token)})
-        place = {name: i % len(queues) for i, name in enumerate(names)}
-        try:
-            while True:
-                head, body = channel.receive()
-                if head.get("drop"):
-                    self.open.discard(head["id"])
-                    continue
-                self.open.add(head["id"])
-                queues[place[head["to"]]].put((head["id"], head["to"], body))
-        except ENDED:
-            os._exit(0)  # our process has gone, and its keeper will end the rest
-
-    def work(self, client: Any, waiting: queue.SimpleQueue[tuple[int, str, bytes]], channel: Any) -> None:
-        """Have one client process answer, one message after another."""
-        while True:
-            number, party, body = waiting.get()
-            if number not in self.open:
-                continue
-            try:
-                channel.send({"id": number}, bytes(client(timeout=LONG).answer(party, body)))
-            except Exception as error:
-                self.end(client, error)
-            self.open.discard(number)
-
-    def watch(self, client: Any) -> None:
-        """Notice the death of a client process; NVFlare does not tell those who wait for its answer."""
-        while True:
-            time.sleep(1)
-            try:
-                client(timeout=5).here()
-            except Exception as error:
-                if not isinstance(getattr(error, "cause", error), TimeoutError):
-                    self.end(client, error)
-
-    def end(self, client: Any, error: Exception) -> None:
-        """End the job, so that our process starts another one."""
-        print(f"client {client.name}: {error!r}", file=sys.stderr, flush=True)
-        os._exit(1)
-
-
-def main(folder: str, parties: str, processes: str, factory: str, argument: str) -> None:
-    """Run the job."""
-    switch, process = Switch(int(parties)), Process(factory, argument)
-    recipe = CollabRecipe("simulation", server=switch, client=process, min_clients=int(processes))
-    names = [f"process-{i}" for i in range(int(processes))]
-    recipe.execute(SimEnv(clients=names, num_threads=len(names), workspace_root=folder))
+    def answering(self, fl_ctx: FLContext) -> Callable[[str, bytes], bytes]:
+        """Return what answers for any party."""
+        return found(self.factory)(self.argument)

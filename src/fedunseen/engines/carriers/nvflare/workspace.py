@@ -1,37 +1,100 @@
-"""The folder that an NVFlare process reads when it starts: its settings, our component, and where its keys are."""
+"""Files that NVFlare reads: a job's folder, and the workspace of a server or site that this package starts."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.files import write_json
 from fedunseen.engines.remote.keeper import Child
 
-__all__ = ["home", "secured", "start", "write_workspace"]
+__all__ = ["MODULES", "allowed", "home", "secured", "start", "submission", "write_job", "write_workspace"]
+
+JOB = "fedunseen.engines.carriers.nvflare.job"
+MODULES = {  # what the scripts of start-up kits and the command `nvflare simulator` run
+    "server": "nvflare.private.fed.app.server.server_train",
+    "client": "nvflare.private.fed.app.client.client_train",
+    "simulator": "nvflare.private.fed.app.simulator.simulator",
+}
+_APP = "app"
+_CORE = "nvflare.app_common"
 
 
-def write_workspace(
-    folder: Path,
-    side: str,
-    startup: dict[str, Any],
-    resources: dict[str, Any],
-    kit: Path | None,
-    component: dict[str, Any],
-) -> None:
-    """Write what an NVFlare process reads when it starts: its kit, its settings and our component."""
+def allowed(*paths: str) -> dict[str, Any]:
+    """Return settings under which a site builds these classes for a job, given by path or prefix, and no others."""
+    return {"class_list_enforcement_mode": "enforce", "class_allow_list": list(paths)}
+
+
+def write_job(folder: Path, controller: tuple[str, dict[str, Any]], executor: tuple[str, dict[str, Any]]) -> None:
+    """Write a job for all sites.
+
+    Args:
+        folder: gets it.
+        controller: class path and arguments.
+        executor: class path and arguments.
+    """
+    config = folder / _APP / "config"
+    config.mkdir(parents=True, exist_ok=True)
+    for side, part in zip(("server", "client"), _parts(controller, executor), strict=True):
+        write_json(config / f"config_fed_{side}.json", {"format_version": 2, **part})
+    write_json(folder / "meta.json", _meta("@ALL"))
+
+
+def submission(number: str, sites: Sequence[str]) -> tuple[dict[str, Any], bytes]:
+    """Return the description of a job that carries messages of ``host`` and ``join``, and its archive.
+
+    Args:
+        number: of the job.
+        sites: where it runs.
+    """
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        write_job(Path(folder), (f"{JOB}.Coordinator", {}), (f"{JOB}.Party", {}))
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for path in Path(folder).glob("**/*.json"):
+                archive.write(path, Path("fedunseen") / path.relative_to(folder))
+    submitter = {"submitter_name": "coordinator", "submitter_org": "fedunseen", "submitter_role": "coordinator"}
+    own = {"job_id": number, "job_folder_name": "fedunseen", **submitter}
+    return {**_meta("server", *sites), **own}, buffer.getvalue()
+
+
+def _meta(*sites: str) -> dict[str, Any]:
+    return {"name": "fedunseen", "resource_spec": {}, "min_clients": 1, "deploy_map": {_APP: list(sites)}}
+
+
+def _parts(*classes: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    controller, executor = ({"path": path, "args": arguments} for path, arguments in classes)
+    work = {"tasks": ["*"], "executor": executor}
+    return {"workflows": [{"id": "fedunseen", **controller}]}, {"executors": [work]}
+
+
+def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Path | None) -> None:
+    """Write what a process of NVFlare reads when it starts.
+
+    A site runs no code of a job and no class but the one that carries messages, and nobody may command it.
+
+    Args:
+        folder: the workspace.
+        side: ``server`` or ``client``.
+        startup: the content of ``fed_server.json`` or ``fed_client.json``.
+        kit: a folder of certificates and keys; None: plain text.
+    """
     for name in ("startup", "local"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir(parents=True)
     folder.chmod(0o700)
     write_json(folder / "startup" / f"fed_{side}.json", {"format_version": 2, **startup})
-    components = [{"id": "fedunseen_relay", **component}]
-    write_json(folder / "local" / "resources.json", {"format_version": 2, **resources, "components": components})
-    # NVFlare also listens on loopback, for jobs that we do not run; by default other users of the machine may connect.
+    resources = _server(folder) if side == "server" else _client()
+    classes = allowed(f"{JOB}.Coordinator", f"{JOB}.Party")
+    write_json(folder / "local" / "resources.json", {"format_version": 2, **classes, **resources})
+    # The processes of a job connect on loopback; by default other users of the machine may too.
     internal = {"host": "127.0.0.1", "connection_security": "clear" if kit is None else "mtls"}
     connections = {
         "allow_adhoc_conns": False,
@@ -40,9 +103,8 @@ def write_workspace(
         "streaming_ack_interval": 1 << 20,
     }
     write_json(folder / "local" / "comm_config.json", connections)
-    write_json(
-        folder / "local" / "authorization.json", {"format_version": "1.0", "permissions": {"nobody": {"view": "none"}}}
-    )
+    rights = {"coordinator": {"submit_job": "any"}} if side == "client" else {"nobody": {"view": "none"}}
+    write_json(folder / "local" / "authorization.json", {"format_version": "1.0", "permissions": rights})
     handler = {
         "class": "logging.handlers.RotatingFileHandler",
         "formatter": "plain",
@@ -57,12 +119,45 @@ def write_workspace(
             "disable_existing_loggers": False,
             "formatters": {"plain": {"format": "%(asctime)s - %(name)s - %(levelname)s - %(message)s"}},
             "handlers": {"file": handler},
-            "loggers": {
-                "root": {"level": "INFO", "handlers": ["file"]},
-                "nvflare.private.fed.client.client_engine": {"level": "WARNING"},  # writes down every reply
-            },
+            "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
         },
     )
+
+
+def _server(folder: Path) -> dict[str, Any]:
+    storage = f"{_CORE}.storages.filesystem_storage.FilesystemStorage"
+    kept = {"path": storage, "args": {"root_dir": str(folder.resolve() / "snapshots"), "uri_root": "/"}}
+    persistor = f"{_CORE}.state_persistors.storage_state_persistor.StorageStatePersistor"
+    jobs = {"uri_root": str(folder.resolve() / "jobs"), "job_store_id": "job_store"}
+    components = {
+        "job_scheduler": (f"{_CORE}.job_schedulers.job_scheduler.DefaultJobScheduler", {"max_jobs": 1000}),
+        "job_manager": ("nvflare.apis.impl.job_def_manager.SimpleJobDefManager", jobs),
+        "job_store": (storage, {}),
+        "process_launcher": (f"{_CORE}.job_launcher.server_process_launcher.ServerProcessJobLauncher", {}),
+        "fedunseen_registry": (f"{JOB}.Registry", {}),
+    }
+    limits = {"max_num_clients": 10_000, "heart_beat_timeout": 60, "admin_storage": "transfer", "shutdown_period": 1}
+    return {
+        "servers": [limits],
+        "snapshot_persistor": {"path": persistor, "args": {"uri_root": "/", "storage": kept}},
+        "components": _built(components),
+    }
+
+
+def _client() -> dict[str, Any]:
+    components = {
+        "resource_manager": (f"{_CORE}.resource_managers.passthrough_resource_manager.PassthroughResourceManager", {}),
+        "resource_consumer": (
+            f"{_CORE}.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer",
+            {},
+        ),
+        "process_launcher": (f"{_CORE}.job_launcher.client_process_launcher.ClientProcessJobLauncher", {}),
+    }
+    return {"client": {"client_register_interval": 0.2, "retry_timeout": 30}, "components": _built(components)}
+
+
+def _built(components: Mapping[str, tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [{"id": name, "path": path, "args": arguments} for name, (path, arguments) in components.items()]
 
 
 def secured(kit: Path | None, side: str) -> dict[str, str]:
@@ -85,10 +180,9 @@ def home(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
-    """Start NVFlare's parent process of a side, ``server`` or ``client``."""
+    """Start the process of a server or site, as the script of its start-up kit does."""
     environment = {**os.environ, **more, **home(folder)}
-    module = f"nvflare.private.fed.app.{side}.{side}_train"
     secure = "true" if kit is not None else "false"
-    command = [sys.executable, "-u", "-m", module, "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
+    command = [sys.executable, "-u", "-m", MODULES[side], "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
     command += ["--set", f"secure_train={secure}", "org=fedunseen", "config_folder=config", *options]
     return Child(command, folder / "output.txt", environment, folder)
