@@ -24,6 +24,7 @@ MODULES = {  # what the scripts of start-up kits and the command `nvflare simula
     "simulator": "nvflare.private.fed.app.simulator.simulator",
 }
 _APP = "app"
+_Components = Mapping[str, tuple[str, dict[str, Any]]]
 _CORE = "nvflare.app_common"
 
 
@@ -129,7 +130,7 @@ def _server(folder: Path) -> dict[str, Any]:
     kept = {"path": storage, "args": {"root_dir": str(folder.resolve() / "snapshots"), "uri_root": "/"}}
     persistor = f"{_CORE}.state_persistors.storage_state_persistor.StorageStatePersistor"
     jobs = {"uri_root": str(folder.resolve() / "jobs"), "job_store_id": "job_store"}
-    components = {
+    components: _Components = {
         "job_scheduler": (f"{_CORE}.job_schedulers.job_scheduler.DefaultJobScheduler", {"max_jobs": 1000}),
         "job_manager": ("nvflare.apis.impl.job_def_manager.SimpleJobDefManager", jobs),
         "job_store": (storage, {}),
@@ -145,7 +146,7 @@ def _server(folder: Path) -> dict[str, Any]:
 
 
 def _client() -> dict[str, Any]:
-    components = {
+    components: _Components = {
         "resource_manager": (f"{_CORE}.resource_managers.passthrough_resource_manager.PassthroughResourceManager", {}),
         "resource_consumer": (
             f"{_CORE}.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer",
@@ -156,7 +157,7 @@ def _client() -> dict[str, Any]:
     return {"client": {"client_register_interval": 0.2, "retry_timeout": 30}, "components": _built(components)}
 
 
-def _built(components: Mapping[str, tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+def _built(components: _Components) -> list[dict[str, Any]]:
     return [{"id": name, "path": path, "args": arguments} for name, (path, arguments) in components.items()]
 
 
