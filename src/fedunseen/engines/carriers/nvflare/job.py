@@ -21,7 +21,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing import Pipe
+from pathlib import Path
 from typing import Any
 
 from nvflare.apis.client import Client
@@ -34,11 +36,15 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedunseen.engines.remote.relay import ENDED, Channel, dial
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.files import parse_json
+from fedunseen.engines.remote.link import Link
+from fedunseen.engines.remote.relay import ENDED, Channel, Switchboard, dial
 
-__all__ = ["TOKEN", "Coordinator", "LocalParty", "Party", "Registry"]
+__all__ = ["SETTINGS", "TOKEN", "Coordinator", "LocalCoordinator", "LocalParty", "Party", "Place", "Registry"]
 
 TOPIC = "fedunseen"
+SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
 TOKEN = "FEDUNSEEN_TOKEN"  # in the environment: the token of the party that `fedunseen join` runs
 BEAT = 1.0  # s between two pings
 HOLD = 10.0  # s for which a site holds a reply back
@@ -188,7 +194,11 @@ class Party(Executor):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start with the job."""
         if event_type == EventType.START_RUN:
-            self.channel = self.connect(fl_ctx)
+            try:
+                self.channel = self.connect(fl_ctx)
+            except FedUnseenError as error:
+                self.system_panic(str(error), fl_ctx)
+                return
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self.receive)
             _thread(self._listen)
 
@@ -236,17 +246,83 @@ class Party(Executor):  # type: ignore[misc]
         self.token = ""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a job's process works.
+
+    Attributes:
+        name: of the site.
+        folder: its workspace.
+        config: the folder of the job's configuration.
+        settings: what the site's own file says, ``local/fedunseen.json`` in its workspace.
+    """
+
+    name: str
+    folder: Path
+    config: Path
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, fl_ctx: FLContext) -> Place:
+        """Return where this process works; raises FedUnseenError if the site's file is damaged."""
+        workspace = fl_ctx.get_engine().get_workspace()
+        name, path = str(fl_ctx.get_identity_name()), Path(workspace.get_site_config_dir()) / SETTINGS
+        try:
+            settings = dict(parse_json(path.read_bytes().replace(b"{site}", name.encode())))
+        except FileNotFoundError:
+            settings = {}
+        except (OSError, ValueError, TypeError) as error:
+            raise FedUnseenError(f"{path} is damaged ({error}): write a JSON object") from None
+        config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
+        return cls(name, Path(workspace.get_root_dir()), config, settings)
+
+
+class LocalCoordinator(Coordinator, ABC):
+    """A controller that runs the coordinator in its own process; the job ends with it."""
+
+    @abstractmethod
+    def coordinate(self, link: Link, sites: list[str], place: Place) -> None:
+        """Run the coordinator with these sites."""
+
+    def connect(self, fl_ctx: FLContext, sites: list[str]) -> Channel:
+        """Return the channel to a thread that coordinates."""
+        ours, theirs = map(Channel, Pipe())
+        board, place = Switchboard(), Place.of(fl_ctx)
+        self.error: Exception | None = None
+
+        def work() -> None:
+            try:
+                self.coordinate(board, sites, place)
+            except Exception as error:
+                self.error = error
+            ours.send({"end": True})
+
+        def serve() -> None:
+            ours.receive()  # the job's number
+            board.serve(ours)
+
+        _thread(serve)
+        _thread(work)
+        return theirs
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Carry messages until the coordinator is done; an error of its own fails the job."""
+        super().control_flow(abort_signal, fl_ctx)
+        if self.error is not None:
+            raise self.error
+
+
 class LocalParty(Party, ABC):
     """An executor that answers in this process, one question after another."""
 
     @abstractmethod
-    def answering(self, fl_ctx: FLContext) -> Callable[[str, bytes], bytes]:
+    def answering(self, place: Place) -> Callable[[str, bytes], bytes]:
         """Return what answers: (party, question) -> answer."""
 
     def connect(self, fl_ctx: FLContext) -> Channel:
         """Return the channel to a thread that answers."""
         ours, theirs = map(Channel, Pipe())
-        answer = self.answering(fl_ctx)
+        answer = self.answering(Place.of(fl_ctx))
 
         def work() -> None:
             while True:

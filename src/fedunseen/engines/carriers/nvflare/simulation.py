@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from nvflare.apis.fl_context import FLContext
-
-from fedunseen.engines.carriers.nvflare.job import Coordinator, LocalParty
+from fedunseen.engines.carriers.nvflare.job import Coordinator, LocalParty, Place
 from fedunseen.engines.remote.link import found
 
 __all__ = ["Switch", "Worker"]
@@ -55,6 +53,6 @@ class Worker(LocalParty):
         super().__init__()
         self.factory, self.argument = factory, argument
 
-    def answering(self, fl_ctx: FLContext) -> Callable[[str, bytes], bytes]:
+    def answering(self, place: Place) -> Callable[[str, bytes], bytes]:
         """Return what answers for any party."""
         return found(self.factory)(self.argument)
