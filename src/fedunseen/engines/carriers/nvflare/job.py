@@ -263,10 +263,10 @@ class Place:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, fl_ctx: FLContext) -> Place:
+    def of(cls, fl_ctx: FLContext, name: str = "") -> Place:
         """Return where this process works; raises FedUnseenError if the site's file is damaged."""
         workspace = fl_ctx.get_engine().get_workspace()
-        name, path = str(fl_ctx.get_identity_name()), Path(workspace.get_site_config_dir()) / SETTINGS
+        name, path = name or str(fl_ctx.get_identity_name()), Path(workspace.get_site_config_dir()) / SETTINGS
         try:
             settings = dict(parse_json(path.read_bytes().replace(b"{site}", name.encode())))
         except FileNotFoundError:
@@ -287,7 +287,7 @@ class LocalCoordinator(Coordinator, ABC):
     def connect(self, fl_ctx: FLContext, sites: list[str]) -> Channel:
         """Return the channel to a thread that coordinates."""
         ours, theirs = map(Channel, Pipe())
-        board, place = Switchboard(), Place.of(fl_ctx)
+        board, place = Switchboard(), Place.of(fl_ctx, "server")  # which the simulator calls otherwise
         self.error: Exception | None = None
 
         def work() -> None:
