@@ -90,10 +90,10 @@ def test_open_messages_are_taken_away_under_the_lock(board):
 
 
 class Engine:
-    """What the coordinator's relay needs of NVFlare: here a party that never says that it has a question."""
+    """What the controller of NVFlare's job needs of NVFlare: here a site that answers as it is told to."""
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, **content):
+        self.asked, self.content = [], content
 
     def new_context(self):
         return contextlib.nullcontext()
@@ -102,26 +102,29 @@ class Engine:
         from nvflare.apis.fl_constant import ReturnCode
         from nvflare.apis.shareable import make_reply
 
+        reply = make_reply(ReturnCode.OK)
         if message["do"] == "ask":
             self.asked.append(message["id"])
-        return {targets[0]: make_reply(ReturnCode.OK)}
+            reply.update(self.content)
+        return {targets[0]: reply}
 
 
 @pytest.fixture
 def coordinator(tmp_path):
     pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
-    from fedunseen.engines.carriers.nvflare.components import CoordinatorRelay
+    from fedunseen.engines.carriers.nvflare.job import Coordinator
 
     board = Switchboard()
     with Port(tmp_path, board.serve) as port:
-        made = CoordinatorRelay(["a"])
+        made = Coordinator()
         made.engine, made.channel = Engine(), dial(port.environment)
-        made._now("a", ("token", "process"))
+        made._now("a", "token")
         until(board.present)
 
         def listen():
             with contextlib.suppress(*ENDED):
-                made.listen()
+                while True:
+                    made._take(*made.channel.receive())
 
         threading.Thread(target=listen, daemon=True).start()
         yield board, made
@@ -142,20 +145,13 @@ def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
 
 @pytest.mark.parametrize("body", ["text", 7, None, b"too large"])
 def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatch, body):
-    from fedunseen.engines.carriers.nvflare import components
+    from fedunseen.engines.carriers.nvflare import job
 
-    monkeypatch.setattr(components, "ALLOWED", 4)
-    monkeypatch.setattr(components, "TIMES", 2)
+    monkeypatch.setattr(job, "ALLOWED", 4)
+    monkeypatch.setattr(job, "TIMES", 2)
     board, made = coordinator
-
-    def answer(content):
-        until(lambda: made.open)
-        made.receive("", {"do": "answer", "id": next(iter(made.open)), "body": content}, None)
-
     for content, expected in ((body, None), (b"12345678", b"12345678")):
-        thread = threading.Thread(target=answer, args=(content,))
-        thread.start()
+        made.engine = Engine(known=True, body=content)
         begun = time.monotonic()
         assert dict(exchange(board, {"a": b"1234"}, GUARD)) == {"a": expected}
         assert time.monotonic() - begun < GUARD  # a lost answer is known to be lost
-        thread.join()

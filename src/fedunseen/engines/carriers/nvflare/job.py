@@ -49,6 +49,7 @@ TOKEN = "FEDUNSEEN_TOKEN"  # in the environment: the token of the party that `fe
 BEAT = 1.0  # s between two pings
 HOLD = 10.0  # s for which a site holds a reply back
 PATIENCE = 15.0  # s without progress after which a message counts as lost
+ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
 SILENCE = 60.0  # s after which a silent site whose connection stands is gone; messages of hundreds of MB hold up pings
 
 
@@ -154,12 +155,15 @@ class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
         while number in self.open and token is not None and self.parties().get(name) == token:
             reply = self._call(site, {"do": "ask", "id": key, "to": name, "token": token, **sent}) or {}
             sent = {"body": body} if reply.get("unknown") else {} if reply.get("known") else sent
-            answer = reply.get("body")
-            if isinstance(answer, bytes | bytearray | memoryview):
-                self._settle(number, {"id": number}, answer)
-                self._call(site, {"do": "taken", "id": key})
-                return
-            if not reply:
+            if "body" in reply:
+                answer, most = reply["body"], max(ALLOWED, TIMES * len(body))
+                if isinstance(answer, bytes | bytearray | memoryview) and memoryview(answer).nbytes <= most:
+                    self._settle(number, {"id": number}, answer)
+                    self._call(site, {"do": "taken", "id": key})
+                    return
+                self.logger.warning(f"an answer of {name!r} is too large, or not bytes, and is thrown away")
+                break
+            if not reply.get("known"):
                 time.sleep(0.2)
         self._settle(number, {"id": number, "lost": True})
 
