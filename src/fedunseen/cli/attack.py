@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,9 +12,6 @@ from fedunseen.cli.console import ExperimentName, Json, Overrides, overrides_of,
 from fedunseen.cli.console import chosen as read_experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["attack_app"]
 
@@ -48,22 +44,25 @@ def leakage(
         raise ExperimentError(f"--images {images}: attack at least one sample")
     added = _sums(sums)
     chosen = read_experiment(experiment, overrides)
+    from fedunseen.core.files import write_json, write_tensors
     from fedunseen.experiment.record import free_directory
-    from fedunseen.report.leakage_page import conclusions
-    from fedunseen.tools.leakage import UNMASKED, examine, notes, searches
+    from fedunseen.report.leakage_page import conclusions, write_leakage_report
+    from fedunseen.tools.leakage import UNMASKED, examine, notes, searches, summary
 
     attacks = searches(method, steps)
     out = out if out is not None else free_directory(chosen, "leakage-")
     free_folder(out)
-    found = notes(chosen)
-    say(*(f"note: {note}" for note in found))
+    remarks = notes(chosen)
+    say(*(f"note: {note}" for note in remarks))
     facts, tensors = examine(chosen, images, attacks, say, added)
-    if UNMASKED in found:
+    if UNMASKED in remarks:
         facts["note"] = UNMASKED
-    _write(out, facts, tensors)
+    write_tensors(out / "leakage.safetensors", tensors)
+    write_json(out / "leakage.json", facts)
+    write_leakage_report(facts, tensors, out / "leakage.html")
     say(*conclusions(facts), f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
     if as_json:
-        print(json.dumps(_summary(facts, out)), flush=True)
+        print(json.dumps({"out": str(out), "report": str(out / "leakage.html"), **summary(facts)}), flush=True)
 
 
 @attack_app.command()
@@ -92,7 +91,7 @@ def backdoor(
     from fedunseen.experiment.record import free_directory
     from fedunseen.experiment.study import guards, study
     from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
-    from fedunseen.tools.backdoor import attacked, tried
+    from fedunseen.tools.backdoor import attacked, summary, tried
 
     chosen = attacked(experiment, replaced)
     wanted = [name.strip() for name in defences.split(",") if name.strip()]
@@ -107,12 +106,7 @@ def backdoor(
     write_backdoor_report(facts, out / "backdoor.html", out / "runs")
     say(*conclusions(facts), f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}")
     if as_json:
-        told = {key: facts[key] for key in ("seeds", "attacked_rounds", "triggers", "holds")}
-        told["defences"] = {
-            name: {key: value for key, value in one.items() if key != "curves"}
-            for name, one in facts["defences"].items()
-        }
-        print(json.dumps({"out": str(out), "report": str(out / "backdoor.html"), **told}), flush=True)
+        print(json.dumps({"out": str(out), "report": str(out / "backdoor.html"), **summary(facts)}), flush=True)
 
 
 def _sums(text: str | None) -> list[int] | None:
@@ -127,51 +121,3 @@ def _sums(text: str | None) -> list[int] | None:
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise ExperimentError(f"--sums {text}: give numbers of parties with commas, for example 1,2,3,10, or none")
     return sorted({int(word) for word in words})
-
-
-def _write(out: Path, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    from fedunseen.core.files import write_json, write_tensors
-    from fedunseen.report.leakage_page import write_leakage_report
-
-    write_tensors(out / "leakage.safetensors", tensors)
-    write_json(out / "leakage.json", facts)
-    write_leakage_report(facts, tensors, out / "leakage.html")
-
-
-def _summary(facts: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Return what ``--json`` prints: the means, without the single samples."""
-
-    def means(attack: dict[str, Any]) -> dict[str, Any]:
-        return {
-            key: {k: v for k, v in value.items() if k != "samples"} if isinstance(value, dict) else value
-            for key, value in attack.items()
-            if key not in ("settings", "iterations", "images", "searches", "search")
-        }
-
-    classifier = facts["classifier"]
-    return {
-        "out": str(out),
-        "report": str(out / "leakage.html"),
-        "seed": facts["seed"],
-        "samples": facts["samples"],
-        **({"note": facts["note"]} if "note" in facts else {}),
-        "classifier": classifier
-        if "left_out" in classifier
-        else {name: means(attack) for name, attack in classifier["attacks"].items()},
-        "phases": {
-            name: {"depends": phase.get("depends"), **{key: means(value) for key, value in phase["attacks"].items()}}
-            for name, phase in facts["method"]["phases"].items()
-        },
-        **({"sums": _sums_summary(facts["sums"], means)} if "sums" in facts else {}),
-    }
-
-
-def _sums_summary(sums: dict[str, Any], means: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``--json`` prints of attacks on sums."""
-
-    def rows(told: dict[str, Any]) -> dict[str, Any]:
-        return {name: [means(row) for row in found] for name, found in told.items()}
-
-    classifier = {"classifier": rows(sums["classifier"])} if "classifier" in sums else {}
-    phases = {name: rows(told) for name, told in sums["phases"].items()}
-    return {"samples": sums["samples"], **classifier, "phases": phases}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,11 +12,13 @@ import typer
 
 from fedunseen.cli.completion import presets, settings
 from fedunseen.cli.logs import emit
+from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.core.files import holding
 from fedunseen.core.presets import experiment_text
 from fedunseen.core.registry import announce
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Experiment
+    from fedunseen.experiment import Experiment, Run
 
 __all__ = [
     "Client",
@@ -31,15 +34,20 @@ __all__ = [
     "RunPath",
     "Support",
     "Track",
+    "check_consent",
+    "check_named",
     "chosen",
+    "finish",
+    "open_run",
     "overrides_of",
     "say",
     "show",
+    "sole_user",
     "warning_lines",
 ]
 
 
-def _there(experiment: str) -> str:
+def _known(experiment: str) -> str:
     """Refuse the name of no preset and no file at once: everything else of an experiment needs PyTorch."""
     experiment_text(experiment)
     return experiment
@@ -48,7 +56,7 @@ def _there(experiment: str) -> str:
 ExperimentName = Annotated[
     str,
     typer.Argument(
-        metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets, callback=_there
+        metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets, callback=_known
     ),
 ]
 Overrides = Annotated[
@@ -105,9 +113,47 @@ def say(*lines: str) -> None:
         emit(line)
 
 
-def show(told: object, text: str, as_json: bool) -> None:
+def show(result: object, text: str, as_json: bool) -> None:
     """Print a result: as one line of JSON, or for people."""
-    print(json.dumps(told) if as_json else text, flush=True)
+    print(json.dumps(result) if as_json else text, flush=True)
+
+
+def finish(run: Run, report: Path, as_json: bool, *lines: str) -> None:
+    """Say what came out of a run, ``lines`` after its headline, and where it is; with ``as_json`` its result too."""
+    say(run.headline(), *lines, *warning_lines(run.result), f"run:    {run.path}", f"report: {report}")
+    if as_json:
+        print(json.dumps(run.result), flush=True)
+
+
+def open_run(path: Path, client: int | None, **options: Any) -> Run:
+    """Return a finished run, or the model of one of its clients."""
+    from fedunseen.experiment import load_run
+
+    run = load_run(path, **options)
+    return run if client is None else run.of_client(client)
+
+
+def check_named(named: Sequence[str] | None, classes: Path | None) -> None:
+    """Raise an ExperimentError where classes are given by their names and in a table."""
+    if named and classes is not None:
+        raise ExperimentError("--class and --classes both name classes to add: give one of them")
+
+
+def check_consent(consent: Sequence[str] | None, known: Collection[str]) -> None:
+    """Raise an ExperimentError where a party consents to something unknown."""
+    if stray := sorted(set(consent or ()) - set(known)):
+        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(known))}")
+
+
+@contextmanager
+def sole_user(state: Path, remedy: str) -> Iterator[None]:
+    """Hold a party's folder, which nobody else may read, against a second process."""
+    state.mkdir(parents=True, exist_ok=True)
+    state.chmod(0o700)  # what a party keeps there says something of its data
+    with holding(state) as held:
+        if not held:
+            raise FedUnseenError(f"{state} is in use by another process: {remedy}")
+        yield
 
 
 def overrides_of(texts: list[str] | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,21 +21,24 @@ from fedunseen.cli.console import (
     Plugins,
     Resume,
     Track,
+    check_consent,
+    finish,
     overrides_of,
     say,
-    warning_lines,
+    sole_user,
 )
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, bind_address_of, both, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, MissingDependencyError, RunDirectoryError
-from fedunseen.core.files import existing_folder, free_folder, holding, parse_json
+from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, RunDirectoryError
+from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.tools.names import party_names
 
 __all__ = ["certs", "host", "join"]
 
 PORT = 8850
 _ENGINES = ("flower", "nvflare")
+_JOINED = "this party has joined already, or give another --state"
 _CONSENT = frozenset({"again", "dropouts", "moved"})
 
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=f"Of the coordinator: HOST or HOST:PORT ({PORT}).")]
@@ -200,9 +202,7 @@ def host(
         from fedunseen.report import write_report
 
         report = write_report(done)
-    say(done.headline(), *warning_lines(done.result), f"run:    {done.path}", f"report: {report}")
-    if as_json:
-        print(json.dumps(done.result), flush=True)
+    finish(done, report, as_json)
 
 
 def join(
@@ -255,9 +255,8 @@ def join(
             raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
         told = _kit(kit, "party.json", "name")
         engine, who = _engine(str(told["engine"])), str(told["name"])
-    if stray := sorted(set(consent or ()) - _CONSENT):
-        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(_CONSENT))}")
-    existing_folder(data, "mend --data")
+    check_consent(consent, _CONSENT)
+    existing_folder(data, "correct --data")
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
@@ -266,7 +265,7 @@ def join(
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
-    with _terminable(), _alone(state), logged(None, Status(state)):
+    with _terminable(), sole_user(state, _JOINED), logged(None, Status(state)):
         held = PartyData(data, own, home=out, masked=masked)
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
@@ -348,16 +347,3 @@ def _terminable() -> Iterator[None]:
         raise SystemExit(128 + signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _alone(state: Path) -> Iterator[None]:
-    """Hold a party's folder against a second process."""
-    state.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)  # what a client remembers says something of its data
-    with holding(state) as held:
-        if not held:
-            raise FedUnseenError(
-                f"{state} is in use by another process: this party has joined already, or give another --state"
-            )
-        yield

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Client, Json, RunPath, say
+from fedunseen.cli.console import Client, Json, RunPath, open_run, say
 from fedunseen.core.errors import ArgumentError
 
 __all__ = ["export"]
@@ -33,9 +33,7 @@ def export(
         )
     if client is not None and out is None:
         raise ArgumentError("--client says whose model --out writes: give --out DIR, or leave out --client")
-    from fedunseen.experiment import load_run
-
-    run, written = load_run(path), []
+    run, written = open_run(path, None), []
     if out is not None:
         from fedunseen.experiment.portable import export_model
         from fedunseen.report.card import model_card

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Client, Described, Json, Named, RunPath, Support, say
+from fedunseen.cli.console import Client, Described, Json, Named, RunPath, Support, check_named, open_run, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
 __all__ = ["adapt", "forget", "learn", "sums"]
@@ -30,19 +30,16 @@ def learn(
     as_json: Json = False,
 ) -> None:
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
-    from fedunseen.experiment import load_run
-    from fedunseen.report import write_card
-
     if sums and (named or classes is not None or support is not None):
         raise ArgumentError("--sums brings its own descriptions and examples: learn from it and from others in turn")
-    if named and classes is not None:
-        raise ExperimentError("--class and --classes both name classes to add: give one of them")
+    check_named(named, classes)
     if classes is None and not named and support is None and not sums:
         raise ExperimentError(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE"
         )
-    run = load_run(path)
-    run = run if client is None else run.of_client(client)
+    from fedunseen.report import write_card
+
+    run = open_run(path, client)
     if not sums:
         done = run.learn(named or classes, support, out)
     else:
@@ -70,13 +67,11 @@ def adapt(
     as_json: Json = False,
 ) -> None:
     """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where samples lie."""
-    from fedunseen.experiment import load_run
     from fedunseen.report import write_card
 
     if among not in ("all", "unseen"):
         raise ArgumentError(f"--among {among}: name all or unseen")
-    run = load_run(path)
-    done = (run if client is None else run.of_client(client)).adapt(inputs, out, among)
+    done = open_run(path, client).adapt(inputs, out, among)
     write_card(done)
     note = done.result["adapted"]
     table = note["classes"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import warnings
@@ -25,8 +24,9 @@ from fedunseen.cli.console import (
     RunPath,
     Track,
     chosen,
+    finish,
     say,
-    warning_lines,
+    show,
 )
 from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, bind_address_of, both, watched
 from fedunseen.cli.data import data_app
@@ -153,17 +153,13 @@ def run(
                 )
             # Figures take a second to import: not before they are needed.
             from fedunseen.report import write_card, write_report
+            from fedunseen.report.parts import stopped
 
             report = write_report(done)
             write_card(done)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         _fail(f"interrupted: go on with the same command and --out {out} --resume", 130)
-    from fedunseen.report.parts import stopped
-
-    ended = [text.strip()] if (text := stopped(done.result)) else []
-    say(done.headline(), *ended, *warning_lines(done.result), f"run:    {done.path}", f"report: {report}")
-    if as_json:
-        print(json.dumps(done.result), flush=True)
+    finish(done, report, as_json, *filter(None, [stopped(done.result).strip()]))
 
 
 @app.command()
@@ -175,7 +171,7 @@ def report(path: RunPath, as_json: Json = False) -> None:
     written = write_report(load_run(path))
     say(f"report: {written}")
     if as_json:
-        print(json.dumps({"run": str(path), "report": str(written)}), flush=True)
+        show({"run": str(path), "report": str(written)}, "", True)
 
 
 @app.command()
@@ -189,27 +185,15 @@ def compare(
     from fedunseen.experiment import load_run
     from fedunseen.experiment.compare import compare as compare_runs
 
-    found = [compare_runs(load_run(other), load_run(path)) for other in others]
-    if as_json:
-        told = [
-            {
-                "run": str(one.run.path),
-                "other": str(one.other.path),
-                "over": one.over,
-                "count": one.count,
-                "differences": {
-                    name: {"difference": mean, "ci95": half if math.isfinite(half) else None}
-                    for name, (mean, half) in one.differences.items()
-                },
-            }
-            for one in found
-        ]
-        print(json.dumps(told), flush=True)
-        return
-    for one in found:
-        print(f"{one.run.path} against {one.other.path}, 95 % intervals over {one.count} {one.over}:")
-        for name, (mean, half) in one.differences.items():
-            print(f"  {SHORT[name]:<9}{mean:+.1f} ± {half:.1f}")
+    comparisons = [compare_runs(load_run(other), load_run(path)) for other in others]
+    lines = []
+    for result in comparisons:
+        lines.append(
+            f"{result.run.path} against {result.other.path}, 95 % intervals over {result.count} {result.over}:"
+        )
+        for name, (mean, half) in result.differences.items():
+            lines.append(f"  {SHORT[name]:<9}{mean:+.1f} ± {half:.1f}")
+    show([result.to_dict() for result in comparisons], "\n".join(lines), as_json)
 
 
 @app.command()
@@ -223,22 +207,10 @@ def presets() -> None:
         print(f"{name:<{width}}  {first}")
 
 
-app.command()(init)
-app.command()(predict)
-app.command()(new)
-app.command()(learn)
-app.command()(adapt)
-app.command()(sums)
-app.command()(forget)
-app.command()(export)
-app.command()(serve)
-app.command()(sweep)
-app.command()(sweeps)
-app.command()(certs)
-app.command()(host)
-app.command()(join)
-app.command()(health)
-app.command()(estimate)
+for command in (
+    init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, certs, host, join, health, estimate,
+):  # fmt: skip
+    app.command()(command)
 
 
 @app.command()
@@ -255,10 +227,7 @@ def doctor(as_json: Json = False) -> None:
     from fedunseen.cli.doctor import examine, render
 
     findings = examine()
-    if as_json:
-        print(json.dumps(findings), flush=True)
-    else:
-        print(render(findings))
+    show(findings, render(findings), as_json)
 
 
 _WARNED: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import ExperimentName, Json, Overrides, Own, Plugins, overrides_of, say, warning_lines
-from fedunseen.core.errors import ExperimentError, FedUnseenError, RefusedError
-from fedunseen.core.files import existing_folder, free_folder, holding, parse_json, write_json
+from fedunseen.cli.console import (
+    ExperimentName,
+    Json,
+    Overrides,
+    Own,
+    Plugins,
+    check_consent,
+    finish,
+    overrides_of,
+    say,
+    sole_user,
+)
+from fedunseen.core.errors import RefusedError
+from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
 from fedunseen.tools.names import party_names
 
 if TYPE_CHECKING:
@@ -115,16 +125,11 @@ def _party(
     from fedunseen.secagg.enrolment import Credentials
     from fedunseen.secagg.ledger import Ledger
 
-    if stray := sorted(set(consent or ()) - _CONSENT):
-        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(_CONSENT))}")
+    check_consent(consent, _CONSENT)
     existing_folder(data, "correct --data")
     own = Credentials.load(credentials)
     state = state or Path(f"fedunseen-{own.name}")
-    state.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)
-    with holding(state) as held:
-        if not held:
-            raise FedUnseenError(f"{state} is in use by another process: wait for it, or give another --state")
+    with sole_user(state, "wait for it, or give another --state"):
         yield own, Ledger(state / "ledger", str(data.resolve()), "moved" in (consent or ()))
 
 
@@ -223,10 +228,7 @@ def merge(
     done = run_experiment(experiment, out, meeting=meet)
     from fedunseen.report import write_report
 
-    report = write_report(done)
-    say(done.headline(), *warning_lines(done.result), f"run:    {done.path}", f"report: {report}")
-    if as_json:
-        print(json.dumps(done.result), flush=True)
+    finish(done, write_report(done), as_json)
 
 
 @offline_app.command()

@@ -18,6 +18,8 @@ from fedunseen.cli.console import (
     Plugins,
     RunPath,
     Support,
+    check_named,
+    open_run,
     overrides_of,
     say,
 )
@@ -64,13 +66,11 @@ def predict(
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
     _check(path, inputs, classes, named, support, table, among, top)
-    from fedunseen.experiment import load_run
     from fedunseen.tasks import shares
 
     settings = overrides_of(overrides)
     check_where(list(settings))
-    done = load_run(path, encoder, settings)
-    done = done if client is None else done.of_client(client)
+    done = open_run(path, client, encoder=encoder, overrides=settings)
     told: list[dict[str, Any]] = []
     for name, ranking in _ranked(done, inputs, named or classes, among, support):
         odds = shares(ranking) if proba else [None] * len(ranking)
@@ -103,8 +103,7 @@ def _check(
     top: int,
 ) -> None:
     """Refuse what cannot be answered while that takes no time: PyTorch is not loaded yet."""
-    if named and classes is not None:
-        raise ExperimentError("--class and --classes both name classes to add: give one of them")
+    check_named(named, classes)
     check_question(among, top)
     manifest = read_manifest(run)
     complete_result(run)

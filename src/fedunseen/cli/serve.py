@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from fedunseen.cli.bind_address import BindAddress, read_token
-from fedunseen.cli.console import Client, Json, RunPath, say
+from fedunseen.cli.console import Client, Json, RunPath, open_run, say
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import ArgumentError, MissingDependencyError
 
@@ -56,15 +56,13 @@ def serve(
         raise MissingDependencyError(
             f"serving needs a library that is not installed ({error.name}): pip install 'fedunseen[serve]'"
         ) from None
-    from fedunseen.experiment import load_run
     from fedunseen.serve import Recognizer
 
     listen_at = BindAddress(host, port, token_file, certificate, key, insecure)
     token, write_token = listen_at.token(), None if write_token_file is None else read_token(write_token_file)
     if write_token is not None and write_token == token:
         raise ArgumentError("--write-token-file and --token-file hold one token: make another for writing")
-    done = load_run(path)
-    model = Recognizer(done if client is None else done.of_client(client), adapt)
+    model = Recognizer(open_run(path, client), adapt)
     limits = Limits()
     app = create_app(model, token, listen_at.local, limits, write_token)
     try:

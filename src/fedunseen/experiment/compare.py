@@ -40,6 +40,15 @@ class Comparison:
     count: int
     differences: Mapping[str, tuple[float, float]]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON; null for an interval that is not finite."""
+        differences = {
+            name: {"difference": mean, "ci95": half if np.isfinite(half) else None}
+            for name, (mean, half) in self.differences.items()
+        }
+        paths = {"run": str(self.run.path), "other": str(self.other.path)}
+        return {**paths, "over": self.over, "count": self.count, "differences": differences}
+
 
 def compare(run: Run, other: Run) -> Comparison:
     """Compare two runs seed by seed or, of one seed, question by question.

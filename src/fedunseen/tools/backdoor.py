@@ -11,7 +11,7 @@ from fedunseen.core.files import parse_json
 from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["attacked", "tried"]
+__all__ = ["attacked", "summary", "tried"]
 
 
 def tried(out: Path) -> list[str]:
@@ -64,3 +64,12 @@ def _rounds(source: str, plain: Experiment) -> str:
     named = parse_toml(path.read_text("utf-8-sig"), source).get("attack", {}) if path.is_file() else {}
     usual = 20 if plain.strategy.rounds >= 20 else max(1, plain.strategy.rounds // 2)
     return str(named.get("rounds", usual))
+
+
+def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of ``backdoor.json`` without the curves."""
+    shown = {key: facts[key] for key in ("seeds", "attacked_rounds", "triggers", "holds")}
+    defences = {
+        name: {key: value for key, value in row.items() if key != "curves"} for name, row in facts["defences"].items()
+    }
+    return {**shown, "defences": defences}

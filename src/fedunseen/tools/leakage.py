@@ -23,7 +23,7 @@ from fedunseen.strategies import Strategy
 from fedunseen.threats import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
 from fedunseen.threats.leakage import Network, measure_method_sums, measure_sums
 
-__all__ = ["UNMASKED", "Leakage", "examine", "notes", "searches"]
+__all__ = ["UNMASKED", "Leakage", "examine", "notes", "searches", "summary"]
 
 METHODS = ("dlg", "cosine", "both")
 SUMS = (1, 2, 3, 10)
@@ -176,3 +176,25 @@ def searches(method: str, steps: int | None) -> dict[str, Inversion]:
         "cosine": Cosine() if steps is None else Cosine(steps),
     }
     return known if method == "both" else {method: known[method]}
+
+
+_DETAILS = {"settings", "iterations", "images", "searches", "search", "samples"}
+
+
+def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the means of ``leakage.json`` without the single samples."""
+
+    def means(value: Any) -> Any:
+        if isinstance(value, list):
+            return [means(item) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        return {key: means(item) for key, item in value.items() if key not in _DETAILS}
+
+    classifier, phases = facts["classifier"], facts["method"]["phases"]
+    shown = {key: facts[key] for key in ("seed", "samples", "note") if key in facts}
+    shown["classifier"] = classifier if "left_out" in classifier else means(classifier["attacks"])
+    shown["phases"] = {n: {"depends": phase.get("depends"), **means(phase["attacks"])} for n, phase in phases.items()}
+    if "sums" in facts:
+        shown["sums"] = {"samples": facts["sums"]["samples"], **means(facts["sums"])}
+    return shown
