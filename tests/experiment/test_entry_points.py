@@ -39,7 +39,7 @@ class First(Defence):
     Settings = FirstSettings
 
     def filter(self, view):
-        rest = len(replies) - 1
+        rest = len(view.replies) - 1
         return FilterResult(view.replies[:1], [1.0] + rest * [0.0], [0] + rest * [2])
 
 
