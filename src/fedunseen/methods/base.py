@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,7 +18,19 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
 
-__all__ = ["LEFT_TO_DATA", "Candidates", "Method", "MethodSettings", "class_mask", "unset"]
+__all__ = [
+    "LEFT_TO_DATA",
+    "AttributePredictor",
+    "Candidates",
+    "Generator",
+    "Method",
+    "MethodSettings",
+    "Reconstructor",
+    "Solvable",
+    "WarmStartable",
+    "class_mask",
+    "unset",
+]
 
 
 LEFT_TO_DATA = ("lr", "unit")
@@ -62,6 +74,58 @@ class Candidates:
     unseen: NDArray[np.int64]
 
 
+@runtime_checkable
+class Solvable(Protocol):
+    """A method whose model follows from statistics that parties send (``methods.closed_form.base.ClosedForm``)."""
+
+    def statistics(self, inputs: Any, labels: Tensor) -> Params:
+        """Return the statistics of a party's samples (n, ...) with ``labels`` (n,); those of parties add up."""
+
+    def validate_statistics(self, sums: Params) -> str:
+        """Return why the statistics that a party has sent are infeasible, or ""."""
+
+    def solve(self, sums: Params) -> Params:
+        """Return the model of added statistics, at the server."""
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """A method that makes features of a class from its semantics; ``fit_heads`` trains classifiers on them."""
+
+    def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
+        """Return ``count`` generated samples of class ``c``, as ``represent`` gives real ones."""
+
+
+@runtime_checkable
+class AttributePredictor(Protocol):
+    """A method that predicts attributes."""
+
+    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
+        """Return (n, attributes) of inputs (n, ...)."""
+
+
+@runtime_checkable
+class Reconstructor(Protocol):
+    """A method that makes features from attributes: h in the papers."""
+
+    def reconstruct(self, params: Params, attributes: Tensor) -> Tensor:
+        """Return visual features (n, d) of attributes (n, attributes)."""
+
+
+@runtime_checkable
+class WarmStartable(Protocol):
+    """A method with the setting ``start``, which may begin with a linear model."""
+
+    def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
+        """Return drawn parameters with a linear model in their place: scores x weight^T + bias, but for one constant.
+
+        Args:
+            params: before round 0.
+            weight: (C, d) for all classes of the space.
+            bias: (C,).
+        """
+
+
 class Method:
     """Base of all methods: subclass, and register the class under its name (``fedunseen.methods`` entry points).
 
@@ -91,15 +155,13 @@ class Method:
         batched: its losses are pure functions, so that all clients of a round can train as one batch
             (``torch.func.vmap``). An instance has False also where its backbone is not pure.
 
-    These follow from the functions that a subclass overrides:
+    These follow from the functions that a subclass has:
 
     Attributes:
-        trained: it has :meth:`phases`. Without, it has :meth:`statistics` and :meth:`solve`: parties send sums, once,
-            and the model follows from what they add up to (:class:`fedunseen.methods.closed_form.base.ClosedForm`).
-        predicts_attributes: it has :meth:`attributes`.
-        reconstructs: it has :meth:`reconstruct`.
-        generates: it has :meth:`generated`: it makes features of a class from the class's semantics, and
-            :meth:`fit_heads` trains classifiers on them.
+        trained: it has :meth:`phases`. Without, it is :class:`Solvable`.
+        predicts_attributes: it is an :class:`AttributePredictor`.
+        reconstructs: it is a :class:`Reconstructor`.
+        generates: it is a :class:`Generator`.
 
     An instance knows too:
 
@@ -130,9 +192,9 @@ class Method:
         """Note what the subclass can do."""
         super().__init_subclass__(**options)
         cls.trained = cls.phases is not Method.phases
-        cls.predicts_attributes = cls.attributes is not Method.attributes
-        cls.generates = cls.generated is not Method.generated
-        cls.reconstructs = cls.reconstruct is not Method.reconstruct
+        cls.predicts_attributes = issubclass(cls, AttributePredictor)
+        cls.generates = issubclass(cls, Generator)
+        cls.reconstructs = issubclass(cls, Reconstructor)
 
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.settings: Any = settings  # an instance of the class's own Settings
@@ -185,24 +247,9 @@ class Method:
         """
         return epochs_plan(len(labels), self.settings.batch_size, epochs, rng)
 
-    def statistics(self, inputs: Any, labels: Tensor) -> Params:
-        """Return the sums over a party's samples (n, ...) with ``labels`` (n,) that :meth:`solve` needs, in float64.
-
-        They add up: those of all samples are the sum of those of the parties. For a method without phases.
-        """
-        raise TypeError(f"{type(self).__name__} is trained, not solved")
-
-    def validate_statistics(self, sums: Params) -> str:
-        """Return why the statistics that a party has sent are infeasible, or ""."""
-        return ""
-
     def facts(self, params: Params) -> dict[str, Any]:
         """Return what a run reports of its merged parameters, as JSON values."""
         return {}
-
-    def solve(self, sums: Params) -> Params:
-        """Return the model in closed form from added sums, at the server. For a method without phases."""
-        raise TypeError(f"{type(self).__name__} is trained, not solved")
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Score classes: inputs (n, d) and class semantics (C, attributes) to (n, C); the highest is the answer."""
@@ -256,7 +303,7 @@ class Method:
 
         These are the features. Where training does not change the features, they are the predicted attributes.
         """
-        if self.predicts_attributes and not self.backbone.trained:
+        if isinstance(self, AttributePredictor) and not self.backbone.trained:
             return self.attributes(params, inputs)
         return self.features(params, inputs)
 
@@ -264,18 +311,6 @@ class Method:
         """Return the visual features (n, d), f in the papers: the backbone's, of maps the mean over cells."""
         features = self.backbone(params, inputs)
         return features.flatten(2).mean(-1) if features.ndim > 2 else features
-
-    def attributes(self, params: Params, inputs: Tensor) -> Tensor:
-        """Predict attributes (n, attributes) of inputs."""
-        raise TypeError(f"{type(self).__name__} predicts no attributes")
-
-    def reconstruct(self, params: Params, attributes: Tensor) -> Tensor:
-        """Return visual features (n, d) made from attributes (n, attributes): h in the papers."""
-        raise TypeError(f"{type(self).__name__} reconstructs no features")
-
-    def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
-        """Return ``count`` generated samples of class ``c``, as :meth:`represent` gives real ones."""
-        raise TypeError(f"{type(self).__name__} generates no features")
 
     def multiply_adds(self, params: Params) -> int:
         """Return the multiplications that one sample takes: the backbone's, and one for each other parameter."""
@@ -293,18 +328,6 @@ class Method:
             inputs: some of the training samples.
         """
         raise TypeError(f"{type(self).__name__} has no learning rate that follows from its inputs")
-
-    def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
-        """Return drawn parameters with a linear model in their place: scores x weight^T + bias, but for one constant.
-
-        Only for a method with the setting ``start``.
-
-        Args:
-            params: before round 0.
-            weight: (C, d) for all classes of the space.
-            bias: (C,).
-        """
-        raise TypeError(f"{type(self).__name__} cannot begin with a linear model")
 
     def resolve_defaults(self, params: Params, inputs: Tensor) -> None:
         """Put in place what the settings leave to the data (:data:`LEFT_TO_DATA`): the learning rate (:meth:`rate`)."""

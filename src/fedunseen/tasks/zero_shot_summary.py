@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation.plane import plane, silhouette
 from fedunseen.federation.federation import Federation
-from fedunseen.methods import Candidates
+from fedunseen.methods import Candidates, Generator
 
 if TYPE_CHECKING:
     from fedunseen.tasks.base import EvaluationSettings
@@ -220,6 +220,7 @@ def _embedding(federation: Federation, params: Params, kind: str) -> dict[str, N
 def _generated(federation: Federation, params: Params, kind: str) -> dict[str, NDArray[Any]]:
     """Lay out real test samples of unseen classes and as many generated ones in one plane."""
     method, space = federation.method, federation.benchmark.space
+    assert isinstance(method, Generator)
     rows = _spread(federation, _EMBEDDED // 2)
     labels = federation.benchmark.labels[rows]
     among = Candidates(space.names, federation.semantics, space.seen, space.unseen)

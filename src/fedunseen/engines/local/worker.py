@@ -16,7 +16,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
-from fedunseen.methods import Method
+from fedunseen.methods import Method, Solvable
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
 
@@ -166,6 +166,7 @@ class Worker:
         rows = torch.from_numpy(self.samples[work.client]).to(self.device)
         inputs = self.trainer.inputs
         own = CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
+        assert isinstance(self.method, Solvable)  # it has no phases
         return LocalResult(self.method.statistics(own, self.trainer.labels[rows]), {}, 1)
 
     def finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:

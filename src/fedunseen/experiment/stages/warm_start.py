@@ -8,6 +8,7 @@ from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.stages.train import train
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.run_directory import load_params
+from fedunseen.methods import WarmStartable
 
 __all__ = ["warm_start"]
 
@@ -35,6 +36,7 @@ def warm_start(setup: Setup) -> Setup:
     result = setup.sub_run("start", (train,), **how)
     model = load_params(setup.directory.path / "start" / "model.safetensors", federation.device)
     bias = model["bias"] - model["weight"] @ model["centre"]
+    assert isinstance(federation.method, WarmStartable)  # it has the setting
     federation.first = federation.method.warm_start(federation.first, model["weight"], bias)
     if setup.nested:
         return setup

@@ -98,6 +98,10 @@ class ClosedForm(Method):
         sums = statistics(inputs, labels, self.space, self.clip_norm, self.quantization)
         return sums if self.release is None else self.release.nothing(sums)
 
+    def solve(self, sums: Params) -> Params:
+        """Return the model of added statistics, at the server."""
+        raise TypeError(f"{type(self).__name__} must say how it is solved")
+
     def expand_classes(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
         return expand_classes(params, self.space, self.quantization)

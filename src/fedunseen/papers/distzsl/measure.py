@@ -20,6 +20,7 @@ from fedunseen.engines import RoundResult
 from fedunseen.experiment import load_run
 from fedunseen.experiment.setup import Setup
 from fedunseen.federation import Federation
+from fedunseen.methods.base import Reconstructor
 from fedunseen.papers.distzsl import theory
 from fedunseen.tasks.zero_shot_summary import model_outputs, semantics_correlation, some
 
@@ -100,10 +101,13 @@ def _tested(federation: Federation) -> Ids:
 
 
 def _decoder(federation: Federation, params: Any, rows: Ids, predicted: Floats, prototypes: Floats) -> theory.Decoder:
+    method = federation.method
+    assert isinstance(method, Reconstructor)
+
     def decode(attributes: Floats) -> Floats:
         with torch.no_grad():
             inputs = torch.from_numpy(attributes).to(federation.device, torch.float32)
-            return np.asarray(federation.method.reconstruct(params, inputs).double().cpu().numpy())
+            return np.asarray(method.reconstruct(params, inputs).double().cpu().numpy())
 
     features = model_outputs(federation, params, rows, "features")
     return theory.decoder(decode, predicted, features, prototypes, federation.benchmark.labels[rows])
