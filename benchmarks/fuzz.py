@@ -1,4 +1,4 @@
-"""Mutate tables, arrays, pictures, experiments, manifests and messages: each is read, or refused with one sentence.
+"""Mutate files, settings and messages: each is read, or refused with one sentence.
 
     python benchmarks/fuzz.py --count 2000 --seed 34
 
@@ -18,7 +18,8 @@ import tempfile
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,19 +27,31 @@ import scipy.io
 import torch
 from PIL import Image
 
-from fedunseen import Experiment, load_run
+from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.data import ClassSpace, read_features
+from fedunseen.data.benchmarks.folder import Folder
+from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.io.images import read_image
 from fedunseen.data.io.matlab import read_mat
 from fedunseen.engines.remote.wire import WireError, pack, read_instruction, unpack
 
-SECONDS, MEMORY = 20, 2**30
+SECONDS, MEMORY = 20, 3 * 2**30
 WORDS = [
-    "", ",", '"', "\n", "\x00", "\ufeff", "nan", "-inf", "1e400", "0,5", ";", "[", "]", "{", "}", "=", ".", "#", "'''",
-    "true", "null", "name", "é", "\u202e", "9" * 400, "x" * 140_000, "[" * 5000, "{" * 5000, "a." * 3000, "0", "-1",
+    "", ",", '"', "\n", "\x00", "\ufeff", "nan", "-inf", "1e400", "1e39", "0,5", ";", "\t", "[", "]", "{", "}", "=", ".",
+    "#", "'''", ": ", "true", "null", "name", "seen", "unseen", "train", "[strategy]\n", "é", "e\u0301", "\u202e",
+    "9" * 400, "x" * 140_000, "[" * 5000, "{" * 5000, "a." * 3000, "0", "-1",
 ]  # fmt: skip
+WILD = [
+    0, -1, 1, 2**31, 2**62, 2**63 - 1, 2**63, 99999999999999999999, 10**400, 0.5, -0.0, 1e-320, 1e-40, 1e-9, 1e38, 1e39,
+    1e300, 1.7e308, True, "x", "", [], {}, [1], ["a"], [[1]], "nan", "1e400", None, [10**6], [2**40],
+]  # fmt: skip
+FEW = {
+    "data.train_per_class": 4, "data.test_per_class": 2, "partition.clients": 3, "strategy.rounds": 1, "method.kl": 0.0,
+    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False, "run.device": "cpu",
+}  # fmt: skip
+SECTIONS = ("partition", "method", "strategy", "evaluation", "run", "engine")
 TABLE = "name,split,big,coat: fur\ncat,seen,1,2\nzèbre,seen,2,1\n猫,unseen,3,3\ndog,validation,1.5,2e-3\n"
 
 
@@ -66,6 +79,70 @@ def bytes_of(content: bytes, rng: np.random.Generator) -> bytes:
             new = rng.bytes(width) if rng.integers(2) else bytes([0xFF]) * width
             changed[place : place + (width if rng.integers(2) else 0)] = new
     return bytes(changed)
+
+
+def array_of(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return an array of another type, shape or content."""
+    types = ["f2", "f8", "i1", "u8", "c8", "S3", "U2", "M8[s]", "?", "U0", "S0", "f4,i4", "O"]
+    kind = rng.integers(6)
+    if kind == 0:
+        with np.errstate(all="ignore"):
+            try:
+                return array.astype(types[rng.integers(len(types))])
+            except (ValueError, TypeError):
+                return array[:0]
+    if kind == 1:
+        shape = [(), (1,) * 6, (-1,), (0, 3), (2, 0)][rng.integers(5)]
+        return array.reshape(shape) if array.size < 2 else array[..., None]
+    if kind == 2:
+        return array[: rng.integers(0, len(array) + 1)]
+    if kind == 3:
+        return np.array(array.flat[0])
+    if kind == 4:
+        return np.frombuffer(rng.bytes(array.nbytes), array.dtype).reshape(array.shape)
+    return np.asfortranarray(np.concatenate([array, array]))
+
+
+def own_features(folder: Path, rng: np.random.Generator) -> None:
+    """Load the benchmark ``folder``: the table of classes or some of the arrays are not what they should be."""
+    (folder / "classes.csv").write_text(TABLE, "utf-8")
+    names = np.array(["cat", "zèbre", "猫", "dog"])
+    labels = np.repeat(np.arange(4), 4)
+    arrays = {
+        "features": rng.random((16, 9), dtype=np.float32),
+        "labels": names[labels] if rng.integers(2) else labels,
+        "split": np.where((np.arange(16) % 4 < 2) & (labels != 2), "train", "test"),
+        "users": np.arange(16),
+        "image_shape": np.array([3, 3]),
+    }
+    if rng.integers(3) == 0:
+        (folder / "classes.csv").write_bytes(text_of(TABLE, rng))
+    else:
+        for key in rng.choice(list(arrays), size=rng.integers(1, 3), replace=False):
+            arrays[key] = array_of(arrays[key], rng)
+    np.savez(folder / "features.npz", allow_pickle=True, **arrays)
+    Folder.load(Folder.Settings(root=folder, part=bool(rng.integers(2))), 0).fingerprint()
+
+
+def own_pictures(folder: Path, rng: np.random.Generator) -> None:
+    """Load the benchmark ``images``: the table, a class's name or the bytes of one picture are damaged."""
+    for name in ("cat", "zèbre", "猫", "dog"):
+        (folder / name).mkdir()
+        for i in range(3):
+            Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(folder / name / f"{i}.png")
+    damaged, path = rng.integers(2), folder / "cat" / "0.png"
+    (folder / "classes.csv").write_bytes(text_of(TABLE, rng) if damaged else TABLE.encode())
+    path.write_bytes(path.read_bytes() if damaged else bytes_of(path.read_bytes(), rng))
+    skip = bool(rng.integers(2))
+    ImageFolder.load(ImageFolder.Settings(root=folder, size=8, skip_unreadable=skip), 0).fingerprint()
+
+
+def wild_setting(folder: Path, rng: np.random.Generator) -> None:
+    """Train for a round with a wild value of one setting."""
+    base = Experiment.load("digit-pairs", FEW)
+    keys = [f"{s}.{key}" for s in SECTIONS for key in type(getattr(base, s)).model_fields if key != "name"]
+    settings = {**FEW, keys[rng.integers(len(keys))]: WILD[rng.integers(len(WILD))]}
+    run(Experiment.load("digit-pairs", settings), folder / "run")
 
 
 def table(folder: Path, rng: np.random.Generator) -> None:
@@ -133,28 +210,44 @@ def message(folder: Path, rng: np.random.Generator) -> None:
     read_instruction(tensors, torch.device("cpu"))
 
 
-KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (table, array, picture, experiment, manifest, message)
+KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
+    table, array, picture, experiment, manifest, message, own_features, own_pictures, wild_setting,
+)  # fmt: skip
 
 
-def attempt(number: int, seed: int) -> str:
+def attempt(number: int, seed: int, kind: Callable[[Path, np.random.Generator], None] | None = None) -> str:
     """Return what comes of a mutation: "read", "refused", or what goes wrong."""
+    kind = kind or KINDS[number % len(KINDS)]
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s of computing")
 
-    signal.signal(signal.SIGPROF, stop)
+    before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            KINDS[number % len(KINDS)](Path(folder), np.random.default_rng([seed, number]))
+            kind(Path(folder), np.random.default_rng([seed, number]))
     except (FedUnseenError, WireError) as error:
         return "refused" if "\n" not in str(error).strip() else f"more than one line: {error!r}"[:300]
     except Exception as error:
         return f"{type(error).__name__}: {error}"[:300]
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
     return "read"
+
+
+@contextmanager
+def bounded_memory(more: int) -> Iterator[None]:
+    """Refuse more memory than the process has and ``more`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def main() -> None:
@@ -162,16 +255,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, usual in (("--count", 2000), ("--seed", 34), ("--first", 0)):
         parser.add_argument(name, type=int, default=usual)
-    told = parser.parse_args()
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+    arguments = parser.parse_args()
     counts: Counter[str] = Counter()
     wrong = []
-    for number in range(told.first, told.first + told.count):
-        outcome, kind = attempt(number, told.seed), KINDS[number % len(KINDS)].__name__
-        counts[f"{kind} {outcome if outcome in ('read', 'refused') else 'wrong'}"] += 1
-        if outcome not in ("read", "refused"):
-            wrong.append(f"mutation {number} ({kind}): {outcome}")
+    with bounded_memory(MEMORY):
+        for number in range(arguments.first, arguments.first + arguments.count):
+            outcome, kind = attempt(number, arguments.seed), KINDS[number % len(KINDS)].__name__
+            counts[f"{kind} {outcome if outcome in ('read', 'refused') else 'wrong'}"] += 1
+            if outcome not in ("read", "refused"):
+                wrong.append(f"mutation {number} ({kind}): {outcome}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"counts": dict(sorted(counts.items())), "peak_mib": peak // 1024, "wrong": wrong}, indent=1))
     sys.exit(bool(wrong))

@@ -194,7 +194,7 @@ def test_the_example_of_the_docs_works_as_written(tmp_path):
 
 
 def test_the_sizes_of_the_docs_are_right():
-    docs = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "research" / "data-sets.md").read_text("utf-8")
     counts = {
         name: int(n.replace(",", ""))
         for name, n in re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d,]+) \|", docs, re.MULTILINE)

@@ -220,7 +220,7 @@ def test_default_settings_read_a_text_file_with_minilm(tmp_path):
 
 
 def test_the_example_of_the_docs_is_valid():
-    docs = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    docs = (Path(__file__).parents[2] / "docs" / "research" / "data-sets.md").read_text("utf-8")
     (text,) = [block for block in re.findall(r"```toml\n(.*?)```", docs, re.DOTALL) if "sent140" in block]
     sections = tomllib.loads(text)
     assert Sent140.Settings(**sections["data"]).tweets == 10_000

@@ -98,22 +98,19 @@ class Benchmark:
         image_shape: tuple[int, ...] | None = None,
         name: str = "arrays",
     ) -> Benchmark:
-        """Make a benchmark of arrays in memory.
-
-        A class that ``labels`` name is seen; every other class of ``classes`` is unseen.
+        """Return a benchmark of arrays in memory. Classes that ``labels`` name are seen, all others are unseen.
 
         Args:
-            inputs: shape (n, d), or sequences, maps or images as in ``features`` above: the training samples.
-            labels: shape (n,), the class name of each training sample, as ``classes`` has it.
-            classes: what describes each class: a mapping of name -> attributes, which are numbers or a mapping of
-                attribute name -> number, or a data frame with a class a row and an attribute a column. It may have
-                more classes than ``labels``.
-            test: the inputs and labels of test samples, of seen and unseen classes. Without them the benchmark can
-                be trained on but not evaluated (``part``).
-            groups: shape (n,), who holds each training sample, by any name. They become ``users``, counted from 0 in
-                sorted order; all test samples belong to one more.
-            validation: names of seen classes that are set aside when something is chosen, or how many to draw.
-            seed: draws the validation classes, if ``validation`` is a number.
+            inputs: the training samples (n, d), or sequences, maps or images as in ``features`` above.
+            labels: (n,) the class name of each training sample, as ``classes`` has it.
+            classes: name -> attributes, which are numbers or a mapping of attribute name -> number; or a data frame
+                with a class a row and an attribute a column. It may have more classes than ``labels``.
+            test: inputs and labels of test samples, of seen and unseen classes. Without them the benchmark can be
+                trained on but not evaluated (``part``).
+            groups: (n,) who holds each training sample, by any name. They become ``users``, counted from 0 in sorted
+                order; all test samples belong to one more.
+            validation: names of seen classes that are set aside when something is chosen, or how many ``seed`` draws.
+            seed: draws the validation classes.
             image_shape: see above.
             name: for people.
 
@@ -127,47 +124,18 @@ class Benchmark:
             (['zebra'], [0, 1], [0, 1])
         """
         ids, attribute_names, semantics = described(classes)
-        parts = [(inputs, labels)] if test is None else [(inputs, labels), test]
-        rows = [_rows(samples) for samples, _ in parts]
-        if len({one.shape[1:] for one in rows}) > 1:
-            raise DataError(
-                f"the test samples have the shape {rows[1].shape[1:]}, the training samples {rows[0].shape[1:]}"
-            )
-        of = [_class_ids(names, ids) for _, names in parts]
-        for one, label in zip(rows, of, strict=True):
-            if len(one) != len(label):
-                raise DataError(f"there are {len(one)} samples, but {len(label)} labels: give one a sample")
-        seen = np.unique(of[0])
-        if isinstance(validation, int):
-            chosen = draw_validation(seen, validation, seed)
-        else:
-            chosen = _class_ids(list(validation), ids)
-        label = np.concatenate(of)
-        in_test = np.arange(len(label)) >= len(of[0])
-        users = None
-        if groups is not None:
-            held, holder = np.unique(np.asarray(groups), return_inverse=True)
-            if holder.shape != of[0].shape:
-                raise DataError(f"groups have the shape {holder.shape}, but there are {len(of[0])} training samples")
-            users = np.full(len(label), len(held), dtype=np.int64)
-            users[: len(holder)] = holder
+        features, label, in_test = _joined(inputs, labels, test, ids)
+        space = _space(ids, attribute_names, semantics, np.unique(label[~in_test]), validation, seed)
         return cls(
             name=name,
-            space=ClassSpace(
-                names=tuple(str(key) for key in ids),
-                semantics=semantics,
-                attribute_names=attribute_names,
-                seen=seen,
-                validation=chosen,
-                unseen=np.setdiff1d(np.arange(len(ids)), seen),
-            ),
-            features=rows[0] if test is None else np.concatenate(rows),
+            space=space,
+            features=features,
             labels=label,
             train=np.flatnonzero(~in_test),
-            test_seen=np.flatnonzero(in_test & np.isin(label, seen)),
-            test_unseen=np.flatnonzero(in_test & ~np.isin(label, seen)),
+            test_seen=np.flatnonzero(in_test & np.isin(label, space.seen)),
+            test_unseen=np.flatnonzero(in_test & ~np.isin(label, space.seen)),
             image_shape=image_shape,
-            users=users,
+            users=None if groups is None else _users(groups, in_test),
             part=test is None,
         )
 
@@ -372,6 +340,55 @@ def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np
     if len(ids) < len(keys):
         raise DataError("two classes have the same name: rename one")
     return ids, tuple(columns), semantics.reshape(len(keys), len(columns))
+
+
+def _joined(
+    inputs: Any, labels: Any, test: tuple[Any, Any] | None, ids: Mapping[Any, int]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the features, class ids and whether it is a test sample of training and test samples, one after other."""
+    parts = [(inputs, labels)] if test is None else [(inputs, labels), test]
+    rows = [_rows(samples) for samples, _ in parts]
+    if len({array.shape[1:] for array in rows}) > 1:
+        raise DataError(
+            f"the test samples have the shape {rows[1].shape[1:]}, the training samples {rows[0].shape[1:]}"
+        )
+    classes = [_class_ids(names, ids) for _, names in parts]
+    for array, label in zip(rows, classes, strict=True):
+        if len(array) != len(label):
+            raise DataError(f"there are {len(array)} samples, but {len(label)} labels: give one a sample")
+    label = np.concatenate(classes)
+    return rows[0] if test is None else np.concatenate(rows), label, np.arange(len(label)) >= len(classes[0])
+
+
+def _space(
+    ids: Mapping[Any, int],
+    attribute_names: tuple[str, ...],
+    semantics: NDArray[np.float64],
+    seen: NDArray[np.int64],
+    validation: Sequence[Any] | int,
+    seed: int,
+) -> ClassSpace:
+    return ClassSpace(
+        names=tuple(str(key) for key in ids),
+        semantics=semantics,
+        attribute_names=attribute_names,
+        seen=seen,
+        validation=draw_validation(seen, validation, seed)
+        if isinstance(validation, int)
+        else _class_ids(list(validation), ids),
+        unseen=np.setdiff1d(np.arange(len(ids)), seen),
+    )
+
+
+def _users(groups: Any, in_test: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return who holds each sample, counted from 0 in sorted order; all test samples belong to one more."""
+    holders, holder = np.unique(np.asarray(groups), return_inverse=True)
+    train = np.flatnonzero(~in_test)
+    if holder.shape != train.shape:
+        raise DataError(f"groups have the shape {holder.shape}, but there are {len(train)} training samples")
+    users = np.full(len(in_test), len(holders), dtype=np.int64)
+    users[train] = holder
+    return users
 
 
 def _rows(samples: Any) -> NDArray[Any]:

@@ -210,10 +210,10 @@ def next_version(
     space, added, corrected = before.space, dict(added or {}), dict(corrected or {})
     for name in added:
         check_new_name(name, space.names)
-    names = (*space.names, *added)
-    place = {name: i for i, name in enumerate(names)}
     if added:
         check_semantics(list(added), np.stack(list(added.values())))
+    names = (*space.names, *added)
+    place = {name: i for i, name in enumerate(names)}
     semantics = np.concatenate([space.semantics, *(row[None] for row in added.values())])
     former = dict(before.former)
     changed = {name: row for name, row in corrected.items() if not np.array_equal(row, semantics[place[name]])}
@@ -222,7 +222,23 @@ def next_version(
         semantics[place[name]] = row
     gained = [name for name in names if name in set(held) and name not in before.held]
     first_held = {**before.held, **dict.fromkeys(gained, round)}
-    seen = np.array(sorted(place[name] for name in first_held), dtype=np.int64)
+    still_held = set(holders)
+    return Version(
+        round,
+        _with_classes(space, names, semantics, np.array(sorted(place[name] for name in first_held), np.int64), round),
+        first_held,
+        tuple(name for name in first_held if name not in still_held),
+        former,
+        tuple(added),
+        tuple(gained),
+        tuple(changed),
+    )
+
+
+def _with_classes(
+    space: ClassSpace, names: tuple[str, ...], semantics: NDArray[np.float64], seen: Ids, round: int
+) -> ClassSpace:
+    """Return a class space with more classes, of which ``seen`` are seen and neither seen nor unseen ones stay so."""
     neither = np.setdiff1d(np.arange(len(space.names)), np.union1d(space.seen, space.unseen))
     unseen = np.setdiff1d(np.arange(len(names)), np.union1d(seen, neither))
     if not len(seen) or not len(unseen):
@@ -231,25 +247,8 @@ def next_version(
             f"in round {round} (counted from 0) every known class {lacks}: change [growth] or [partition], or describe "
             "more classes"
         )
-    space = replace(
-        space,
-        names=names,
-        semantics=semantics,
-        seen=seen,
-        validation=np.intersect1d(space.validation, seen),
-        unseen=unseen,
-    )
-    still = set(holders)
-    return Version(
-        round,
-        space,
-        first_held,
-        tuple(name for name in first_held if name not in still),
-        former,
-        tuple(added),
-        tuple(gained),
-        tuple(changed),
-    )
+    validation = np.intersect1d(space.validation, seen)
+    return replace(space, names=names, semantics=semantics, seen=seen, validation=validation, unseen=unseen)
 
 
 def check_new_name(name: str, names: Iterable[str]) -> None:
