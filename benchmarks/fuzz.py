@@ -39,8 +39,8 @@ from fedunseen.engines.remote.wire import WireError, pack, read_instruction, unp
 
 SECONDS, MEMORY = 20, 3 * 2**30
 WORDS = [
-    "", ",", '"', "\n", "\x00", "\ufeff", "nan", "-inf", "1e400", "1e39", "0,5", ";", "\t", "[", "]", "{", "}", "=", ".",
-    "#", "'''", ": ", "true", "null", "name", "seen", "unseen", "train", "[strategy]\n", "é", "e\u0301", "\u202e",
+    "", ",", '"', "\n", "\x00", "\ufeff", "nan", "-inf", "1e400", "1e39", "0,5", ";", "\t", "[", "]", "{", "}", "=",
+    ".", "#", "'''", ": ", "true", "null", "name", "seen", "unseen", "train", "[strategy]\n", "é", "e\u0301", "\u202e",
     "9" * 400, "x" * 140_000, "[" * 5000, "{" * 5000, "a." * 3000, "0", "-1",
 ]  # fmt: skip
 WILD = [

@@ -17,50 +17,26 @@ def says(message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"names": ("a", "b", "a", "c", "d", "e")},
-            "the class name 'a' occurs 2 times: give each class its own name",
-        ),
-        (
-            {"names": ("a", "b ", "c", "d", "e", "f")},
-            "the class name 'b ' is empty or has space around it: rename it",
-        ),
-        (
-            {"attribute_names": ("x", "y", "x")},
-            "the attribute name 'x' occurs 2 times: give each attribute its own name",
-        ),
-        (
-            {"semantics": np.ones((6, 4))},
-            "the semantics have the shape (6, 4), but there are 6 classes with 3 attributes",
-        ),
-        (
-            {"semantics": np.where(np.eye(6, 3, -2), np.nan, 1)},
-            "the class 'class 2' has NaN or infinite attributes",
-        ),
-        (
-            {"semantics": np.ones((6, 3)) * [[1], [1], [1], [1], [0], [1]]},
-            "the class 'class 4' has only zeros as attributes: describe it, or leave it out",
-        ),
+        ({"names": ("a", "b", "a", "c", "d", "e")}, "the class name 'a' occurs 2 times: give each class its own name"),
+        ({"names": ("a", "b ", "c", "d", "e", "f")}, "the class name 'b ' is empty or has space around it: rename it"),
+        ({"attribute_names": ("x", "y", "x")},
+         "the attribute name 'x' occurs 2 times: give each attribute its own name"),
+        ({"semantics": np.ones((6, 4))},
+         "the semantics have the shape (6, 4), but there are 6 classes with 3 attributes"),
+        ({"semantics": np.where(np.eye(6, 3, -2), np.nan, 1)}, "the class 'class 2' has NaN or infinite attributes"),
+        ({"semantics": np.ones((6, 3)) * [[1], [1], [1], [1], [0], [1]]},
+         "the class 'class 4' has only zeros as attributes: describe it, or leave it out"),
         ({"seen": [1, 2, 3], "unseen": [3, 4]}, "the class 'class 3' is both seen and unseen"),
         ({"unseen": [4, 6]}, "the unseen class id 6 is outside 0..5"),
         ({"unseen": [-1, 4]}, "the unseen class id -1 is outside 0..5"),
         ({"validation": [4]}, "the validation class 'class 4' is not among the seen classes"),
         ({"seen": []}, "no class is seen: at least one class must have training samples"),
         ({"seen": [0, 0, 3]}, "the ids of the seen classes are not a list of different numbers"),
-        (
-            {"attribute_groups": {"g": (0, 3)}},
-            "an attribute group names column 3, but there are 3 attributes",
-        ),
-        (
-            {"attribute_groups": {"g": (0,), "h": (0, 1)}},
-            "the attribute 'attribute 0' is in more than one group",
-        ),
-        (
-            {"attribute_groups": {"g: h": (0,)}},
-            "the attribute group name 'g: h' holds a colon and a space: rename it",
-        ),
+        ({"attribute_groups": {"g": (0, 3)}}, "an attribute group names column 3, but there are 3 attributes"),
+        ({"attribute_groups": {"g": (0,), "h": (0, 1)}}, "the attribute 'attribute 0' is in more than one group"),
+        ({"attribute_groups": {"g: h": (0,)}}, "the attribute group name 'g: h' holds a colon and a space: rename it"),
     ],
-)
+)  # fmt: skip
 def test_refuses(changes, message, make_space):
     with pytest.raises(DataError, match=says(message)):
         make_space(**changes)
@@ -138,27 +114,18 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
         ("", "{path} is empty"),
         ("name,size\na,1\n", "{path} has no column 'split' in its first line"),
         ("name,split,name\na,seen,b\n", "{path} has more than one column 'name' in its first line"),
-        (
-            "name,split,size\na,unsen,1\n",
-            "{path}, line 2: unknown split 'unsen': did you mean 'unseen'? (known: seen, unseen, validation)",
-        ),
+        ("name,split,size\na,unsen,1\n",
+         "{path}, line 2: unknown split 'unsen': did you mean 'unseen'? (known: seen, unseen, validation)"),
         ("name,split,size\na,seen,big\n", "{path}, line 2, column 'size': 'big' is not a number"),
         ("name,split,size\na,seen,nan\n", "{path}, line 2, column 'size': 'nan' is not a finite number"),
         ("name,split,size\na,seen\n", "{path}, line 2: 2 cells, but the first line has 3"),
-        (
-            "name,split,size\na,seen,1\n\na,unseen,1\n",
-            "{path}: the class name 'a' occurs 2 times: give each class its own name",
-        ),
-        (
-            "name,split,size\na,seen,0\n",
-            "{path}: the class 'a' has only zeros as attributes: describe it, or leave it out",
-        ),
-        (
-            b"name,split,size\n\xff\xfe,seen,1\n",
-            "{path} is not a text file in UTF-8: save it as CSV in UTF-8",
-        ),
+        ("name,split,size\na,seen,1\n\na,unseen,1\n",
+         "{path}: the class name 'a' occurs 2 times: give each class its own name"),
+        ("name,split,size\na,seen,0\n",
+         "{path}: the class 'a' has only zeros as attributes: describe it, or leave it out"),
+        (b"name,split,size\n\xff\xfe,seen,1\n", "{path} is not a text file in UTF-8: save it as CSV in UTF-8"),
     ],
-)
+)  # fmt: skip
 def test_bad_files(tmp_path, text, message):
     path = tmp_path / "classes.csv"
     if text is not None:
@@ -197,27 +164,19 @@ def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colours):
     [
         ("name,size,red\na,1,2\n", "{path}: the attribute column 'green' is missing"),
         ("name\na\n", "{path}: the attribute column 'size' is missing (and 2 more)"),
-        (
-            "name,size,red,gren\na,1,2,3\n",
-            "{path}: unknown attribute column 'gren': did you mean 'green'?",
-        ),
+        ("name,size,red,gren\na,1,2,3\n", "{path}: unknown attribute column 'gren': did you mean 'green'?"),
         ("name,size,red,green,zzz\na,1,2,3,4\n", "{path}: unknown attribute column 'zzz'"),
-        (
-            "name,size,red,green,colour: red\na,1,2,3,4\n",
-            "{path}: the attribute column 'colour: red' occurs twice",
-        ),
+        ("name,size,red,green,colour: red\na,1,2,3,4\n", "{path}: the attribute column 'colour: red' occurs twice"),
         ("size,red,green\n1,2,3\n", "{path} has no column 'name' in its first line"),
         ("name,size,red,green\n", "{path} describes no class: add a line for each"),
         ("name,size,red,green\na,1,2,\n", "{path}, line 2, column 'green': '' is not a number"),
-        (
-            "name,size,red,green\na,0,0,0\n",
-            "{path}: the class 'a' has only zeros as attributes: describe it, or leave it out",
-        ),
+        ("name,size,red,green\na,0,0,0\n",
+         "{path}: the class 'a' has only zeros as attributes: describe it, or leave it out"),
         ("name,size,red,green\na,1,1,1\na,1,1,2\n", "{path}: the class 'a' occurs 2 times"),
         ("name,size,red,green\n,1,1,1\n", "{path}: a class has no name"),
         ("", "{path} is empty"),
     ],
-)
+)  # fmt: skip
 def test_bad_new_classes(tmp_path, colours, text, message):
     path = tmp_path / "new.csv"
     path.write_text(text)

@@ -209,15 +209,10 @@ def test_dirichlet_gives_up_in_one_sentence(small):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"counts": "uneven"},
-        {"counts": "dirichlet"},
-        {"phi": 0.3},
-        {"rho": 0.5},
-        {"kind": "iid"},
+        {}, {"counts": "uneven"}, {"counts": "dirichlet"}, {"phi": 0.3}, {"rho": 0.5}, {"kind": "iid"},
         {"kind": "dirichlet"},
     ],
-)
+)  # fmt: skip
 def test_the_seed_decides(small, options):
     benchmark = small(40)
 
@@ -230,27 +225,18 @@ def test_the_seed_decides(small, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"clients": 9},
-            "[partition]: 9 clients cannot each hold classes of their own out of 8 seen ones: "
-            "lower clients, or let clients share classes (phi)",
-        ),
-        (
-            {"clients": 9, "phi": 0.1},
-            "[partition]: 9 clients cannot each hold classes of their own out of 8 seen ones: "
-            "lower clients, or let clients share classes (phi)",
-        ),
-        (
-            {"clients": 5, "counts": "dirichlet"},
-            "[partition]: 5 clients with at least 2 classes each need 10 seen classes, but there are 8: "
-            "lower clients or floor",
-        ),
-        (
-            {"clients": 49, "kind": "iid"},
-            "[partition]: client 48 would hold no sample: lower clients (49)",
-        ),
+        ({"clients": 9},
+         "[partition]: 9 clients cannot each hold classes of their own out of 8 seen ones: lower clients, or let "
+         "clients share classes (phi)"),
+        ({"clients": 9, "phi": 0.1},
+         "[partition]: 9 clients cannot each hold classes of their own out of 8 seen ones: lower clients, or let "
+         "clients share classes (phi)"),
+        ({"clients": 5, "counts": "dirichlet"},
+         "[partition]: 5 clients with at least 2 classes each need 10 seen classes, but there are 8: lower clients "
+         "or floor"),
+        ({"clients": 49, "kind": "iid"}, "[partition]: client 48 would hold no sample: lower clients (49)"),
     ],
-)
+)  # fmt: skip
 def test_too_many_clients(small, options, message):
     with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
         deal(small(8), **options)
@@ -323,15 +309,9 @@ def test_options_that_make_no_sense(options, message):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"clients": 0},
-        {"alpha": 0},
-        {"phi": 1.5},
-        {"rho": 0},
-        {"kind": "pcd"},
-        {"join": {"1": -1}},
-        {"klients": 1},
+        {"clients": 0}, {"alpha": 0}, {"phi": 1.5}, {"rho": 0}, {"kind": "pcd"}, {"join": {"1": -1}}, {"klients": 1},
     ],
-)
+)  # fmt: skip
 def test_settings_are_bounded(wrong):
     with pytest.raises(ValidationError):
         PartitionSettings(**wrong)
@@ -474,63 +454,29 @@ def test_a_file_may_say_shares(small, tmp_path):
     ("text", "error", "message"),
     [
         (None, DataError, "{path} is missing"),
-        (
-            "class,clients\nclass 0,1\n",
-            DataError,
-            "{path}: the first line must be 'class,client' or 'class,client,share'",
-        ),
-        (
-            "class,client\nclass 00,1\n",
-            ExperimentError,
-            "{path}, line 2: unknown class 'class 00': did you mean 'class 0'?",
-        ),
-        (
-            "class,client\nclass 3,1\n",
-            ExperimentError,
-            "{path}, line 2: the class 'class 3' is not a seen class: nobody can hold it",
-        ),
-        (
-            "class,client\nclass 0,3\n",
-            ExperimentError,
-            "{path}, line 2: the client '3' is not a number from 0 to 2 (partition.clients)",
-        ),
-        (
-            "class,client\nclass 0,-1\n",
-            ExperimentError,
-            "{path}, line 2: the client '-1' is not a number from 0 to 2 (partition.clients)",
-        ),
-        (
-            "class,client\nclass 0,1\nclass 0,1\n",
-            ExperimentError,
-            "{path}, line 3: client 1 holds the class 'class 0' already",
-        ),
-        (
-            "class,client,share\nclass 0,1,half\n",
-            DataError,
-            "{path}, line 2: 'half' is not a number",
-        ),
-        (
-            "class,client,share\nclass 0,1,0\n",
-            ExperimentError,
-            "{path}, line 2: the share 0 is not above 0 and at most 1",
-        ),
-        (
-            "class,client,share\nclass 0,1,0.6\nclass 0,2,0.6\n",
-            ExperimentError,
-            "{path}, line 3: the shares of the class 'class 0' add up to more than 1",
-        ),
-        (
-            "class,client\nclass 0,0\nclass 1,1\n",
-            ExperimentError,
-            "{path}: nobody holds the seen class 'class 2': add a line for it",
-        ),
-        (
-            "class,client\nclass 0,0\nclass 1,1\nclass 2,0\n",
-            ExperimentError,
-            "client 2 would hold no sample: lower partition.clients (3) or give it a class in partition.file",
-        ),
+        ("class,clients\nclass 0,1\n", DataError,
+         "{path}: the first line must be 'class,client' or 'class,client,share'"),
+        ("class,client\nclass 00,1\n", ExperimentError,
+         "{path}, line 2: unknown class 'class 00': did you mean 'class 0'?"),
+        ("class,client\nclass 3,1\n", ExperimentError,
+         "{path}, line 2: the class 'class 3' is not a seen class: nobody can hold it"),
+        ("class,client\nclass 0,3\n", ExperimentError,
+         "{path}, line 2: the client '3' is not a number from 0 to 2 (partition.clients)"),
+        ("class,client\nclass 0,-1\n", ExperimentError,
+         "{path}, line 2: the client '-1' is not a number from 0 to 2 (partition.clients)"),
+        ("class,client\nclass 0,1\nclass 0,1\n", ExperimentError,
+         "{path}, line 3: client 1 holds the class 'class 0' already"),
+        ("class,client,share\nclass 0,1,half\n", DataError, "{path}, line 2: 'half' is not a number"),
+        ("class,client,share\nclass 0,1,0\n", ExperimentError,
+         "{path}, line 2: the share 0 is not above 0 and at most 1"),
+        ("class,client,share\nclass 0,1,0.6\nclass 0,2,0.6\n", ExperimentError,
+         "{path}, line 3: the shares of the class 'class 0' add up to more than 1"),
+        ("class,client\nclass 0,0\nclass 1,1\n", ExperimentError,
+         "{path}: nobody holds the seen class 'class 2': add a line for it"),
+        ("class,client\nclass 0,0\nclass 1,1\nclass 2,0\n", ExperimentError,
+         "client 2 would hold no sample: lower partition.clients (3) or give it a class in partition.file"),
     ],
-)
+)  # fmt: skip
 def test_bad_files(small, tmp_path, text, error, message):
     options = write_file(tmp_path, text or "")
     if text is None:
