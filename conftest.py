@@ -17,6 +17,8 @@ collect_ignore_glob = [
     for library, folder in (("nvflare", "nvflare"), ("flwr", "flower"))
     if find_spec(library) is None
 ]
+if find_spec("flwr") is None:
+    collect_ignore_glob.append("src/fedunseen/tools/flower_app.py")
 
 # What starts the tests in the background (nohup, some servers of continuous integration) makes them ignore Ctrl-C, and
 # the processes that they start, too: the tests that interrupt one would wait for ever.

@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
-from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
+from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.engines.carriers import flower
 from fedunseen.engines.remote.keeper import descendants
 from fedunseen.engines.remote.link import Host, Join, Simulate
@@ -186,7 +186,8 @@ def test_late_answers_are_thrown_away(place):
 def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
     """A call has done its work at the coordinator when its connection breaks, and so does the connection after it."""
     import httpx
-    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    from fedunseen.engines.carriers.flower.private import FleetHttpClient
 
     calls = ("PullMessages", "PullObject", "ConfirmMessageReceived", "PushMessages", "PushObject")
     breaks = dict.fromkeys(calls, 0)
@@ -433,8 +434,14 @@ def test_the_coordinator_shuts_out_an_expired_certificate(place):
 def test_a_clock_that_goes_back_a_day(place, monkeypatch):
     from fedunseen.engines.carriers.flower import client
 
-    behind, real, done = [datetime.timedelta()], client.now, threading.Event()
-    monkeypatch.setattr(client, "now", lambda: real() - behind[0])
+    behind, done = [datetime.timedelta()], threading.Event()
+
+    class Behind(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.datetime.now(tz) - behind[0]
+
+    monkeypatch.setattr(client, "datetime", Behind)
     told = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
     with place.host() as link:
         party = threading.Thread(target=client.answer_messages, args=(told, lambda message: message, done))
@@ -451,10 +458,13 @@ def test_a_clock_that_goes_back_a_day(place, monkeypatch):
 def test_an_outsider_charges_no_budget(place):
     """Only what is signed by a party's key, and comes from its process, counts as the party's."""
     import httpx
-    from flwr.common.constant import TIMESTAMP_HEADER
-    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 
     from fedunseen.engines.carriers.flower.content import TOKEN
+    from fedunseen.engines.carriers.flower.private import (
+        FLEET_HTTP_PUBLIC_KEY_HEADER,
+        FLEET_HTTP_SIGNATURE_HEADER,
+        TIMESTAMP_HEADER,
+    )
 
     with place.host() as link:
         key = next(key for key, name in link.gate.keys.items() if name == "north").decode()
@@ -480,10 +490,9 @@ def test_a_party_that_is_asked_again_has_no_more_budget(place):
 
 
 def test_an_array_that_names_one_piece_many_times():
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-
     from fedunseen.engines.carriers.flower import superlink
     from fedunseen.engines.carriers.flower.content import packed
+    from fedunseen.engines.carriers.flower.private import get_all_nested_objects
 
     array = packed(b"x" * 1000)["bytes"]
     pieces = {number: one.deflate() for number, one in get_all_nested_objects(array).items()}
@@ -492,14 +501,6 @@ def test_an_array_that_names_one_piece_many_times():
     pieces[whole] = pieces[whole].replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 999 + b"0]")
     with pytest.raises(ValueError, match="more than 100,000 bytes"):
         superlink._check_inflated(pieces, 100_000)
-
-
-def test_an_unknown_version(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.99.0")
-    with pytest.raises(MissingDependencyError, match=r"does not know Flower 1.99.0: pip install 'fedunseen\[flower\]'"):
-        flower.certificates(tmp_path / "kit", "localhost", ["a"], days=1)
-    with pytest.raises(MissingDependencyError):
-        flower.join(Join(tmp_path, "127.0.0.1", 1, None, "a", 1.0), lambda message: message, threading.Event())
 
 
 FACTORY = """

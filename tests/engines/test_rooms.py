@@ -34,6 +34,18 @@ def test_one_folder_imports_a_carriers_library(library, folder):
     assert found or library == "ray"  # Flower's simulation imports it
 
 
+def test_one_file_imports_what_flower_does_not_publish():
+    """``flwr.app.message`` and the like are modules of a public package, and not public themselves."""
+    public = {"flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
+    found = {
+        path.name
+        for path in ROOT.rglob("*.py")
+        for name in imported(path)
+        if under(name, "flwr") and name not in public and name.rpartition(".")[0] not in public
+    }
+    assert found == {"private.py"}
+
+
 def test_engines_import_no_room_above_them():
     above = [f"fedunseen.{room}" for room in ("cli", "report", "experiment", "tasks", "federation", "serve")]
     assert not [(path, name) for path in ENGINES for name in imported(path) if under(name, *above)]

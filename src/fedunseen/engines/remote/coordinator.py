@@ -80,7 +80,6 @@ __all__ = [
 Answer = TypeVar("Answer")
 
 _log = logging.getLogger("fedunseen.federation")
-_GREETING = 20.0  # seconds to wait for the answer to a greeting; a party that is not ready then is greeted again later
 _LATE = 15.0  # seconds in which parties find a coordinator again that has been killed when all was done
 _FAREWELL = 120.0  # seconds that parties may take to hear that the run is over, and to write down the model
 _ATTEMPTS = 5  # times that those who are missing are asked in one round
@@ -198,6 +197,7 @@ class Meeting:
         greeted: name -> the token of the connection that has been greeted.
         kit: the coordinator's folder of certificates and keys; None: plain text.
         folder: where the run keeps the plan of its masked sums.
+        greeting: seconds to wait for the answer to a greeting; a party that is not ready then is greeted again later.
     """
 
     link: Link
@@ -206,6 +206,7 @@ class Meeting:
     greeted: dict[str, str] = field(default_factory=dict)
     kit: Path | None = None
     folder: Path | None = None
+    greeting: float = 20.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -805,12 +806,12 @@ class Distributed:
         place = {party.name: k for k, party in enumerate(self.parties)}
         hello, told = self._hello(job)
         messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}
-        for name, answer in exchange(self.link, messages, _GREETING):
+        for name, answer in exchange(self.link, messages, self._meet().greeting):
             party = self.parties[place[name]]
             party.classes = party.samples = 0
             party.ready = False
             if answer is None:  # it is greeted again later, since it may be busy with an earlier request
-                self._deaf[name] = time.monotonic() + _GREETING
+                self._deaf[name] = time.monotonic() + self._meet().greeting
                 continue
             self._meet().greeted[name] = tokens[name]
             try:

@@ -23,11 +23,12 @@ from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
 if TYPE_CHECKING:
     from cryptography import x509
 
+    from fedunseen.engines.carriers.flower.app import GridLink
     from fedunseen.engines.remote.authority import Authority
 
-__all__ = ["certificates", "host", "join", "renewed", "simulate"]
+__all__ = ["certificates", "check_private", "host", "join", "renewed", "simulate", "simulated_by"]
 
-FIRST, BEYOND = (1, 41), (1, 43)  # versions whose inner interfaces are known
+FIRST, BEYOND = (1, 41), (1, 43)  # versions with which the tests of private.py were run
 
 
 @contextmanager
@@ -39,6 +40,7 @@ def host(place: Host) -> Iterator[Link]:
         RefusedError: if the kit is damaged or no longer valid.
     """
     _prepare(place.folder)
+    check_private()
     from fedunseen.engines.carriers.flower.superlink import serve
 
     with serve(place) as link:
@@ -54,14 +56,32 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
             one that was there first stays.
     """
     _prepare(place.folder)
+    check_private()
     from fedunseen.engines.carriers.flower.client import answer_messages
 
     answer_messages(place, answer, done)
 
 
+_ambient: list[GridLink] = []  # the link of a Flower app that runs in this process
+
+
+@contextmanager
+def simulated_by(link: GridLink) -> Iterator[None]:
+    """Let simulations use the nodes of the Flower app that runs in this process, while the context lasts."""
+    _ambient.append(link)
+    try:
+        yield
+    finally:
+        _ambient.remove(link)
+
+
 @contextmanager
 def simulate(place: Simulate) -> Iterator[Link]:
     """Run a simulation's parties in processes of Ray: on this machine, or on the cluster that ``RAY_ADDRESS`` names."""
+    if _ambient:
+        _ambient[-1].clients = place.parties
+        yield _ambient[-1]
+        return
     _prepare(place.folder)
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("Flower's simulation needs Ray: pip install 'fedunseen[flower]'")
@@ -87,15 +107,29 @@ def renewed(authority: Authority, name: str, out: Path) -> x509.Certificate:
     return renew(authority, name, out)
 
 
-def _library() -> None:
+def _library() -> str:
+    """Return the version of Flower."""
     try:
-        version = importlib.metadata.version("flwr")
+        return importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError as error:
         raise MissingDependencyError("engine 'flower' needs Flower: pip install 'fedunseen[flower]'") from error
-    known = tuple(int(part) for part in version.split(".")[:2])
-    if not FIRST <= known < BEYOND:
+
+
+def check_private() -> None:
+    """Refuse a version of Flower whose inner interfaces are not those that ``host`` and ``join`` use.
+
+    Raises:
+        MissingDependencyError: it is another version, or something is missing.
+    """
+    version, lacks = _library(), ""
+    try:
+        importlib.import_module(f"{__name__}.private")
+    except ImportError as error:
+        lacks = f" ({error})"
+    if lacks or not FIRST <= tuple(int(part) for part in version.split(".")[:2]) < BEYOND:
         raise MissingDependencyError(
-            f"engine 'flower' does not know Flower {version}: pip install 'fedunseen[flower]' (1.41 or 1.42)"
+            f"`host` and `join` use inner interfaces of Flower 1.41 and 1.42, and {version} is installed{lacks}: "
+            "pip install 'flwr<1.43', or use the Flower app (docs/federation.md)"
         )
 
 

@@ -16,7 +16,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 from urllib.parse import quote
@@ -24,44 +24,42 @@ from urllib.parse import quote
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
-from flwr.app.message import remove_content_from_message
-from flwr.common.constant import TIMESTAMP_HEADER
-from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    RegisterNodeFleetRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import (
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-)
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPushError,
-    inflate_object_from_contents,
-    pull_objects,
-    push_objects,
-)
-from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers.flower import kit
 from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.carriers.flower.private import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    TIMESTAMP_HEADER,
+    ActivateNodeRequest,
+    ConfirmMessageReceivedRequest,
+    DeactivateNodeRequest,
+    FleetHttpClient,
+    Node,
+    ObjectPushError,
+    ProtobufCall,
+    ProtobufRequestContext,
+    PullMessagesRequest,
+    PushMessagesRequest,
+    RegisterNodeFleetRequest,
+    SendNodeHeartbeatRequest,
+    generate_key_pairs,
+    get_all_nested_objects,
+    get_object_tree,
+    inflate_object_from_contents,
+    iterate_object_tree,
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+    message_from_proto,
+    message_to_proto,
+    no_object_id_recompute,
+    public_key_to_bytes,
+    pull_objects,
+    push_objects,
+    remove_content_from_message,
+    sign_message,
+)
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
 __all__ = ["answer_messages"]
@@ -110,7 +108,7 @@ class _Signed:
 
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
         """Add the signature, and look at the time of the answer."""
-        timestamp = (now() + self.ahead).isoformat()
+        timestamp = (datetime.now(UTC) + self.ahead).isoformat()
         signature = sign_message(self.private, timestamp.encode())
         context.request.headers.update(
             {
@@ -121,7 +119,7 @@ class _Signed:
         )
         response = call_next(context)
         with contextlib.suppress(KeyError, ValueError, TypeError):
-            ahead = parsedate_to_datetime(response.headers["date"]) - now()
+            ahead = parsedate_to_datetime(response.headers["date"]) - datetime.now(UTC)
             self.ahead = ahead if abs(ahead) > CLOCKS else timedelta()
         return response
 

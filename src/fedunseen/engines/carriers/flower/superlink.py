@@ -21,40 +21,43 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
 import uvicorn
 from flwr.app import Array, Message, RecordDict
-from flwr.app.message import make_message
-from flwr.app.metadata import Metadata
-from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
-from flwr.proto.fleet_pb2 import PullMessagesResponse
-from flwr.server.superlink.linkstate import LinkState
-from flwr.supercore.constant import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    NOOP_FEDERATION_ID,
-    TaskType,
-)
-from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import (
-    get_all_nested_objects,
-    get_object_body,
-    get_object_head_values_from_object_content,
-    get_object_tree,
-    iterate_object_tree,
-    no_object_id_recompute,
-)
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes, verify_signature
-from flwr.superlink.main import create_app
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.flower import kit
 from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.carriers.flower.private import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    NOOP_ACCOUNT_NAME,
+    NOOP_FEDERATION_ID,
+    NOOP_FLWR_AID,
+    SUPERLINK_NODE_ID,
+    TIMESTAMP_HEADER,
+    LinkState,
+    Metadata,
+    PullMessagesResponse,
+    SubStatus,
+    TaskType,
+    bytes_to_public_key,
+    create_app,
+    get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
+    get_object_tree,
+    inflate_object_from_contents,
+    iterate_object_tree,
+    make_message,
+    no_object_id_recompute,
+    public_key_to_bytes,
+    verify_signature,
+)
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 __all__ = ["serve"]
@@ -193,7 +196,7 @@ class Gate:
             return 404, "a coordinator of FedUnseen, for its parties only"
         if name not in self.parties or not token:
             return 403, "not registered"
-        if name in self.ends and now() > self.ends[name]:
+        if name in self.ends and datetime.now(UTC) > self.ends[name]:
             return 403, "the certificate has expired"
         if self.keys is not None and not _signed(headers):
             return 401, "not signed"
@@ -361,7 +364,7 @@ class SuperLink:
             dst_node_id=node,
             reply_to_message_id="",
             group_id=token,
-            created_at=now().timestamp(),
+            created_at=datetime.now(UTC).timestamp(),
             ttl=_KEPT,
             message_type="query",
         )

@@ -1,0 +1,294 @@
+"""A Flower app on Flower's public interfaces: a link over the grid of a ServerApp, and a ClientApp that answers.
+
+Flower starts a process for each message. At a party that process passes the message on to a process that stays, the
+party's: it has the data in memory and the secrets of masked sums. In a simulation Flower's workers stay, and answer
+themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.engines.carriers.flower.content import packed, unpacked
+from fedunseen.engines.remote.link import PartyGone, complete, found
+from fedunseen.engines.remote.relay import ENDED, Channel, Port, answering, dial
+
+__all__ = ["GridLink", "client_app", "serve_party", "server_app"]
+
+POLL = 0.1  # seconds between looks for answers
+LOOK = 1.0  # seconds between looks for nodes
+START = 600.0  # seconds in which a party's process has to have read its data
+IDLE = 3600.0  # seconds without a message after which a party's process ends
+RELAY, LOG = "flower-relay.json", "party.log"  # in a party's state folder
+
+_log = logging.getLogger("fedunseen.federation")
+
+
+class GridLink:
+    """A :class:`~fedunseen.engines.remote.link.Link` over the grid of a ServerApp.
+
+    A party is known by the name with which its key was registered (``flwr supernode register --name``), else by the one
+    in its node's configuration.
+
+    Args:
+        grid: of the ServerApp.
+        parties: who may take part; empty: this is a simulation, in which any node answers for any client.
+    """
+
+    def __init__(self, grid: Grid, parties: Sequence[str] = ()) -> None:
+        self.grid, self.parties = grid, tuple(parties)
+        self.lock = threading.RLock()  # of the grid, and of what follows
+        self.names: dict[int, str | None] = {}  # node -> its name; None: it has been asked for it
+        self.nodes: dict[str, tuple[int, str]] = {}  # party -> its node, and a token of its connection
+        self.open: dict[str, tuple[str, str, Future[bytes]]] = {}  # message -> party, token, answer
+        self.asked: dict[str, int] = {}  # question for a name -> node
+        self.clients = 1  # of a simulation
+        self.looked = 0.0
+        self.ended = threading.Event()
+
+    @contextlib.contextmanager
+    def carried(self) -> Iterator[GridLink]:
+        """Carry messages while the context lasts."""
+        thread = threading.Thread(target=self._carry, name="flower-grid", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.ended.set()
+            thread.join(10)
+
+    def present(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        with self.lock:
+            if time.monotonic() - self.looked > LOOK:
+                self._look()
+                self.looked = time.monotonic()
+            if not self.parties:
+                return {str(client): "simulated" for client in range(self.clients)} if self.nodes else {}
+            return {name: token for name, (_, token) in self.nodes.items()}
+
+    def _look(self) -> None:
+        nodes = {info.node_id: info for info in self.grid.get_nodes()}
+        new = [node for node in nodes if node not in self.names]
+        for node in new:
+            self.names[node] = nodes[node].name if nodes[node].name in self.parties else None
+        unnamed = [node for node in new if self.names[node] is None]
+        questions = [Message(RecordDict(), node, "query") for node in unnamed]
+        numbers = self.grid.push_messages(questions) if questions else ()
+        self.asked |= dict(zip(numbers, unnamed, strict=True))
+        self.nodes = {}
+        for node, info in sorted(nodes.items()):
+            name = self.names[node]
+            if name and name not in self.nodes:
+                self.nodes[name] = (node, f"{node} {info.last_activated_at}")
+        for number, (name, token, future) in list(self.open.items()):
+            if name in self.parties and self.nodes.get(name, (0, ""))[1] != token:
+                del self.open[number]
+                complete(future, PartyGone(name))
+
+    def _name(self, node: int, told: Mapping[str, Any]) -> None:
+        """Record what a node says of itself."""
+        name = str(told.get("name", ""))
+        if not self.parties:
+            self.names[node] = str(node)
+        elif name in self.parties and name not in self.names.values():
+            self.names[node] = name
+        else:
+            self.names[node] = ""
+            _log.warning("node %d is refused: it says that its name is %r", node, name[:80])
+        self.looked = 0.0
+
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
+        future: Future[bytes] = Future()
+        with self.lock:
+            place = self.nodes.get(name)
+            if self.nodes and not self.parties:
+                place = list(self.nodes.values())[int(name) % len(self.nodes)]
+            if place is None:
+                complete(future, PartyGone(name))
+                return future
+            content = RecordDict({"body": packed(message), "to": ConfigRecord({"party": name})})
+            (number,) = self.grid.push_messages([Message(content, place[0], "query")])
+            self.open[number] = (name, place[1], future)
+        return future
+
+    def _carry(self) -> None:
+        while not self.ended.wait(POLL):
+            with self.lock:
+                for number in [number for number, (_, _, future) in self.open.items() if future.done()]:
+                    del self.open[number]  # given up
+                wanted = [*self.open, *self.asked]
+                for reply in self.grid.pull_messages(wanted) if wanted else ():
+                    self._take(reply)
+
+    def _take(self, reply: Message) -> None:
+        number = reply.metadata.reply_to_message_id
+        if number in self.asked:
+            node = self.asked.pop(number)
+            if reply.has_error():
+                _log.warning("node %d runs no app of FedUnseen: %s", node, reply.error.reason)
+                del self.names[node]
+            else:
+                self._name(node, reply.content.config_records["who"])
+            return
+        name, _, future = self.open.pop(number)
+        try:
+            if reply.has_error():
+                raise ValueError(reply.error.reason)
+            complete(future, unpacked(reply))
+        except (KeyError, ValueError) as error:
+            _log.warning("%s could not answer: %s", name, error)
+            complete(future, PartyGone(name))
+
+
+def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> ServerApp:
+    """Return the app that coordinates: ``coordinate`` is called with the grid and the configuration of the run."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        coordinate(grid, context.run_config)
+
+    return app
+
+
+def client_app(party: str, simulated: str) -> ClientApp:
+    """Return the app that answers.
+
+    Args:
+        party: ``module:function`` that is a party's process; it is called with the node's configuration, and calls
+            :func:`serve_party`.
+        simulated: ``module:function`` that makes what answers for any client of a simulation.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def answer(message: Message, context: Context) -> Message:
+        place = context.node_config
+        if "body" not in message.content:
+            who = ConfigRecord({"name": str(place.get("name", ""))})
+            return Message(RecordDict({"who": who}), reply_to=message)
+        body = unpacked(message)
+        if "data" in place:
+            reply = _ask_party(party, place, body)
+        else:
+            reply = _simulated(simulated)(str(message.content.config_records["to"]["party"]), body)
+        return Message(RecordDict({"body": packed(reply)}), reply_to=message)
+
+    return app
+
+
+@functools.cache
+def _simulated(address: str) -> Callable[[str, bytes], bytes]:
+    """Make the function that answers, once in a process."""
+    return found(address)("1")
+
+
+def _state(place: Mapping[str, Any]) -> Path:
+    return Path(str(place.get("state") or f"fedunseen-{place['name']}"))
+
+
+def _ask_party(party: str, place: Mapping[str, Any], body: bytes) -> bytes:
+    """Pass a message on to the party's process, which is started unless it runs."""
+    if not place.get("name"):
+        raise FedUnseenError("the node's configuration lacks the party's name: --node-config 'name=\"north\" ...'")
+    channel = _dial(_state(place)) or _start(party, place)
+    try:
+        channel.send({}, body)
+        return channel.receive()[1]
+    except ENDED:
+        raise FedUnseenError(
+            f"the process of party {place['name']} ended; {LOG} in its state folder says why"
+        ) from None
+    finally:
+        channel.close()
+
+
+def _dial(state: Path) -> Channel | None:
+    try:
+        return dial(json.loads((state / RELAY).read_bytes()))
+    except (KeyError, ValueError, *ENDED):
+        return None
+
+
+def _start(party: str, place: Mapping[str, Any]) -> Channel:
+    """Start a party's process, and wait until it has its data."""
+    state = _state(place)
+    state.mkdir(parents=True, exist_ok=True)
+    module, _, name = party.partition(":")
+    told = json.dumps({**place, "parent": os.getppid()})
+    with open(state / LOG, "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"from {module} import {name}; {name}()", told],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    end = time.monotonic() + START
+    while (channel := _dial(state)) is None:
+        if process.poll() is not None or time.monotonic() > end:
+            last = (state / LOG).read_text("utf-8", "replace").strip().rpartition("\n")[2]
+            print(last, file=sys.stderr, flush=True)  # for this party alone: it may name its folders
+            raise FedUnseenError(
+                f"the process of party {place['name']} does not start; {LOG} in its state folder says why"
+            )
+        time.sleep(0.05)
+    return channel
+
+
+def serve_party(state: Path, answer: Callable[[bytes], bytes], done: threading.Event, parent: int) -> None:
+    """Answer what a node's short-lived processes pass on, until the run is over or the node's process has ended.
+
+    Args:
+        state: the party's folder.
+        answer: to a message.
+        done: is set when there is nothing more to answer.
+        parent: the process of Flower that starts those processes.
+    """
+    last = time.monotonic()
+
+    def noted(message: bytes) -> bytes:
+        nonlocal last
+        try:
+            return answer(message)
+        finally:
+            last = time.monotonic()
+
+    relay = state / RELAY
+    with Port(state / "engine", answering(noted)) as port:
+        beside = relay.with_suffix(".new")
+        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(port.environment, file)
+        beside.replace(relay)
+        while not done.wait(0.5) and time.monotonic() - last < IDLE and _runs(parent):
+            pass
+        relay.unlink(missing_ok=True)
+        while port.channels and time.monotonic() - last < 60:  # the last answer is on its way
+            time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True

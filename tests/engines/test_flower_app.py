@@ -1,0 +1,333 @@
+"""The Flower app in a federation of Flower's own processes: TLS, authenticated nodes, signed apps, a simulation."""
+
+import base64
+import contextlib
+import hashlib
+import http.server
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen.engines.remote.keeper import descendants
+from fedunseen.engines.remote.link import PartyGone
+from fedunseen.experiment import Experiment, run
+from fedunseen.tools.deal import deal
+from processes import command, environment, free_port, until
+
+needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
+pytestmark = [needed, pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")]
+APP = Path(__file__).parents[2] / "deploy" / "flower"
+NAMES = ("north", "south", "west")
+FEW = {
+    "data.train_per_class": 6, "data.test_per_class": 3, "evaluation.selection": "last",
+    "evaluation.theory": False, "evaluation.embedding": False,
+}  # fmt: skip
+TRAINED = {"strategy.rounds": 4, "strategy.name": "scaffold", "method.hidden": "[16]"}
+WORDS = " ".join(f"{key}={str(value).lower()}" for key, value in FEW.items())
+
+
+def chosen(preset, **more):
+    return Experiment.load(preset, {**FEW, "partition.clients": 3, "engine.mode": "one-at-a-time", **more})
+
+
+class Federation:
+    """Flower's own processes in a folder; whatever still runs is killed at the end."""
+
+    def __init__(self, folder, variables=None):
+        self.folder, self.port, self.running = folder, free_port(), {}
+        self.environment = {
+            **environment(), **(variables or {}), "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        }  # fmt: skip
+        (folder / "flwr").mkdir(parents=True)
+
+    def start(self, log, *line):
+        with open(self.folder / f"{log}.log", "ab") as out:
+            process = subprocess.Popen(
+                [str(word) for word in line], cwd=self.folder, env=self.environment, stdout=out, stderr=out
+            )
+        self.running[log] = process
+        return process
+
+    def call(self, *line, check=True):
+        done = subprocess.run(
+            [str(word) for word in line], cwd=self.folder, env=self.environment, capture_output=True, text=True
+        )
+        assert not check or done.returncode == 0, (line, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def connection(self, *lines):
+        text = "\n".join(["[superlink]", 'default = "here"', "[superlink.here]", *lines])
+        (self.folder / "flwr" / "config.toml").write_text(f'{text}\naddress = "127.0.0.1:{self.port}"\n')
+
+    def superlink(self, *more):
+        place = ("--host", "127.0.0.1", "--port", self.port, "--disable-runtime-dependency-installation")
+        self.start("superlink", "flower-superlink", *place, *more)
+        until(lambda: "startup complete" in self.log("superlink"), self.folder, [self.running["superlink"]])
+
+    def node(self, name, *more, **config):
+        told = {"name": name, "data": f"data/{name}", "state": f"state-{name}", "out": f"model-{name}"}
+        told |= {"credentials": f"kits/{name}", **config}
+        text = " ".join(f'{key}="{value}"' for key, value in told.items())
+        keys = ("--root-certificates", f"kits/{name}/ca.crt", "--auth-supernode-private-key", f"kits/{name}/node.key")
+        place = ("--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", free_port())
+        self.start(name, "flower-supernode", *place, *keys, "--node-config", text, *more)
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def run(self, out, preset="digit-pairs-gaussian", settings="", app=APP, credentials="kits/coordinator"):
+        config = {"experiment": preset, "out": out, "credentials": credentials, "set": f"{WORDS} {settings}".strip()}
+        text = " ".join(f'{key}="{value}"' for key, value in config.items())
+        return self.start(f"run-{out}", "flwr", "run", app, "here", "--stream", "-c", text)
+
+    def finished(self, out):
+        """Wait for the end of a run, and return its result."""
+        process = self.running[f"run-{out}"]
+        until(lambda: process.poll() is not None, self.folder, [self.running["superlink"]])
+        path = self.folder / out / "result.json"
+        assert path.exists(), "\n".join(self.log(name) for name in (f"run-{out}", *NAMES) if name in self.running)
+        return json.loads(path.read_bytes())
+
+    def stop(self):
+        below = [pid for process in self.running.values() for pid in descendants(process.pid)]
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        for pid in below:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Flower's hub of apps, with one app and its signature: a path of its own for each."""
+
+    app, signatures = b"", ()
+
+    def do_POST(self):
+        body = {"fab_url": f"http://{self.headers['host']}/fab", "verifications": list(self.signatures)}
+        self.reply(json.dumps(body).encode())
+
+    def do_GET(self):
+        self.reply(self.app)
+
+    def reply(self, body):
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture(scope="module")
+def hub():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, hub):
+    """Three hospitals: data, credentials, experiments, and Flower's processes with TLS and authentication."""
+    folder = tmp_path_factory.mktemp("flower")
+    made = Federation(folder, {"FLWR_SUPERGRID_API_URL": hub})
+    deal(chosen("digit-pairs-gaussian"), folder / "data", NAMES)
+    command("certs", "--engine", "flower", "--parties", ",".join(NAMES), "--out", folder / "kits")
+    kit = "kits/coordinator"
+    made.connection(f'root-certificates = "{folder}/{kit}/ca.crt"')
+    files = ("--ssl-ca-certfile", f"{kit}/ca.crt", "--ssl-certfile", f"{kit}/server.crt")
+    try:
+        made.superlink(*files, "--ssl-keyfile", f"{kit}/server.key", "--enable-supernode-auth")
+        for name in NAMES:
+            made.call("flwr", "supernode", "register", f"{kit}/{name}.pub", "here", "--name", name)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def nodes(place):
+    for name in NAMES:
+        place.node(name)
+    return place
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory):
+    return run(chosen("digit-pairs-gaussian"), tmp_path_factory.mktemp("here") / "run").result["sums_sha256"]
+
+
+@pytest.mark.parametrize("settings", ["", "privacy.aggregation=masked"], ids=["plain", "masked"])
+def test_a_closed_form_ends_with_the_sums_of_one_process(settings, nodes, closed):
+    out = f"closed-{bool(settings)}"
+    nodes.run(out, settings=settings)
+    assert nodes.finished(out)["sums_sha256"] == closed
+    merged = load_file(nodes.folder / out / "model.safetensors")
+    for name in NAMES:
+        models = nodes.folder.glob(f"model-{name}*/model.safetensors")
+        assert any(all(torch.equal(merged[key], load_file(path)[key]) for key in merged) for path in models)
+
+
+def test_a_new_job_continues_where_the_last_was_killed(nodes, tmp_path):
+    settings = " ".join(f"{key}={value}" for key, value in TRAINED.items())
+    first, metrics = nodes.run("killed", "digit-pairs", settings), nodes.folder / "killed" / "metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_text(), nodes.folder, [first])
+    for pid in descendants(nodes.running["superlink"].pid):
+        if "flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_text():
+            os.kill(pid, signal.SIGKILL)
+    first.kill()
+    before = len(metrics.read_text().splitlines())
+    assert 1 <= before < 4
+    nodes.run("killed", "digit-pairs", settings)
+    nodes.finished("killed")
+    run(chosen("digit-pairs", **{**TRAINED, "method.hidden": [16]}), tmp_path / "here")
+    one, other = (load_file(path / "model.safetensors") for path in (nodes.folder / "killed", tmp_path / "here"))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_a_party_with_bad_data_is_left_to_the_quorum(nodes):
+    nodes.running["west"].terminate()
+    nodes.running["west"].wait()
+    nodes.node("west", data="data/nowhere")
+    nodes.run("quorum", settings="engine.quorum=2")
+    nodes.finished("quorum")
+    assert json.loads((nodes.folder / "quorum" / "metrics.jsonl").read_text())["participants"] == [0, 1]
+    assert "data/nowhere" in nodes.log("west")
+    assert "data/nowhere" not in nodes.log("run-quorum")
+    nodes.running["west"].terminate()
+    nodes.running["west"].wait()
+
+
+def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_path):
+    """As `flwr app publish` and `flwr app review` leave it at the hub; south takes part without asking."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    key, moment = Ed25519PrivateKey.generate(), int(time.time())
+    nodes.call("flwr", "build", "--app", APP)
+    (bundle,) = nodes.folder.glob("*.fab")
+    Hub.app = bundle.read_bytes()
+    signature = key.sign(moment.to_bytes(8, "big") + hashlib.sha256(Hub.app).digest())
+    text = base64.urlsafe_b64encode(signature).decode()
+    Hub.signatures = ({"public_key_id": "fpk_reviewer", "signature": text, "signed_at": moment},)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    trusted = tmp_path / "trusted.yaml"
+    trusted.write_text(f"fpk_reviewer: {public}\n")
+    nodes.running["north"].terminate()
+    nodes.running["north"].wait()
+    nodes.node("north", "--trusted-entities", trusted)
+    local = "engine.quorum=1 engine.patience=30"
+    for app, participants in ((APP, [1]), ("@fedunseen/fedunseen-flower==1.0.0", [0, 1])):
+        out = f"signed-{len(participants)}"
+        nodes.run(out, app=app, settings=local.replace("quorum=1", f"quorum={len(participants)}"))
+        nodes.finished(out)
+        line = json.loads((nodes.folder / out / "metrics.jsonl").read_text())
+        assert line["participants"] == participants
+    assert "could not be verified" in nodes.log("north")
+
+
+def test_the_same_app_runs_in_flowers_simulation(closed, tmp_path):
+    pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
+    made = Federation(tmp_path)
+    made.connection("insecure = true")
+    try:
+        made.superlink("--insecure", "--simulation")
+        limits = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
+        config = f'experiment="digit-pairs-gaussian" out="run" set="partition.clients=3 {WORDS}"'
+        made.start("run-run", "flwr", "run", APP, "here", "--stream", *limits, "-c", config)
+        assert made.finished("run")["sums_sha256"] == closed
+    finally:
+        made.stop()
+
+
+class Grid:
+    """Nodes that a test describes; answers come when the test says so."""
+
+    def __init__(self, **nodes):
+        self.nodes = {
+            number: SimpleNamespace(node_id=number, name=name, last_activated_at="1") for name, number in nodes.items()
+        }
+        self.sent, self.replies = {}, []
+
+    def get_nodes(self):
+        return list(self.nodes.values())
+
+    def push_messages(self, messages):
+        numbers = [f"message {len(self.sent) + k}" for k in range(len(messages))]
+        self.sent |= dict(zip(numbers, messages, strict=True))
+        return numbers
+
+    def pull_messages(self, numbers):
+        replies = [reply for reply in self.replies if reply.metadata.reply_to_message_id in numbers]
+        self.replies = [reply for reply in self.replies if reply not in replies]
+        return replies
+
+    def reply(self, number, content=None, error=None):
+        metadata, found = SimpleNamespace(reply_to_message_id=number), SimpleNamespace(reason=error)
+        self.replies.append(
+            SimpleNamespace(metadata=metadata, content=content, error=found, has_error=lambda: error is not None)
+        )
+
+
+@pytest.fixture
+def app(monkeypatch):
+    module = pytest.importorskip("fedunseen.engines.carriers.flower.app")
+    monkeypatch.setattr(module, "LOOK", 0.0)
+    monkeypatch.setattr(module, "POLL", 0.01)
+    # Flower's own needs a run.
+    monkeypatch.setattr(
+        module, "Message", lambda content, node, kind: SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node))
+    )
+    return module
+
+
+def test_a_node_is_the_party_as_which_it_was_registered_or_says_that_it_is(app):
+    from flwr.app import ConfigRecord, RecordDict
+
+    grid = Grid(north=1, unknown=2, other=3)
+    with app.GridLink(grid, NAMES).carried() as link:
+        assert set(link.present()) == {"north"}
+        assert [message.metadata.dst_node_id for message in grid.sent.values()] == [2, 3]
+        for number, name in (("message 0", "south"), ("message 1", "north")):
+            grid.reply(number, RecordDict({"who": ConfigRecord({"name": name})}))
+        until(lambda: set(link.present()) == {"north", "south"} and link.names[3] == "")
+        assert len(grid.sent) == 2  # a node that took another's name is asked no more
+
+
+def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(app):
+    grid = Grid(north=1, south=2)
+    with app.GridLink(grid, NAMES).carried() as link:
+        link.present()
+        answers = [link.ask(name, name.encode()) for name in ("north", "south", "north", "west")]
+        with pytest.raises(PartyGone):
+            answers[3].result(0)
+        grid.reply("message 0", app.RecordDict({"body": app.packed(b"yes")}))
+        grid.reply("message 1", error="NODE_UNAVAILABLE")
+        assert answers[0].result(60) == b"yes"
+        with pytest.raises(PartyGone):
+            answers[1].result(60)
+        grid.nodes[1].last_activated_at = "2"
+        assert link.present()["north"].endswith("2")
+        with pytest.raises(PartyGone):
+            answers[2].result(60)
+        late = link.ask("south", b"late")
+        late.cancel()
+        until(lambda: not link.open)

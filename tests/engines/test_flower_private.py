@@ -1,0 +1,170 @@
+"""What `host` and `join` use of Flower's inner interfaces: a test for each name, so that a new release fails here."""
+
+import inspect
+from base64 import b64encode
+
+import pytest
+
+from fedunseen.core.errors import MissingDependencyError
+from fedunseen.engines.carriers import flower
+
+flwr = pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
+
+from flwr.app import Array, ArrayRecord, Message, RecordDict  # noqa: E402
+
+from fedunseen.engines.carriers.flower import private  # noqa: E402
+
+
+def takes(function, *names):
+    """A function has parameters of these names."""
+    return set(names) <= set(inspect.signature(function).parameters)
+
+
+def fields(message, *names):
+    """A protobuf message has fields of these names."""
+    return set(names) <= set(message.DESCRIPTOR.fields_by_name)
+
+
+def query(body=b"x" * 100):
+    content = RecordDict({"body": ArrayRecord({"bytes": Array("uint8", (len(body),), "bytes", body)})})
+    metadata = private.Metadata(
+        run_id=1, message_id="", src_node_id=private.SUPERLINK_NODE_ID, dst_node_id=2, reply_to_message_id="",
+        group_id="token", created_at=1.0, ttl=60.0, message_type="query",
+    )  # fmt: skip
+    return private.make_message(metadata=metadata, content=content)
+
+
+def taken_apart():
+    """A message as the pieces in which it travels."""
+    message = query()
+    with private.no_object_id_recompute():
+        number = message.object_id
+        tree, objects = private.get_object_tree(message), private.get_all_nested_objects(message)
+    return message, number, tree, {key: item.deflate() for key, item in objects.items()}
+
+
+def put_together():
+    _, number, tree, pieces = taken_apart()
+    assert {node.object_id for node in private.iterate_object_tree(tree)} == pieces.keys()
+    back = private.inflate_object_from_contents(number, pieces)
+    return isinstance(back, Message) and back.content["body"]["bytes"].data == b"x" * 100
+
+
+def read_array():
+    pieces = taken_apart()[3].values()
+    (whole,) = (piece for piece in pieces if piece.startswith(b"Array "))
+    kind, children, _ = private.get_object_head_values_from_object_content(whole)
+    return kind == "Array" and len(children) == 1 and b"arraychunk_ids" in private.get_object_body(whole, Array)
+
+
+def signed():
+    key, public = private.generate_key_pairs()
+    text = private.public_key_to_bytes(public)
+    signature = private.sign_message(key, b"text")
+    known = private.bytes_to_public_key(text)
+    return private.verify_signature(known, b"text", signature) and not private.verify_signature(known, b"no", signature)
+
+
+def over_the_wire():
+    bare = private.remove_content_from_message(query())
+    return private.message_from_proto(private.message_to_proto(bare)).metadata.group_id == "token"
+
+
+def served():
+    """Flower's application serves the paths of the Fleet interface, and its register of nodes is in memory."""
+    from fedunseen.engines.carriers.flower.superlink import PATHS
+
+    app = private.create_app()
+    app.state.enable_supernode_auth = True
+    state = app.state.linkstate_factory.state()
+    key = private.public_key_to_bytes(private.generate_key_pairs()[1])
+    node = state.create_node(private.NOOP_FLWR_AID, private.NOOP_ACCOUNT_NAME, key, 0)
+    run = state.create_run(
+        None, None, None, {}, private.NOOP_FEDERATION_ID, None, private.NOOP_FLWR_AID, private.TaskType.SERVER_APP
+    )
+    task = state.get_run_info(run_ids=[run])[0].primary_task_id
+    state.claim_task(task)
+    state.activate_task(task)
+    state.acknowledge_task_heartbeat(task)
+    assert state.get_message_res(message_ids=set(), run_id=run) == []
+    state.finish_task(task, private.SubStatus.COMPLETED, "")
+    state.cleanup_run(run)
+    paths = app.openapi()["paths"]
+    return state.get_node_id_by_public_key(key) == node and not PATHS - paths.keys()
+
+
+def registered():
+    names = ("store_message_and_object_tree", "start_session", "store_object", "get_object", "deactivate_node")
+    return all(callable(getattr(private.LinkState, name)) for name in names)
+
+
+def called():
+    calls = ("RegisterNode", "ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages")
+    calls += ("PullObject", "PushObject", "ConfirmMessageReceived")
+    there = all(takes(getattr(private.FleetHttpClient, call), "request") for call in calls)
+    return there and takes(private.FleetHttpClient, "interceptors", "verify", "timeout")
+
+
+def headers():
+    names = (private.TIMESTAMP_HEADER, private.FLEET_HTTP_PUBLIC_KEY_HEADER, private.FLEET_HTTP_SIGNATURE_HEADER)
+    return all(name and b64encode(name.encode()) for name in names)
+
+
+CHECKS = {
+    "ActivateNodeRequest": lambda: fields(private.ActivateNodeRequest, "public_key", "heartbeat_interval"),
+    "ConfirmMessageReceivedRequest": lambda: fields(
+        private.ConfirmMessageReceivedRequest, "node", "run_id", "message_object_id"
+    ),
+    "DeactivateNodeRequest": lambda: fields(private.DeactivateNodeRequest, "node_id"),
+    "Node": lambda: fields(private.Node, "node_id"),
+    "ObjectPushError": lambda: issubclass(private.ObjectPushError, Exception),
+    "ProtobufCall": lambda: private.ProtobufCall is not None,
+    "ProtobufRequestContext": lambda: "request" in private.ProtobufRequestContext.__annotations__,
+    "PullMessagesRequest": lambda: fields(private.PullMessagesRequest, "node"),
+    "PullMessagesResponse": lambda: fields(private.PullMessagesResponse, "messages_list", "message_object_trees"),
+    "PushMessagesRequest": lambda: fields(private.PushMessagesRequest, "node", "messages_list", "message_object_trees"),
+    "RegisterNodeFleetRequest": lambda: fields(private.RegisterNodeFleetRequest, "public_key"),
+    "SendNodeHeartbeatRequest": lambda: fields(private.SendNodeHeartbeatRequest, "node", "heartbeat_interval"),
+    "make_pull_object_fn_protobuf": lambda: (
+        len(inspect.signature(private.make_pull_object_fn_protobuf).parameters) == 3
+    ),
+    "make_push_object_fn_protobuf": lambda: (
+        len(inspect.signature(private.make_push_object_fn_protobuf).parameters) == 4
+    ),
+    "pull_objects": lambda: takes(private.pull_objects, "max_time", "initial_backoff"),
+    "push_objects": lambda: takes(private.push_objects, "object_ids_to_push", "keep_objects"),
+    **dict.fromkeys(("TIMESTAMP_HEADER", "FLEET_HTTP_PUBLIC_KEY_HEADER", "FLEET_HTTP_SIGNATURE_HEADER"), headers),
+    **dict.fromkeys(("LinkState",), registered),
+    **dict.fromkeys(("FleetHttpClient",), called),
+    **dict.fromkeys(("make_message", "Metadata", "SUPERLINK_NODE_ID", "no_object_id_recompute"), put_together),
+    **dict.fromkeys(("get_object_tree", "get_all_nested_objects", "iterate_object_tree"), put_together),
+    **dict.fromkeys(("inflate_object_from_contents",), put_together),
+    **dict.fromkeys(("get_object_body", "get_object_head_values_from_object_content"), read_array),
+    **dict.fromkeys(("generate_key_pairs", "public_key_to_bytes", "bytes_to_public_key"), signed),
+    **dict.fromkeys(("sign_message", "verify_signature"), signed),
+    **dict.fromkeys(("remove_content_from_message", "message_from_proto", "message_to_proto"), over_the_wire),
+    **dict.fromkeys(("create_app", "NOOP_FLWR_AID", "NOOP_ACCOUNT_NAME", "NOOP_FEDERATION_ID"), served),
+    **dict.fromkeys(("SubStatus", "TaskType"), served),
+}
+
+
+@pytest.mark.parametrize("name", private.__all__)
+def test_flower_still_has(name):
+    assert CHECKS[name](), f"Flower changed {name}, which `host` and `join` use; the Flower app does not"
+
+
+def test_another_version_is_refused_with_a_sentence(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.99.0")
+    with pytest.raises(
+        MissingDependencyError, match=r"1.99.0 is installed: pip install 'flwr<1.43', or use the Flower"
+    ):
+        flower.check_private()
+
+
+def test_a_missing_name_is_refused_with_a_sentence(monkeypatch):
+    def fail(name):
+        raise ImportError("cannot import name 'create_app'")
+
+    monkeypatch.setattr("importlib.import_module", fail)
+    with pytest.raises(MissingDependencyError, match="cannot import name 'create_app'"):
+        flower.check_private()
