@@ -1,8 +1,13 @@
 """What tests of HTML pages share."""
 
+import json
 import re
+import shutil
 from html.parser import HTMLParser
 
+from fedunseen import ClassSpace, load_run
+from fedunseen.core.files import write_tensors
+from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
@@ -90,3 +95,37 @@ def page_of(run, folder):
 def without_pictures(page):
     """Return a page whose base64 pictures are cut out: by chance they contain any short word."""
     return re.sub(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=]*", "", page)
+
+
+def check_whole(page, text, most):
+    """Check that a page needs nothing else, says no value that is missing, and is at most so many letters long."""
+    for tag, attributes in page.elements:
+        assert tag not in ("script", "link", "iframe", "object", "form")
+        for name in ("src", "href", "xlink:href", "action", "srcset"):
+            assert attributes.get(name, "data:image/png;base64,").startswith("data:image/png;base64,")
+        if tag == "svg":
+            assert attributes["role"] == "img"
+            assert len(attributes["aria-label"]) > 10
+    assert "://" not in text
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#m[0-9a-f]{12}\))", text)
+    assert not re.search(r"\bnan\b", without_pictures(text), re.IGNORECASE)
+    assert "None" not in page.text
+    assert len(text) < most
+
+
+def copied(run, folder, result=None, manifest=None, tensors=None, names=None):
+    """Copy a run into a new folder with other values in its result and manifest, other tensors and class names."""
+    shutil.copytree(run.path, folder)
+    for file, changes in (("result.json", result), ("manifest.json", manifest)):
+        if changes is not None:
+            stored = json.loads((folder / file).read_text("utf-8"))
+            (folder / file).write_text(json.dumps({**stored, **changes}), "utf-8")
+    if tensors is not None:
+        path = folder / "evaluation.safetensors"
+        write_tensors(path, {**{k: v.numpy() for k, v in load_params(path).items()}, **tensors})
+    if names is not None:
+        space = run.space
+        attributes = space.semantics, space.attribute_names, space.seen, space.validation, space.unseen
+        ClassSpace(tuple(names), *attributes).save(folder / "classes.csv")
+    return load_run(folder)
