@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
-__all__ = ["NamedSettings", "Settings"]
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+__all__ = ["FileText", "FolderOrName", "NamedSettings", "Settings"]
+
+
+class FileText(str):
+    """A text that a file holds; where a setting is a path, it is relative to that file.
+
+    Attributes:
+        locate: makes such a path relative to here.
+    """
+
+    locate: Callable[[Path], Path]
+
+    @classmethod
+    def within(cls, value: Any, locate: Callable[[Path], Path]) -> Any:
+        """Return a value of a file with its texts, also in lists and tables, as texts of this file."""
+        if isinstance(value, Mapping):
+            return {key: cls.within(item, locate) for key, item in value.items()}
+        if isinstance(value, list):
+            return [cls.within(item, locate) for item in value]
+        if isinstance(value, str):
+            value = cls(value)
+            value.locate = locate
+        return value
+
+
+def _path(value: Any) -> Any:
+    """Return a value with the texts of files in it as paths relative to here."""
+    if isinstance(value, Mapping):
+        return {key: _path(item) for key, item in value.items()}
+    return value.locate(Path(value)) if isinstance(value, FileText) else value
+
+
+def _folder_or_name(value: Any) -> Any:
+    path = _path(value)
+    return str(path) if isinstance(path, Path) and path.is_dir() else value
+
+
+FolderOrName = Annotated[str, BeforeValidator(_folder_or_name)]
+"""A folder, or a name in a hub."""
+
+
+def _is_path(annotation: Any) -> bool:
+    return annotation is Path or any(map(_is_path, get_args(annotation)))
 
 
 class Settings(BaseModel):
     """Settings are checked when they are read, refuse unknown keys and never change.
 
-    The docstring below a field is what ``fedunseen settings`` says of it.
+    A ``Path`` of a file is relative to that file. The docstring below a field is what ``fedunseen settings`` shows.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _locate_paths(cls, content: Any) -> Any:
+        paths = {key for key, field in cls.model_fields.items() if _is_path(field.annotation)}
+        known = content if isinstance(content, dict) else {}
+        return {**known, **{key: _path(known[key]) for key in paths & known.keys()}} if known else content
 
 
 class NamedSettings(Settings):

@@ -25,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, to_device
+from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
 from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
@@ -52,7 +53,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
 class _NetworkSettings(WeightsSettings):
     """What ResNet and ViT have in common."""
 
-    weights: str
+    weights: FolderOrName
     """A hub name, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
     trained: bool = False
     """Whether clients train the network in their local updates; otherwise it is frozen, and images are encoded once."""
@@ -79,7 +80,7 @@ class ResNetSettings(_NetworkSettings):
     """Settings of a residual network (He et al. 2016)."""
 
     name: Literal["resnet"] = "resnet"
-    weights: str = "microsoft/resnet-18"
+    weights: FolderOrName = "microsoft/resnet-18"
     """A hub name (`microsoft/resnet-101`), or a folder with `config.json` and `model.safetensors`. Pickles are never
     loaded."""
     stage: PositiveInt | None = None
@@ -90,7 +91,7 @@ class ViTSettings(_NetworkSettings):
     """Settings of a vision transformer (Dosovitskiy et al. 2021)."""
 
     name: Literal["vit"] = "vit"
-    weights: str = "google/vit-base-patch16-224"
+    weights: FolderOrName = "google/vit-base-patch16-224"
     """A hub name, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.frozen import device, in_portions
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
@@ -65,7 +66,7 @@ class VisionSettings(WeightsSettings):
     """Settings of the image part of a DINOv2, CLIP or SigLIP."""
 
     name: Literal["vision"] = "vision"
-    weights: str = "facebook/dinov2-small"
+    weights: FolderOrName = "facebook/dinov2-small"
     """A hub name (`facebook/dinov2-base`, `openai/clip-vit-base-patch16`, `google/siglip-base-patch16-224`), or a
     folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
     size: PositiveInt | None = None

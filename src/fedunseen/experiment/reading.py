@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
 from fedunseen.core.registry import find, names
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.settings_keys import own_keys
 
@@ -29,7 +29,6 @@ __all__ = [
     "located",
     "parse_override",
     "read_tree",
-    "resolve_paths",
     "sections_of",
     "validated",
 ]
@@ -56,14 +55,13 @@ OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression"
 
 
 def read_tree(source: str | Path) -> dict[str, Any]:
-    """Read a preset by name or a TOML file by path, as nested dictionaries; paths within become relative to here.
+    """Read a preset by name or a TOML file by path, as nested dictionaries; its paths are relative to the file.
 
     Raises:
         ExperimentError: the file is missing or not TOML.
     """
     text, folder = experiment_text(source)
-    tree = parse_toml(text, source)
-    resolve_paths(tree, folder)
+    tree: dict[str, Any] = FileText.within(parse_toml(text, source), lambda path: folder / path.expanduser())
     return tree
 
 
@@ -153,51 +151,21 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value.strip()
 
 
-_PATHS = (
-    ("data", "root"),
-    ("data", "splits"),
-    ("data", "classes"),
-    ("encoder", "model"),
-    ("partition", "file"),
-    ("attack", "folder"),
-)
-
-
-def resolve_paths(tree: Mapping[str, Any], folder: Path) -> None:
-    """Make the paths of an experiment's sections relative to here, in place; they are relative to ``folder``."""
-    for section, key in _PATHS:
-        content = tree.get(section)
-        if isinstance(content, dict) and isinstance(content.get(key), str):
-            content[key] = str(folder / Path(content[key]).expanduser())
-    growth = tree.get("growth")
-    corrected = growth.get("corrected") if isinstance(growth, dict) else None
-    if isinstance(growth, dict) and isinstance(corrected, dict):
-        growth["corrected"] = {
-            key: str(folder / Path(value).expanduser()) if isinstance(value, str) else value
-            for key, value in corrected.items()
-        }
-    encoder = tree.get("encoder")
-    if isinstance(encoder, dict) and isinstance(weights := encoder.get("weights"), str) and (folder / weights).is_dir():
-        encoder["weights"] = str(folder / weights)  # a folder; anything else is a name in a hub
-
-
 def located(tree: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    """Return the experiment of a run with its relative paths as they are seen from here.
+    """Return the experiment of a run, whose settings will have its relative paths as they are seen from here.
 
     A run is usually written below the folder that it was started in, so its paths are looked for in the folders above
     it. Without a match there, a path stays relative to here.
     """
-    found = {name: dict(content) if isinstance(content, Mapping) else content for name, content in tree.items()}
-    for section, key in _PATHS:
-        content = found.get(section)
-        if not isinstance(content, dict) or not isinstance(value := content.get(key), str):
-            continue
-        if not Path(value).is_absolute():
-            places = (above / value for above in run.resolve().parents)
-            place = next((one for one in places if one.exists() and not (one / "manifest.json").exists()), None)
-            if place is not None and place.resolve() != Path(value).resolve():
-                content[key] = str(place)
-    return found
+
+    def locate(path: Path) -> Path:
+        places = (above / path for above in run.resolve().parents)
+        place = next((one for one in places if one.exists() and not (one / "manifest.json").exists()), None)
+        known = path.is_absolute() or place is None or place.resolve() == path.resolve()
+        return path if known or place is None else place
+
+    located: dict[str, Any] = FileText.within(tree, locate)
+    return located
 
 
 def _section_of(key: str) -> tuple[str, str]:

@@ -131,7 +131,7 @@ class Experiment(BaseModel):
         made: dict[str, Any] = {
             section: validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
         }
-        experiment = cls.model_construct(name=title or "experiment", **made)
+        experiment = cls.model_construct(name=str(title or "experiment"), **made)
         experiment._check_combination()
         return experiment
 

@@ -28,7 +28,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of
 from fedunseen.core.random import stream
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import FolderOrName, NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_classes
@@ -78,7 +78,7 @@ class GenerativeSettings(NamedSettings):
     head_epochs: int = Field(25, ge=1)
     """Passes over the generated features; a batch has as many as a class has features. (The papers' codes have another
     learning rate for the generalised classifier on SUN, and draw first weights from N(0, 0.02).)"""
-    text: str = ""
+    text: FolderOrName = ""
     """Text encoder of the class names (semantic knowledge augmentation): `minilm`, a hub name or a folder; empty: none.
     The generator is given the embedding beside the attributes, the critic is not."""
     text_noise: float = Field(0.1, ge=0)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks import cifar_files
@@ -50,7 +51,7 @@ class Cifar100(BenchmarkLoader):
         """Take the first so many of each class's 100 test images; unset takes all."""
         classes: Path | None = None
         """A class table (name, split, attributes...) instead of the built-in split; others are left out."""
-        text_encoder: str = "minilm"
+        text_encoder: FolderOrName = "minilm"
         """Describes classes by their names, unless `classes` gives attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""

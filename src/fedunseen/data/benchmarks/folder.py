@@ -39,6 +39,7 @@ from pydantic import Field
 from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
+from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
@@ -64,7 +65,7 @@ class Folder(BenchmarkLoader):
         name: Literal["folder"] = "folder"
         root: Path
         """The folder that holds ``classes.csv`` and ``features.npz``."""
-        text_encoder: str | None = None
+        text_encoder: FolderOrName | None = None
         """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""

@@ -27,6 +27,7 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
+from fedunseen.core.settings import FolderOrName
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
@@ -61,7 +62,7 @@ class ImageFolder(ImageBenchmark):
         name: Literal["images"] = "images"
         classes: Path | None = None
         """The class table; unset, `classes.csv` in the root."""
-        text_encoder: str | None = None
+        text_encoder: FolderOrName | None = None
         """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""

@@ -29,10 +29,9 @@ from pydantic import Field, ValidationError
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import SWEEPS, is_shipped, readable_text, sweep_source
 from fedunseen.core.registry import names
-from fedunseen.core.settings import Settings
+from fedunseen.core.settings import FileText, Settings
 from fedunseen.core.toml import parse_toml, toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
-from fedunseen.experiment.reading import resolve_paths
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 
@@ -398,12 +397,7 @@ def _flat(bundle: Mapping[str, Any], folder: Path | None, place: str) -> Bundle:
         if isinstance(value, str):
             found[key] = value.replace("${FEDUNSEEN_DATA}", os.environ.get("FEDUNSEEN_DATA", "data"))
     if folder is not None:
-        tree: dict[str, Bundle] = {}
-        for key, value in found.items():
-            section, _, name = key.partition(".")
-            tree.setdefault(section, {})[name] = value
-        resolve_paths(tree, folder)
-        found = {f"{section}.{name}": value for section, inner in tree.items() for name, value in inner.items()}
+        found = FileText.within(found, lambda path: folder / path.expanduser())
     return dict(sorted(found.items(), key=lambda item: not item[0].endswith(".name")))
 
 
