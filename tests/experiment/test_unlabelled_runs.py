@@ -100,3 +100,19 @@ def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(pictures, tm
 def test_init_finds_unlabelled_samples_in_features(folder, tmp_path):
     found = suggest(folder, tmp_path / "mine.toml")
     assert "unlabelled = true" in found.text
+
+
+def test_a_table_of_samples_has_unlabelled_ones_where_the_label_is_empty(tmp_path):
+    rng, lines = np.random.default_rng(0), ["label,split,length,weight,speed"]
+    for name in ("horse", "tiger", "cow", "otter", "wolf", "zebra"):
+        rows = 5 * rng.normal(size=3) + rng.normal(size=(12, 3))
+        labels = [name] * 8 + [""] * 4
+        parts = ["test" if name == "zebra" or i < 2 else "train" for i in range(8)] + ["train"] * 4
+        lines += [",".join([a, b, *map(str, row)]) for a, b, row in zip(labels, parts, rows.round(3), strict=True)]
+    (tmp_path / "animals.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    found = suggest(tmp_path / "animals.csv", tmp_path / "animals.toml")
+    (tmp_path / "animals.toml").write_text(found.text, "utf-8")
+    done = run(Experiment.load(tmp_path / "animals.toml", {"evaluation.embedding": False}), tmp_path / "run")
+    assert done.result["adapted"]["samples"] == 24
+    table = done.result["adapted"]["classes"]
+    assert [name for name, seen in zip(table["class"], table["seen"], strict=True) if not seen] == ["zebra"]

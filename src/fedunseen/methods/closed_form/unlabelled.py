@@ -10,7 +10,8 @@ omega is the weight of a sample; tau v, a share of the prior variance, is the er
 samples. Sigma, the kernel and the labelled statistics stay. A few iterations of (1) and (2) are run.
 
 The calibration offset makes up for the uncertainty of unseen prototypes, so it shrinks with it: the offset afterwards
-is the one before, times the cube root of their mean variance over that before. Responsibilities use the offset before.
+is the one before, times the share of their mean variance that is left to the power 0.4. Responsibilities use the
+offset before.
 
 Guard: under the model, S_u / n_u lies around the prototype of the labelled model with the covariance
 (variance_u + 1 / n_u) Sigma, so that
@@ -43,6 +44,7 @@ __all__ = ["LEAST", "Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "f
 
 LEAST = 10  # samples that say anything
 _BLOCK = 4096  # samples encoded at once
+_SHRINK = 0.4  # power of the variance that is left, by which the calibration offset shrinks
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def update(
     described = params["described"].cpu().numpy() > 0
     adapted = method.extend(params, method.semantics, count, full, described) if bool(used.any()) else dict(params)
     remaining = adapted["variance"][classes].mean() / params["variance"][classes].mean().clamp(min=1e-300)
-    return Adapted(adapted, samples, refused, min(1.0, float(remaining) ** (1 / 3)), pool)
+    return Adapted(adapted, samples, refused, min(1.0, float(remaining) ** _SHRINK), pool)
 
 
 def adapt(
