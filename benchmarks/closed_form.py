@@ -349,21 +349,21 @@ def private(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
     print(
         f"Samples of unit length, clip 1, delta {DELTA:g}; the factor from left-out classes; {seeds} draws of noise\n"
     )
-    print("| data | epsilon | noise multiplier | masks: ZSL | H | no masks: ZSL | H |")
-    print("|---|--:|--:|--:|--:|--:|--:|", flush=True)
-    for name, benchmark in sets:
-        released = Released.of(benchmark)
+    print("| data | bits | epsilon | noise multiplier | masks: ZSL | H | no masks: ZSL | H |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    for (name, benchmark), bits in itertools.product(sets, (8, 0)):
+        released = Released.of(benchmark, bits)
         zsl, harmonic = released.exactly()
-        print(f"| {name} | none | 0 | {zsl:.1f} | {harmonic:.1f} | {zsl:.1f} | {harmonic:.1f} |", flush=True)
+        print(f"| {name} | {bits} | none | 0 | {zsl:.1f} | {harmonic:.1f} | {zsl:.1f} | {harmonic:.1f} |", flush=True)
         for budget in EPSILONS:
-            noise, cells = needed_noise(budget, 1.0, 1, DELTA), []
+            noise, cells = needed_noise(budget, 1.0, 1, DELTA, "rdp" if bits else "pld"), []
             for variances in VARIANCES:
                 found = [released.noisily(noise * variances**0.5, seed) for seed in range(seeds)]
                 cells += [
                     f"{np.mean(one):.1f} ± {np.std(one, ddof=min(1, seeds - 1)):.1f}"
                     for one in zip(*found, strict=True)
                 ]
-            print(f"| {name} | {budget:g} | {noise:.2f} | {' | '.join(cells)} |", flush=True)
+            print(f"| {name} | {bits} | {budget:g} | {noise:.2f} | {' | '.join(cells)} |", flush=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,25 +378,28 @@ class Released:
     method: ClosedForm
     inputs: Tensor
     exact: Params
+    quantization: Quantization | None
 
     @classmethod
-    def of(cls, benchmark: Benchmark) -> Released:
-        """Add the training samples of a benchmark up."""
+    def of(cls, benchmark: Benchmark, bits: int = 0) -> Released:
+        """Add the training samples of a benchmark up, as whole numbers of some bits or as float64 (0)."""
         raw = benchmark.features.astype(np.float32)
         unit_length = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)
         benchmark = replace(benchmark, features=unit_length)
         method, inputs = made(Gaussian, GaussianSettings(calibration=True), benchmark)
         rows = torch.from_numpy(benchmark.train)
-        exact = statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows], benchmark.space, 1.0)
-        return cls(benchmark, method, inputs, exact)
+        quantization = Quantization.of_unit_length(bits, 12.0, inputs.shape[1]) if bits else None
+        exact = statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows], benchmark.space, 1.0, quantization)
+        return cls(benchmark, method, inputs, exact, quantization)
 
     def exactly(self) -> tuple[float, float]:
         """Return ZSL and H without noise."""
-        return judged(self.method, self.method.solve(self.exact), self.inputs, self.benchmark)
+        sums = {**self.exact, **dequantized(self.exact, self.quantization)}
+        return judged(self.method, self.method.solve(sums), self.inputs, self.benchmark)
 
     def noisily(self, noise: float, seed: int) -> tuple[float, float]:
         """Return ZSL and H with noise of this multiplier; chance and 0 where it leaves no class."""
-        release = Release(1.0, noise)
+        release = Release(1.0, noise, self.quantization)
         noisy = release.noisy(release.nothing(self.exact), 1, np.random.default_rng(seed))
         try:
             model = self.method.solve(release.cleaned(noisy, self.benchmark.space.seen))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace, Quantization, Scaler
 from fedunseen.methods.closed_form import statistics as module
 from fedunseen.methods.closed_form.statistics import (
@@ -177,9 +177,3 @@ def test_more_than_a_hundredth_of_features_clipped_is_a_warning_with_the_number(
     result = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run").result
     (warning,) = [one for one in result["warnings"] if "range of quantization" in one["what"]]
     assert warning["what"].startswith(f"{100 * result['clipped']:.1f} %")
-
-
-def test_noise_is_for_float64_sums():
-    private = {"privacy.name": "sample-level", "privacy.epsilon": 8, "privacy.clip": 1.0, "data.quantization": 8}
-    with pytest.raises(ExperimentError, match="adds noise to float64 sums"):
-        Experiment.load("digit-pairs-gaussian", {**FEW, **private})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedunseen.core.errors import DataError
-from fedunseen.data import ClassSpace
+from fedunseen.data import ClassSpace, Quantization
 from fedunseen.experiment import Experiment, run
 from fedunseen.methods.closed_form.gaussian_process import moments
 from fedunseen.methods.closed_form.statistics import no_sums, packed, statistics, unpacked, validate_statistics
@@ -164,25 +164,30 @@ QUICK = {
 
 @pytest.mark.slow
 @accounted
-def test_a_run_releases_noisy_sums_once(tmp_path):
-    pytest.importorskip("Crypto")
-    masked = run(
-        Experiment.load("digit-pairs-gaussian", {**QUICK, "privacy.aggregation": "masked"}), tmp_path / "masked"
-    )
-    (line,) = masked.metrics
-    assert masked.result["epsilon"] == line["privacy"]["epsilon"] == epsilon(0.2, 1.0, 1, 1e-5)
-    assert line["privacy"]["unit"] == "sample"
-    assert masked.result["zsl"] > 20  # of twenty classes
-    assert "private for a sample" in write_report(masked).read_text("utf-8")
-
-
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
-def test_without_masks_every_party_adds_all_of_the_noise(aggregation):
+@pytest.mark.parametrize("bits", ["none", 8])
+def test_a_run_releases_noisy_sums_once(bits, aggregation, tmp_path):
+    pytest.importorskip("Crypto")
+    told = {**QUICK, "privacy.aggregation": aggregation, "data.quantization": bits}
+    done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    (line,) = done.metrics
+    wanted = epsilon(0.2, 1.0, 1, 1e-5, "pld" if bits == "none" else "rdp")
+    assert done.result["epsilon"] == line["privacy"]["epsilon"] == wanted
+    assert line["privacy"]["unit"] == "sample"
+    assert done.result["zsl"] > (20 if aggregation == "masked" else 8)  # of twenty classes
+    assert not {"sums_sha256", "clipped"} & done.result.keys()  # exact statistics
+    assert "private for a sample" in write_report(done).read_text("utf-8")
+
+
+@pytest.mark.parametrize("quantization", [None, Quantization.of_unit_length(8, 8.0, 6)])
+@pytest.mark.parametrize("aggregation", ["plain", "masked"])
+def test_without_masks_every_party_adds_all_of_the_noise(aggregation, quantization):
     inputs, labels = made()
     settings = PrivacySettings(name="sample-level", clip=2.0, noise=1.0, aggregation=aggregation)
-    nothing = release_of(settings).nothing(no_sums(6, SPACE))
-    strategy = PrivateSums(Summed(FedAvg(), nothing), settings, seed=3)
-    sums = statistics(inputs, labels, SPACE, 2.0) | {"noise": torch.zeros(1, dtype=torch.float64)}
+    release = release_of(settings, quantization)
+    nothing = release.nothing(no_sums(6, SPACE, quantization))
+    strategy = PrivateSums(Summed(FedAvg(), nothing), settings, 3, release)
+    sums = release.nothing(statistics(inputs, labels, SPACE, 2.0, quantization))
     replies = [Reply(client, sums, 4, 400) for client in (0, 1)]
     sent = [strategy.released(reply, 0) for reply in replies]
     if aggregation == "masked":
@@ -193,4 +198,4 @@ def test_without_masks_every_party_adds_all_of_the_noise(aggregation):
     assert not torch.equal(sent[0].update["total"], sent[1].update["total"])
     one, again = (strategy.add_local_noise(replies[0], 2, 0).update["total"] for _ in range(2))
     assert torch.equal(one, again)
-    assert sent[0].samples == round(float(sent[0].update["count"].sum()))  # not what it holds, but what it releases
+    assert sent[0].samples == round(float(release.counts(sent[0].update).sum()))  # not what it holds, but releases

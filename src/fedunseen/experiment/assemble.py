@@ -131,8 +131,7 @@ def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment
     asked = len(benchmark.train) > 0 and experiment.privacy.name == "none"
     data = experiment.data
     if not chosen.trained and data.quantization is None:
-        whole = benchmark.kind == "vectors" and experiment.privacy.name == "none"
-        data = data.model_copy(update={"quantization": 8 if whole else "none"})
+        data = data.model_copy(update={"quantization": 8 if benchmark.kind == "vectors" else "none"})
     if data.features is None:
         steps: tuple[Scaling, ...] = ()
         if benchmark.kind == "vectors" and benchmark.image_shape is None:  # others are in [0, 1], or stay what they are
@@ -163,7 +162,7 @@ def _quantization(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) 
     """Return how scaled features become whole numbers, if they do.
 
     The range is that of unit length or of grey values, which no data say; other features have bounds for each, fitted
-    to training samples.
+    to training samples. Under sample-level privacy it is that of samples of the length ``privacy.clip`` instead.
     """
     method, reach = find("method", experiment.method.name), experiment.data.quantization_range
     bits = _bits(experiment.data.quantization, method)
@@ -171,12 +170,16 @@ def _quantization(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) 
         return None
     if scaler.steps[-1:] == ("l2",):
         return Quantization.of_unit_length(bits, reach, benchmark.features.shape[1])
+    clip = experiment.privacy.clip if experiment.privacy.name == "sample-level" else None
     if not scaler.steps and benchmark.image_shape is not None:
         found = Quantization.of_grey_values(bits)
+    elif clip is not None:
+        found = Quantization.of_unit_length(bits, clip * reach, benchmark.features.shape[1])
     else:
         places = np.linspace(0, len(benchmark.train) - 1, min(len(benchmark.train), _BOUNDS)).astype(np.int64)
         found = Quantization.of_rows(bits, reach, benchmark.features[benchmark.train[places]], scaler)
-    return found if getattr(method, "shift_invariant", True) else found.around_zero()
+    keeps_offset = clip is None and getattr(method, "shift_invariant", True)  # clip is about samples as they are
+    return found if keeps_offset else found.around_zero()
 
 
 def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) -> Tensor:
@@ -236,6 +239,8 @@ def assemble(
     method = _method(experiment, benchmark, inputs)
     if isinstance(method, ClosedForm):
         method.quantization = scaler.quantization
+        if method.release is not None:
+            method.release = release_of(experiment.privacy, scaler.quantization)
     first = to_device(method.init(stream(seed, "initialisation")), device)
     sizes = {name: value.numel() for name, value in first.items()}
     rules.check(ModelFacts(experiment, method, first))
@@ -244,7 +249,7 @@ def assemble(
         strategy = SoftSums(strategy, method)
     if experiment.privacy.name == "sample-level":
         assert isinstance(strategy, Summed)  # a rule's
-        strategy = PrivateSums(strategy, experiment.privacy, seed)
+        strategy = PrivateSums(strategy, experiment.privacy, seed, release_of(experiment.privacy, scaler.quantization))
     if experiment.privacy.name == "client-level":
         filters.append(_private(experiment, benchmark, partition))
     if experiment.defence.name != "none":

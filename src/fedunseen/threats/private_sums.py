@@ -10,6 +10,13 @@ so that divided by sigma_i all three together move by at most 1 / z: one Gaussia
 used once. Its epsilon is that of :func:`fedunseen.threats.privacy.epsilon` at rate 1 and one round. Whatever is made of
 what has been released costs nothing more: the model, its kernel and shrinkage, its calibration by draws.
 
+**Whole numbers** (``data.quantization``) get discrete Gaussian noise (:mod:`~.discrete_gaussian`), so that no bit of a
+float leaks. Samples are shortened after rounding, towards zero. Deviations are those above in steps of the
+quantization, rounded up; counts are released in units of 1 / 1,024, so that their noise has as fine steps. A discrete
+Gaussian has the Renyi divergences of a continuous one at most (Canonne, Kamath and Steinke 2020, theorem 14), so that
+epsilon is the one that the accountant ``rdp`` proves. The sum of several parties' discrete noise is no discrete
+Gaussian; from a deviation of 2 steps on the difference to one is below 1e-10 (Kairouz, Liu and Steinke 2021).
+
 **Who adds the noise.** Each party, before anything leaves it. Without masks the coordinator sees the sums of each
 party, so that each party's alone have the whole noise, and the total of m parties has m times its variance. Under masks
 the coordinator sees the total alone: each party adds a part, and as many parts as a total has at least parties are the
@@ -30,7 +37,7 @@ import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,15 +46,23 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
-from fedunseen.methods.closed_form.statistics import packed, unpacked
+from fedunseen.data import Quantization
+from fedunseen.methods.closed_form.statistics import dequantized, packed, unpacked
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import Summed
+from fedunseen.threats.discrete_gaussian import discrete_gaussian, seeded_words, system_words
 from fedunseen.threats.privacy import PrivacySettings, epsilon, needed_noise
 
 __all__ = ["SHARES", "PrivateSums", "Release", "release_of"]
 
 SHARES = (0.05, 0.75, 0.2)
 """Of the budget (1 / z^2), for counts, sums and second moments: chosen on validation classes of AWA1_LAMPERT."""
+
+COUNT_UNIT = 1024
+"""One sample, in counts of whole numbers that are released."""
+
+_LEAST = 2.0  # steps of a party's discrete noise
+_ROUNDING = 1 + 1e-9  # by which rounding may leave a shortened sample longer
 
 FLOOR = 1.0
 """The least eigenvalue that is left outside the noise, as a share of the value that those inside it are given, or of
@@ -62,10 +77,12 @@ class Release:
     Attributes:
         clip: C, to which samples are shortened.
         noise: z, the noise multiplier.
+        quantization: of sums of whole numbers; None: sums are float64.
     """
 
     clip: float
     noise: float
+    quantization: Quantization | None = None
 
     @property
     def deviations(self) -> tuple[float, float, float]:
@@ -74,12 +91,51 @@ class Release:
         return count, total, square
 
     def nothing(self, sums: Params) -> Params:
-        """Return sums with a place for how much noise they have: ``noise`` (1,), in variances of one whole noise."""
-        return sums | {"noise": torch.zeros(1, dtype=torch.float64)}
+        """Return sums with a place for how much noise they have: ``noise`` (1,), in variances of one whole noise.
 
-    def noisy(self, sums: Params, parties: int, rng: np.random.Generator) -> Params:
-        """Return a party's sums with its part of the noise, which those of ``parties`` parties make whole."""
+        How many features were clipped depends on samples, and is left out.
+        """
+        kept = {name: value for name, value in sums.items() if name != "clipped"}
+        return kept | {"noise": torch.zeros(1, dtype=torch.float64)}
+
+    def whole_deviations(self, width: int, classes: int, parties: int) -> Params:
+        """Return the deviations of a party's noise on each number of sums of whole numbers, in its own steps."""
+        assert self.quantization is not None
+        step = torch.from_numpy(self.quantization.step).double().expand(width)
+        count, total, square = (_ROUNDING**2 * value / math.sqrt(parties) for value in self.deviations)
+        steps = torch.outer(step, step)
+        squares = torch.full_like(steps, square / math.sqrt(2))
+        squares.diagonal().fill_(square)
+        natural = {
+            "count": torch.full((classes,), count * COUNT_UNIT, dtype=torch.float64),
+            "total": (total / step).expand(classes, width),
+            "square": packed(squares / steps),
+        }
+        # a feature that is constant is 0 in all sums, and its deviation infinite here
+        return {
+            name: torch.where(value.isfinite(), value.ceil().clamp(min=_LEAST), 0.0).to(torch.int64)
+            for name, value in natural.items()
+        }
+
+    def noisy(self, sums: Params, parties: int, rng: np.random.Generator | None = None) -> Params:
+        """Return a party's sums with its part of the noise, which those of ``parties`` parties make whole.
+
+        Args:
+            sums: the party's.
+            parties: how many parts are the whole noise.
+            rng: the source of noise, for studies; None: the operating system's.
+        """
         width, part = sums["total"].shape[1], 1 / math.sqrt(parties)
+        noise = {"noise": sums["noise"] + 1 / parties}
+        if self.quantization is not None:
+            words = system_words if rng is None else seeded_words(rng)
+            found = sums | {"count": sums["count"] * COUNT_UNIT} | noise
+            for name, deviations in self.whole_deviations(width, len(sums["count"]), parties).items():
+                flat = deviations.flatten().numpy()
+                part_of_it = discrete_gaussian(flat.clip(min=1), words) * (flat > 0)
+                found[name] = found[name] + torch.from_numpy(part_of_it).view(deviations.shape).to(found[name])
+            return found
+        rng = np.random.default_rng(secrets.randbits(256)) if rng is None else rng
         for_count, for_total, for_square = (part * deviation for deviation in self.deviations)
 
         def drawn(like: torch.Tensor, deviation: float) -> torch.Tensor:
@@ -88,12 +144,12 @@ class Release:
         square = drawn(sums["square"], for_square / math.sqrt(2))
         diagonal = torch.cumsum(torch.tensor([0, *range(width, 1, -1)]), 0)  # where a row of the triangle begins
         square[diagonal] = drawn(sums["square"][diagonal], for_square)
-        return sums | {
-            "count": drawn(sums["count"], for_count),
-            "total": drawn(sums["total"], for_total),
-            "square": square,
-            "noise": sums["noise"] + 1 / parties,
-        }
+        count, total = drawn(sums["count"], for_count), drawn(sums["total"], for_total)
+        return sums | {"count": count, "total": total, "square": square} | noise
+
+    def counts(self, sums: Params) -> torch.Tensor:
+        """Return the numbers of samples (C,), float64, of sums with noise."""
+        return sums["count"].double() / (1 if self.quantization is None else COUNT_UNIT)
 
     def cleaned(self, sums: Params, seen: Sequence[int] | NDArray[np.int64]) -> Params:
         """Return sums that some samples could have, from noisy ones; nothing but these and public settings is used.
@@ -105,6 +161,7 @@ class Release:
         Raises:
             DataError: no class's count can be told from noise.
         """
+        sums = {**sums, **dequantized(sums, self.quantization), "count": self.counts(sums)}
         for_count, for_total, for_square = (math.sqrt(float(sums["noise"])) * one for one in self.deviations)
         width, may = sums["total"].shape[1], torch.zeros(len(sums["count"]), dtype=torch.bool)
         may[torch.as_tensor(np.asarray(seen, dtype=np.int64))] = True
@@ -149,14 +206,12 @@ class PrivateSums(Summed):
         summed: as it would be without noise. Its check of sums is left out: noisy ones may be those of no samples.
         settings: the ``[privacy]`` section.
         seed: the run's.
-
-    Raises:
-        MissingDependencyError: dp-accounting is not installed.
+        release: how much noise.
     """
 
-    def __init__(self, summed: Summed, settings: PrivacySettings, seed: int) -> None:
+    def __init__(self, summed: Summed, settings: PrivacySettings, seed: int, release: Release) -> None:
         super().__init__(summed.inner, summed.nothing, summed.each)
-        self.privacy, self.seed, self.release = settings, seed, release_of(settings)
+        self.privacy, self.seed, self.release = settings, seed, release
 
     def released(self, reply: Reply, round: int) -> Reply:
         """Put all of the noise on what leaves a party, unless it is masked, which :meth:`add_local_noise` is for."""
@@ -164,19 +219,18 @@ class PrivateSums(Summed):
 
     def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
         """Put a party's part of the noise on its sums. How much it says to hold follows from what it releases."""
-        rng = stream(self.seed, "privacy noise", round, reply.client)
-        if self.privacy.noise_from == "system":
-            rng = np.random.default_rng(secrets.randbits(256))
+        seeded = self.privacy.noise_from == "seed"
+        rng = stream(self.seed, "privacy noise", round, reply.client) if seeded else None
         sums = self.release.noisy(dict(reply.update), parties, rng)
-        clear = 3 * self.release.deviations[0] / math.sqrt(parties)
-        classes = max(1, int((sums["count"] > clear).sum()))
-        return replace(reply, update=sums, classes=classes, samples=max(classes, round_to_whole(sums["count"])))
+        clear, counts = 3 * self.release.deviations[0] / math.sqrt(parties), self.release.counts(sums)
+        classes = max(1, int((counts > clear).sum()))
+        return replace(reply, update=sums, classes=classes, samples=max(classes, int(counts.sum().round())))
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Say under ``privacy`` what the release has cost."""
         said = self.privacy
         found = {
-            "epsilon": epsilon(self.release.noise, 1.0, 1, said.delta, said.accountant),
+            "epsilon": epsilon(self.release.noise, 1.0, 1, said.delta, _accountant(said, self.release.quantization)),
             "delta": said.delta,
             "noise": self.release.noise,
             "deviations": list(self.release.deviations),
@@ -185,16 +239,20 @@ class PrivateSums(Summed):
         return {**super().notes(state), "privacy": found}
 
 
-def round_to_whole(counts: torch.Tensor) -> int:
-    """Return the sum of noisy counts as a whole number."""
-    return round(float(counts.sum()))
+def _accountant(settings: PrivacySettings, quantization: Quantization | None) -> Literal["pld", "rdp"]:
+    """Return which accountant's bound is proved: of discrete noise, that of Renyi divergences."""
+    return settings.accountant if quantization is None else "rdp"
 
 
-def release_of(settings: PrivacySettings) -> Release:
-    """Return what the ``[privacy]`` section asks of a party."""
+def release_of(settings: PrivacySettings, quantization: Quantization | None = None) -> Release:
+    """Return what the ``[privacy]`` section asks of a party.
+
+    Raises:
+        MissingDependencyError: dp-accounting is not installed.
+    """
     assert settings.clip is not None  # the settings' own check
     noise = settings.noise
     if noise is None:
         assert settings.epsilon is not None
-        noise = needed_noise(settings.epsilon, 1.0, 1, settings.delta, settings.accountant)
-    return Release(settings.clip, noise)
+        noise = needed_noise(settings.epsilon, 1.0, 1, settings.delta, _accountant(settings, quantization))
+    return Release(settings.clip, noise, quantization)

@@ -50,20 +50,12 @@ READING: Sequence[Rule[ConfigFacts]] = (
         example=SAMPLE_LEVEL,
     ),
     Rule(
-        code="sample-privacy-of-integers",
-        when=lambda c: c.experiment.privacy.name == "sample-level" and isinstance(c.experiment.data.quantization, int),
-        problem="privacy.name = 'sample-level' adds noise to float64 sums",
-        remedy="set data.quantization to 'none'",
-        preset="digit-pairs-gaussian",
-        example={**SAMPLE_LEVEL, "data.quantization": 8},
-    ),
-    Rule(
         code="two-bounds-on-samples",
         when=lambda c: c.experiment.privacy.name == "sample-level" and c.get("method", "clip_norm") is not None,
         problem="privacy.clip bounds the norm of a sample under privacy.name = 'sample-level'",
         remedy="leave method.clip_norm out",
         preset="digit-pairs-gaussian",
-        example={**SAMPLE_LEVEL, "data.quantization": "none", "method.clip_norm": 1.0},
+        example={**SAMPLE_LEVEL, "method.clip_norm": 1.0},
     ),
     Rule(
         code="sample-privacy-of-rounds",
@@ -72,9 +64,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
         "{strategy.rounds} rounds",
         remedy="set strategy.rounds to 1, without partition.join and partition.leave",
         preset="digit-pairs-gaussian",
-        example={
-            **SAMPLE_LEVEL, "data.quantization": "none", "strategy.rounds": 2, "partition.join": {"1": 1},
-        },
+        example={**SAMPLE_LEVEL, "strategy.rounds": 2, "partition.join": {"1": 1}},
     ),
     Rule(
         code="rounds-of-sums",

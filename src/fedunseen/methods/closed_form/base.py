@@ -142,10 +142,11 @@ class ClosedForm(Method):
         """Return the model of merged sums; a model as it is."""
         if "square" not in params:
             return params
+        if self.release is not None:
+            return self.solve(self.release.cleaned(params, self.space.seen))
         if self.quantization is not None:
             check_capacity(int(params["count"].sum()), self.quantization)
-        sums = {**params, **dequantized(params, self.quantization)}
-        return self.solve(sums if self.release is None else self.release.cleaned(sums, self.space.seen))
+        return self.solve({**params, **dequantized(params, self.quantization)})
 
     def facts(self, params: Params) -> dict[str, Any]:
         """Return the digest of whole sums, and which share of features was clipped."""
