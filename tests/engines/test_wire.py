@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save
 
+from fedunseen.core.parameters import wire_size
 from fedunseen.engines.remote.wire import Expected, WireError, pack, read_reply, reply_message, unpack
 from fedunseen.strategies import Reply
 
@@ -136,3 +137,20 @@ def test_no_header_raises_anything_else(value):
         text = json.dumps({**told, key: value}).encode()
         with contextlib.suppress(WireError):
             read_reply(struct.pack(">I", len(text)) + text + save(body), EXPECTED)
+
+
+@pytest.mark.parametrize("largest", [0, 2**31 - 1, -(2**31), 2**31, -(2**63)])
+def test_whole_numbers_travel_in_32_bits_where_they_fit(largest):
+    sums = {"total": torch.tensor([1, largest, -5] * 1000), "tags": torch.arange(3, dtype=torch.int32)}
+    sent = pack({}, sums)
+    header, found = unpack(sent)
+    assert header == {}
+    assert {name: value.dtype for name, value in found.items()} == {"total": torch.int64, "tags": torch.int32}
+    assert all(torch.equal(found[name], value) for name, value in sums.items())
+    assert wire_size(sums) == 12 + (4 if abs(largest + 0.5) < 2**31 else 8) * 3000 < len(sent) < wire_size(sums) + 500
+
+
+@pytest.mark.parametrize("names", [["total"], ["nothing"], [3], "tags", {"tags": 1}, [["tags"]]])
+def test_only_tensors_of_32_bits_are_made_wider(names):
+    with pytest.raises(WireError, match="names tensors that are not there"):
+        unpack(pack({"int64": names}, {"total": torch.ones(3), "tags": torch.arange(3, dtype=torch.int32)}))

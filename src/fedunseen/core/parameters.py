@@ -17,6 +17,7 @@ __all__ = [
     "add_scaled",
     "difference",
     "finite",
+    "fits_int32",
     "is_statistic",
     "length",
     "linear_layer",
@@ -27,6 +28,7 @@ __all__ = [
     "transformed",
     "under",
     "unstack",
+    "wire_size",
     "within",
 ]
 
@@ -179,6 +181,19 @@ def size_in_bytes(params: Mapping[str, Tensor] | Iterable[Tensor]) -> int:
     """Return what the tensors take on the wire, without headers."""
     tensors = params.values() if isinstance(params, Mapping) else params
     return sum(value.numel() * value.element_size() for value in tensors)
+
+
+def fits_int32(value: Tensor) -> bool:
+    """Return whether an int64 tensor holds no number that 32 bits do not."""
+    if value.dtype != torch.int64 or not value.numel():
+        return False
+    least, most = torch.aminmax(value)
+    return int(least) >= -(2**31) and int(most) < 2**31
+
+
+def wire_size(params: Mapping[str, Tensor]) -> int:
+    """Return how many bytes tensors take in a message: whole numbers travel in 32 bits where they fit."""
+    return sum(value.numel() * 4 if fits_int32(value) else size_in_bytes([value]) for value in params.values())
 
 
 def to_device(params: Mapping[str, Tensor], device: torch.device) -> Params:

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.parameters import ClientStates, Params, size_in_bytes, under, within
+from fedunseen.core.parameters import ClientStates, Params, under, wire_size, within
 from fedunseen.core.random import stream
 from fedunseen.engines.local.in_process import EngineSettings, InProcess
 from fedunseen.engines.local.worker import Work, Worker
@@ -131,7 +131,7 @@ class Buffered(InProcess):
             begun[client] += 1
             if what := not_finite(reply, after):
                 raise FedUnseenError(diverged(what, client, round))
-            up += size_in_bytes(reply.update)
+            up += wire_size(reply.update)
             states |= {client: self.kept(after)} if after else {}
             came.append((replace(reply, update=self.strategy.decode(reply.update, instruction)), instruction, version))
         came.sort(key=lambda one: one[0].client)  # in client order; a client's own in the order of time

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.parameters import ClientStates, Params, size_in_bytes
+from fedunseen.core.parameters import ClientStates, Params, size_in_bytes, wire_size
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.shelf import Shelf
 from fedunseen.engines.local.worker import Work, Worker
@@ -99,7 +99,7 @@ class InProcess:
         part = max(1, self.worker.memory // (_PART * model_size)) if many else max(1, len(clients))
         for start in range(0, len(clients), part):
             for reply, own in self._part(clients[start : start + part], told, client_states, round):
-                up += size_in_bytes(reply.update)
+                up += wire_size(reply.update)
                 if what := not_finite(reply, own):
                     if not self.drop_non_finite:
                         raise FedUnseenError(diverged(what, reply.client, round))

@@ -36,9 +36,9 @@ from fedunseen.core.parameters import (
     finite,
     is_statistic,
     length,
-    size_in_bytes,
     to_device,
     under,
+    wire_size,
 )
 from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.remote.link import Link
@@ -482,7 +482,7 @@ class Distributed:
         if why := self.strategy.check(found):
             raise WireError(why)
         kept = self._kept(request.round, to_device(own, device))
-        return Arrived(request, found, size_in_bytes(reply.update)), kept
+        return Arrived(request, found, wire_size(reply.update)), kept
 
     def _buffered_round(
         self,

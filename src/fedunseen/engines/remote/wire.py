@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, finite, size_in_bytes, under, within
+from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.strategies import Instruction, Reply
 
 __all__ = [
@@ -56,6 +56,7 @@ SEMANTICS = "space/semantics"
 
 _HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # header key: name -> name of the same tensor, which travels once
+_WIDE = "int64"  # header key: names of int64 tensors that travel in 32 bits
 _HOLDINGS = 2**26  # bytes of what a party says of its classes: 1,000 of 8,000 attributes
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 _ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how much of a name is shown
@@ -84,7 +85,7 @@ def installed() -> str:
 
 
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
-    """Return one message.
+    """Return one message. int64 tensors travel in 32 bits where their numbers fit, and arrive as int64.
 
     Args:
         header: JSON values.
@@ -96,6 +97,7 @@ def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None)
     """
     first: dict[int, str] = {}  # a tensor that has two names travels once
     same: dict[str, str] = {}
+    wide: list[str] = []
     body: Params = {}
     storages: set[int] = set()
     for name, value in (tensors or {}).items():
@@ -104,10 +106,13 @@ def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None)
             continue
         first[id(value)] = name
         kept = value.detach().cpu().contiguous()
+        if fits_int32(kept):
+            kept = kept.to(torch.int32)
+            wide.append(name)
         place = kept.untyped_storage().data_ptr()
         body[name] = kept.clone() if place in storages else kept  # safetensors refuses views of the same numbers
         storages.add(place)
-    text = json.dumps({**header, **({_SAME: same} if same else {})}).encode()
+    text = json.dumps({**header, **({_SAME: same} if same else {}), **({_WIDE: wide} if wide else {})}).encode()
     return struct.pack(">I", len(text)) + text + save(body)
 
 
@@ -135,6 +140,12 @@ def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Pa
         raise WireError(f"it cannot be read ({error})") from None
     if not isinstance(header, dict):
         raise WireError("its header is no table")
+    wide = header.pop(_WIDE, [])
+    if not isinstance(wide, list) or not all(
+        isinstance(one, str) and one in tensors and tensors[one].dtype == torch.int32 for one in wide
+    ):
+        raise WireError("its header names tensors that are not there")
+    tensors |= {name: tensors[name].to(torch.int64) for name in wide}
     same = header.pop(_SAME, {})
     sources = same.values() if isinstance(same, dict) else [None]
     if not all(isinstance(one, str) and one in tensors for one in sources) or tensors.keys() & same.keys():
