@@ -394,12 +394,12 @@ class Released:
 
     def exactly(self) -> tuple[float, float]:
         """Return ZSL and H without noise."""
-        sums = {**self.exact, **dequantized(self.exact, self.quantization)}
+        self.method.release, sums = None, {**self.exact, **dequantized(self.exact, self.quantization)}
         return judged(self.method, self.method.solve(sums), self.inputs, self.benchmark)
 
     def noisily(self, noise: float, seed: int) -> tuple[float, float]:
         """Return ZSL and H with noise of this multiplier; chance and 0 where it leaves no class."""
-        release = Release(1.0, noise, self.quantization)
+        self.method.release = release = Release(1.0, noise, self.quantization)
         noisy = release.noisy(release.nothing(self.exact), 1, np.random.default_rng(seed))
         try:
             model = self.method.solve(release.cleaned(noisy, self.benchmark.space.seen))
