@@ -61,6 +61,7 @@ NOT_RUN = {
     "offline merge": "needs the page's answers; runs in tests/cli",
     "offline withdraw": "needs the page's plan; runs in tests/cli",
     "offline show": "needs the page's plan; runs in tests/cli",
+    "ledger": "reads a party's folder; runs in tests/cli",
     "health": "asks a federation that runs; tests/cli run it",
 }
 

@@ -102,6 +102,18 @@ def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, 
     assert ("under masks" in shown[0], "alone nothing" in shown[1]) == (not way, not way)
 
 
+def test_an_owner_s_limit_holds_and_the_ledger_lists_the_answer(offline, place, command, refused):
+    offline.plan()
+    assert "nothing bounds" in offline.act("answer", "north", more=("--epsilon-limit", "3"), call=refused)
+    assert not (place / "north.fedunseen").exists()
+    offline.act("answer", "north")
+    history = json.loads(command("ledger", "fedunseen-north", "--json").out)
+    assert [line["kind"] for line in history["releases"]] == ["budget", "file"]
+    assert history["bytes"] == (place / "north.fedunseen").stat().st_size
+    assert "1 messages" in command("ledger", "fedunseen-north").err
+    assert "missing" in refused("ledger", "elsewhere")
+
+
 def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline, refused):
     plan = files.read(Path("plan.fedunseen"))
     elements = np.concatenate([files.read(Path(name)).tensors["elements"].numpy() for name in answers()]).view(np.uint8)

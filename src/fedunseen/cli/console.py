@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Client",
     "Described",
+    "EpsilonLimit",
     "ExperimentName",
     "Json",
     "Named",
@@ -100,6 +101,10 @@ Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
 Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
+EpsilonLimit = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Refuse a run that would spend more privacy on these data, over all runs together."),
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Client = Annotated[
     int | None,

@@ -1,12 +1,12 @@
-"""``--dashboard`` of ``run`` and ``host``: the live page of a run, beside the training."""
+"""``--dashboard`` of ``run``, ``host`` and ``join``: the live page, while a run trains."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,10 +17,22 @@ from fedunseen.core.errors import ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
     from fedunseen.experiment import Experiment, Progress
-    from fedunseen.serve.run_monitor import RunMonitor
+    from fedunseen.serve.run_monitor import Monitor, RunMonitor
 
-__all__ = ["PORT", "Certificate", "Dashboard", "DashboardAt", "Key", "TokenFile", "bind_address_of", "both", "watched"]
+__all__ = [
+    "PORT",
+    "Certificate",
+    "Dashboard",
+    "DashboardAt",
+    "Key",
+    "TokenFile",
+    "bind_address_of",
+    "both",
+    "live",
+    "watched",
+]
 
+M = TypeVar("M", bound="Monitor")
 PORT = 8322
 _OPTION = "--dashboard-at"
 
@@ -67,7 +79,7 @@ def bind_address_of(
 
 @contextmanager
 def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) -> Iterator[RunMonitor | None]:
-    """Show a run live while the block lasts, and yield what has to hear of it.
+    """Show a run live while the block lasts, and yield its monitor; None without a page.
 
     Args:
         listen_at: where the page listens; None: there is no page.
@@ -77,6 +89,19 @@ def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) ->
     Raises:
         FedUnseenError: the page cannot be there as it is asked for; before the block begins.
     """
+
+    def make() -> RunMonitor:
+        from fedunseen.serve.run_monitor import RunMonitor
+
+        return RunMonitor(experiment, out)
+
+    with live(listen_at, make) as monitor:
+        yield monitor
+
+
+@contextmanager
+def live(listen_at: BindAddress | None, make: Callable[[], M]) -> Iterator[M | None]:
+    """Serve the page of the monitor that ``make`` returns, as :func:`watched` does."""
     if listen_at is None:
         yield None
         return
@@ -86,10 +111,8 @@ def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) ->
         raise MissingDependencyError(
             f"--dashboard needs a library that is not installed ({error.name}): pip install 'fedunseen[serve]'"
         ) from None
-    from fedunseen.serve.run_monitor import RunMonitor
-
     token = listen_at.token()
-    monitor = RunMonitor(experiment, out)
+    monitor = make()
     log = logging.getLogger("fedunseen.federation")
     with listen_at.listen() as listening:
         try:

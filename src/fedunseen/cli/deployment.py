@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedunseen.cli.console import (
+    EpsilonLimit,
     ExperimentName,
     Json,
     Out,
@@ -27,12 +28,25 @@ from fedunseen.cli.console import (
     say,
     sole_user,
 )
-from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, bind_address_of, both, watched
+from fedunseen.cli.dashboard import (
+    Certificate,
+    Dashboard,
+    DashboardAt,
+    Key,
+    TokenFile,
+    bind_address_of,
+    both,
+    live,
+    watched,
+)
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.tools.names import party_names
+
+if TYPE_CHECKING:
+    from fedunseen.serve.site_monitor import SiteMonitor
 
 __all__ = ["certs", "host", "join"]
 
@@ -235,11 +249,18 @@ def join(
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
     overrides: Own = None,
     plugins: Plugins = None,
+    epsilon_limit: EpsilonLimit = None,
+    dashboard: Dashboard = False,
+    dashboard_at: DashboardAt = None,
+    dashboard_token_file: TokenFile = None,
+    dashboard_certificate: Certificate = None,
+    dashboard_key: Key = None,
     log_format: LogFormat = Format.text,
     patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
     speak(log_format)
+    listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     at, port = _address(address)
     own = overrides_of(overrides)
     if stray := [key for key in own if key.split(".")[0] not in ("data", "run", "encoder", "engine", "method")]:
@@ -260,8 +281,10 @@ def join(
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
+    from fedunseen.engines.remote.releases import Site
     from fedunseen.experiment.party import PartyData
     from fedunseen.experiment.record import unused
+    from fedunseen.threats.privacy import plan_cost
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
@@ -271,9 +294,17 @@ def join(
         classes = len(set(held.benchmark.labels[samples].tolist()))
         say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
         party = Party(held.prepare, state, _log.info, {"DATA": data}, kit, consent or ())
-        carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), party.answer, party.done)
-    if party.error is not None:
-        raise party.error
+        site = Site(party, state, data, plan_cost, epsilon_limit)
+
+        def page() -> SiteMonitor:
+            from fedunseen.serve.site_monitor import SiteMonitor
+
+            return SiteMonitor(who, len(samples), classes, site)
+
+        with live(listen_at, page):
+            carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), site.answer, party.done)
+            if party.error is not None:
+                raise party.error
     if party.home is not None:
         say(f"run:    {party.home}", f"next:   fedunseen predict {quote(str(party.home))} FILE")
     else:

@@ -36,6 +36,7 @@ from fedunseen.cli.export import export
 from fedunseen.cli.health import health
 from fedunseen.cli.init import init
 from fedunseen.cli.learn import adapt, forget, learn, sums
+from fedunseen.cli.ledger import ledger
 from fedunseen.cli.logs import Format, LogFormat, emit, speak
 from fedunseen.cli.new import new
 from fedunseen.cli.offline import offline_app
@@ -52,7 +53,7 @@ PANELS = {
     "Start": ("doctor", "presets", "settings", "new", "init", "run", "report", "predict"),
     "Data": ("data", "estimate"),
     "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
-    "Deploy": ("certs", "host", "join", "offline", "health"),
+    "Deploy": ("certs", "host", "join", "offline", "health", "ledger"),
     "Research": ("compare", "sweep", "sweeps", "attack"),
 }
 
@@ -208,7 +209,8 @@ def presets() -> None:
 
 
 for command in (
-    init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, certs, host, join, health, estimate,
+    init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, certs, host, join, health, ledger,
+    estimate,
 ):  # fmt: skip
     app.command()(command)
 

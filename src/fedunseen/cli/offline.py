@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli.console import (
+    EpsilonLimit,
     ExperimentName,
     Json,
     Overrides,
@@ -142,6 +144,7 @@ def answer(
     state: State = None,
     consent: Consent = None,
     plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
+    epsilon_limit: EpsilonLimit = None,
     overrides: Own = None,
     plugins: Plugins = None,
 ) -> None:
@@ -149,11 +152,16 @@ def answer(
     from fedunseen.cli.progress import preparation_bars
     from fedunseen.engines.offline.files import read, write
     from fedunseen.engines.offline.party import Answering
+    from fedunseen.engines.remote.releases import Releases, data_mark, run_mark
+    from fedunseen.threats.privacy import plan_cost
 
     own_settings = overrides_of(overrides)
     asked = read(plan, "plan")
     with _party(credentials, data, state, consent) as (own, ledger):
         answering = Answering(asked, own, ledger, consent or (), plain)
+        assert ledger.folder is not None
+        releases, run = Releases(ledger.folder.parent), run_mark(asked["hello"])
+        releases.charge(run, data_mark(data), plan_cost(asked["hello"]["experiment"]), epsilon_limit)
         content = answering.stored()
         again = content is not None
         if content is None:
@@ -165,6 +173,8 @@ def answer(
                 ready = held.prepare(hello, asked.tensors)
             content = answering.answer(ready)
             say(f"{own.name}: {ready.samples} samples of {ready.classes} classes, which stay here")
+            digest = sha256(content).hexdigest()
+            releases.add(run, "file", bytes=len(content), sha256=digest, samples=ready.samples, classes=ready.classes)
         write(out, content)
         if not asked["masked"]:
             say(f"warning: the sums are {_CLEAR}")

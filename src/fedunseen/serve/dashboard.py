@@ -1,6 +1,6 @@
 """The live page of a run: read-only, asked by a browser, by monitoring and by health checks.
 
-It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.run_monitor.RunMonitor` alone. A
+It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.run_monitor.Monitor` alone. A
 failure here ends the page, never the run.
 """
 
@@ -26,7 +26,7 @@ from fedunseen import __version__
 from fedunseen.serve.connections import server_config
 from fedunseen.serve.guard import Guard, Limits, Measured
 from fedunseen.serve.pages import page
-from fedunseen.serve.run_monitor import RunMonitor
+from fedunseen.serve.run_monitor import Monitor
 
 __all__ = ["create_app", "shown"]
 
@@ -35,7 +35,7 @@ _LAST_LOOK = 3.0  # seconds that the page of a run that is over waits for those 
 _log = logging.getLogger("fedunseen.federation")
 
 
-def create_app(monitor: RunMonitor, token: str | None = None, local: bool = True) -> Starlette:
+def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -> Starlette:
     """Return the page's service as an ASGI application.
 
     Args:
@@ -67,7 +67,7 @@ def create_app(monitor: RunMonitor, token: str | None = None, local: bool = True
     return Starlette(routes=routes, middleware=[guard])
 
 
-def _gauges(monitor: RunMonitor, measured: Measured) -> None:
+def _gauges(monitor: Monitor, measured: Measured) -> None:
     """Add the run's own numbers to what monitoring reads."""
 
     def reader(key: str) -> Callable[[], float]:
@@ -84,7 +84,7 @@ def _gauges(monitor: RunMonitor, measured: Measured) -> None:
 
 
 def shown(
-    monitor: RunMonitor,
+    monitor: Monitor,
     listening: socket.socket,
     token: str | None = None,
     local: bool = True,
@@ -101,7 +101,7 @@ def shown(
 
 
 @contextmanager
-def _beside(monitor: RunMonitor, server: uvicorn.Server, listening: socket.socket) -> Iterator[None]:
+def _beside(monitor: Monitor, server: uvicorn.Server, listening: socket.socket) -> Iterator[None]:
     def serve() -> None:
         try:
             server.run([listening])

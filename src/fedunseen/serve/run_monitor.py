@@ -26,7 +26,7 @@ from fedunseen.experiment import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import RunDirectory
 
-__all__ = ["Phase", "RunMonitor"]
+__all__ = ["Monitor", "Phase", "RunMonitor"]
 
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
 
@@ -36,7 +36,87 @@ _NAMED = 20  # clients of a round whose replies were left out, of which the reas
 _SHOWN = 200  # parties that are told; the numbers of all others are in the sums
 
 
-class RunMonitor(logging.Handler):
+class Monitor(logging.Handler):
+    """Keeps log lines and the phase of a run for the live page; a subclass adds what it shows.
+
+    As a logging handler it keeps the federation's log too. Another thread may call :meth:`state` at any time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.id = uuid.uuid4().hex
+        self.started = _now()
+        self.asked = -math.inf  # monotonic seconds of the last request
+        self.end_was_shown = threading.Event()
+        self._guard = threading.Lock()
+        self._phase: Phase = "preparing"
+        self._why = ""
+        self._count = 0
+        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
+        self._log: deque[dict[str, Any]] = deque(maxlen=_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line of the log."""
+        self.note(record.levelname.lower(), record.getMessage(), _now(record.created))
+
+    def note(self, level: str, text: str, when: str | None = None) -> None:
+        """Keep a line that was written for the user."""
+        with self._guard:
+            self._count += 1
+            self._log.append({"seq": self._count, "time": when or _now(), "level": level, "message": text})
+
+    def end(self, error: BaseException | None) -> None:
+        """Keep that the run is over, and why if it was not finished."""
+        with self._guard:
+            if error is None:
+                self._phase = "complete"
+            elif isinstance(error, QuorumError):
+                self._phase = "paused"
+            else:
+                self._phase = "failed" if isinstance(error, Exception) else "interrupted"
+            self._why = str(error) if isinstance(error, Exception) else ""
+
+    def phase(self) -> Phase:
+        """Return what the run is doing."""
+        with self._guard:
+            return self._now_phase()
+
+    def numbers(self) -> dict[str, int]:
+        """Return what monitoring reads: rounds, parties, and replies that were left out."""
+        with self._guard:
+            return self._numbers()
+
+    def state(self, since: int = 0) -> dict[str, Any]:
+        """Return how the run is, and what has happened after the event of number ``since``, as plain JSON."""
+        with self._guard:
+            self.asked = time.monotonic()
+            state = {
+                "id": self.id,
+                "time": _now(),
+                "started": self.started,
+                "phase": self._now_phase(),
+                "why": self._why,
+                **self._numbers(),
+                **self._facts(),
+            }
+            state |= {"seq": self._count, "events": [one for one in self._events if one["seq"] > since]}
+            state["log"] = [one for one in self._log if one["seq"] > since]
+        if self._phase in ("complete", "paused", "interrupted", "failed"):
+            self.end_was_shown.set()
+        return state
+
+    def _now_phase(self) -> Phase:
+        return self._phase
+
+    def _numbers(self) -> dict[str, int]:
+        raise NotImplementedError
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what the page shows beside numbers, events and the log; called with the lock held."""
+        raise NotImplementedError
+
+
+class RunMonitor(Monitor):
     """Hears what a run does, and tells it to whoever asks. As a logging handler it hears the federation's log too.
 
     Args:
@@ -45,24 +125,14 @@ class RunMonitor(logging.Handler):
     """
 
     def __init__(self, experiment: Experiment, path: Path) -> None:
-        super().__init__(logging.INFO)
+        super().__init__()
         self.experiment, self.path = experiment, path
-        self.id = uuid.uuid4().hex
-        self.started = _now()
-        self.asked = -math.inf  # monotonic seconds: when somebody asked last
-        self.end_was_shown = threading.Event()
-        self._guard = threading.Lock()
-        self._phase: Phase = "preparing"
-        self._why = ""
         self._stage, self._round, self._rounds = "", 0, 0
         self._parties: Sequence[Member] = ()
         self._merged: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._refused: dict[int, tuple[int, str]] = {}  # client -> the last round without its reply, and why
         self._left_out = 0
-        self._count = 0
-        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
-        self._log: deque[dict[str, Any]] = deque(maxlen=_LINES)
         self._accuracies = list(task_of(experiment).accuracies)
         settings = experiment.engine
         self.deployed = isinstance(settings, DistributedSettings) and settings.mode == "deployment"
@@ -87,65 +157,16 @@ class RunMonitor(logging.Handler):
                     self._add(stage, rounds, earlier, None)
             self._add(stage, rounds, line, _now())
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take note of a line of the log."""
-        self.note(record.levelname.lower(), record.getMessage(), _now(record.created))
-
-    def note(self, level: str, text: str, when: str | None = None) -> None:
-        """Take note of something that is said to the user."""
-        with self._guard:
-            self._count += 1
-            self._log.append({"seq": self._count, "time": when or _now(), "level": level, "message": text})
-
-    def end(self, error: BaseException | None) -> None:
-        """Take note that the run is over, and why if it was not finished."""
-        with self._guard:
-            if error is None:
-                self._phase = "complete"
-            elif isinstance(error, QuorumError):
-                self._phase = "paused"
-            else:
-                self._phase = "failed" if isinstance(error, Exception) else "interrupted"
-            self._why = str(error) if isinstance(error, Exception) else ""
-
-    def state(self, since: int = 0) -> dict[str, Any]:
-        """Return how the run is, and what has happened after the event of number ``since``, as plain JSON."""
-        with self._guard:
-            self.asked = time.monotonic()
-            over = self._phase in ("complete", "paused", "interrupted", "failed")
-            parties = [self._party(client, one) for client, one in enumerate(self._parties[:_SHOWN])]
-            budget = getattr(self.experiment.privacy, "epsilon", None)
-            told = {
-                "id": self.id,
-                "seq": self._count,
-                "time": _now(),
-                "started": self.started,
-                "experiment": self.experiment.name,
-                "choices": self._choices(),
-                "run": str(self.path),
-                "phase": self._now_phase(),
-                "why": self._why,
-                "stage": self._stage,
-                **self._numbers(),
-                "deployed": self.deployed,
-                "parties": parties,
-                "budget": budget,
-                "events": [one for one in self._events if one["seq"] > since],
-                "log": [one for one in self._log if one["seq"] > since],
-            }
-        if over:
-            self.end_was_shown.set()
-        return told
-
-    def phase(self) -> Phase:
-        """Return what the run is doing."""
-        with self._guard:
-            return self._now_phase()
-
-    def numbers(self) -> dict[str, int]:
-        """Return what monitoring reads: rounds, parties, and replies that were left out."""
-        with self._guard:
-            return self._numbers()
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "experiment": self.experiment.name,
+            "choices": self._choices(),
+            "run": str(self.path),
+            "stage": self._stage,
+            "deployed": self.deployed,
+            "parties": [self._party(client, one) for client, one in enumerate(self._parties[:_SHOWN])],
+            "budget": getattr(self.experiment.privacy, "epsilon", None),
+        }
 
     def _numbers(self) -> dict[str, int]:
         return {

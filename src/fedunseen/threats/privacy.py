@@ -54,7 +54,7 @@ from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
 from fedunseen.strategies.base import MASKED
 from fedunseen.threats.defences.base import add_noise
 
-__all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise"]
+__all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise", "plan_cost"]
 
 Accountant = Literal["pld", "rdp"]
 _MASKING = frozenset({"dropouts", "range"})
@@ -164,6 +164,30 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
     event = accounting.PoissonSampledDpEvent(rate, accounting.GaussianDpEvent(noise))
     account = _library("dp_accounting.rdp").RdpAccountant(_ORDERS)
     return float(account.compose(event, rounds).get_epsilon(delta))
+
+
+def plan_cost(experiment: Mapping[str, Any]) -> tuple[float, float]:
+    """Return (epsilon, delta) of a whole run from the experiment that a party is sent.
+
+    Epsilon is infinite where this party adds no noise: without ``[privacy]``, and at ``client-level`` without masks,
+    where the coordinator adds it. A noise multiplier is not needed where a budget is set, which the run keeps.
+
+    Example:
+        >>> plan_cost({"privacy": {"name": "sample-level", "clip": 1.0, "epsilon": 2.0}})
+        (2.0, 1e-05)
+        >>> plan_cost({})[0]
+        inf
+    """
+    settings = PrivacySettings(**experiment.get("privacy", {}))
+    if settings.name == "none" or (settings.name == "client-level" and settings.aggregation == "plain"):
+        return math.inf, 0.0
+    if settings.noise is None:
+        assert settings.epsilon is not None
+        return settings.epsilon, settings.delta
+    strategy = experiment.get("strategy", {})
+    rounds = 1 if settings.name == "sample-level" else int(strategy.get("rounds", 1))
+    rate = 1.0 if settings.name == "sample-level" else float(strategy.get("fraction", 1.0))
+    return epsilon(settings.noise, rate, rounds, settings.delta, settings.accountant), settings.delta
 
 
 @lru_cache(maxsize=8)

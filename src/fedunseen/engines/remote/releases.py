@@ -1,0 +1,206 @@
+"""What a site has ever sent, and how much privacy its owner has allowed to be spent.
+
+``STATE/releases.jsonl`` has a line for every message that leaves the site, written before it leaves. The file is read
+by ``fedunseen ledger`` and by the site's page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.engines.remote.party import Party
+from fedunseen.engines.remote.wire import failure, is_failure
+
+__all__ = ["Cost", "Releases", "Site", "data_mark", "header_of", "run_mark"]
+
+Cost = Callable[[Mapping[str, Any]], tuple[float, float]]
+"""Returns (epsilon, delta) of a whole run from its experiment; epsilon is infinite where nothing bounds it."""
+
+_FILE = "releases.jsonl"
+_SENT = ("hello", "round", "plan", "signed", "shares", "masked", "open")  # kinds of messages whose answers are releases
+
+
+class Releases:
+    """The history of a site's releases, append-only.
+
+    Args:
+        folder: the party's ``--state`` folder.
+
+    Raises:
+        DataError: the history is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / _FILE
+        self.lines: list[dict[str, Any]] = []
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        whole, _, cut = text.rpartition(b"\n")
+        try:
+            self.lines = [json.loads(line) for line in whole.splitlines()]
+            if not all(isinstance(line, dict) and {"time", "run", "kind"} <= line.keys() for line in self.lines):
+                raise ValueError
+        except ValueError:
+            raise DataError(f"{self.path} is damaged: restore the newest copy") from None
+        if cut:  # the process was killed while it wrote the last line, so that message has not left
+            with open(self.path, "r+b") as file:
+                file.truncate(len(text) - len(cut))
+
+    def add(self, run: str, kind: str, **facts: Any) -> None:
+        """Write a line durably."""
+        line = {"time": datetime.now().astimezone().isoformat(timespec="seconds"), "run": run, "kind": kind, **facts}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.lines.append(line)
+
+    def spent(self, data: str) -> tuple[float, float]:
+        """Return the sums of epsilon and delta of all runs on the same data (basic composition).
+
+        Args:
+            data: digest that names the data, as in :class:`Site`.
+        """
+        budgets = [line for line in self.lines if line["kind"] == "budget" and line["data"] == data]
+        epsilons = [math.inf if line["epsilon"] is None else float(line["epsilon"]) for line in budgets]
+        return sum(epsilons), sum(float(line["delta"]) for line in budgets)
+
+    def charge(self, run: str, data: str, cost: tuple[float, float], limit: float | None) -> None:
+        """Reserve the privacy that a run will spend, unless that was done for the same run and plan.
+
+        Args:
+            run: name of the run and digest of its experiment.
+            data: digest that names the data.
+            cost: (epsilon, delta) of the whole run.
+            limit: epsilon that the owner allows over all runs; None: any.
+
+        Raises:
+            RefusedError: it would exceed the limit.
+        """
+        if any(line["kind"] == "budget" and (line["run"], line["data"]) == (run, data) for line in self.lines):
+            return
+        epsilon, delta = cost
+        spent, _ = self.spent(data)
+        if limit is not None and math.isinf(epsilon):
+            raise RefusedError(
+                f"--epsilon-limit {limit:g}: nothing bounds what this run reveals of this party: agree on "
+                "privacy.name = 'sample-level', or on 'client-level' with privacy.aggregation = 'masked'",
+                "epsilon-unbounded",
+            )
+        if limit is not None and spent + epsilon > limit:
+            raise RefusedError(
+                f"--epsilon-limit {limit:g}: this run would spend an epsilon of {epsilon:.3g} after {spent:.3g} on the "
+                "same data: agree on a smaller privacy.epsilon, or raise the limit",
+                "epsilon-limit",
+            )
+        self.add(run, "budget", data=data, epsilon=None if math.isinf(epsilon) else epsilon, delta=delta)
+
+
+class Site:
+    """Stands before a party: every answer is written down before it leaves, and counted for the site's page.
+
+    Args:
+        party: answers the coordinator.
+        folder: the party's ``--state`` folder.
+        data: the party's data folder.
+        cost: says what privacy an experiment spends.
+        limit: epsilon that the owner allows over all runs on these data; None: any.
+
+    Attributes:
+        received, sent: bytes so far in this process.
+        events: a line for each answered round: ``round``, ``seconds``, ``losses``.
+        experiment: that of the greeting; empty before.
+        rounds: how many rounds the run has.
+        result: the coordinator's numbers, once they came with the merged model.
+    """
+
+    def __init__(self, party: Party, folder: Path, data: Path, cost: Cost, limit: float | None = None) -> None:
+        self.party, self.cost, self.limit = party, cost, limit
+        self.releases = Releases(folder)
+        self.data = data_mark(data)
+        self.received = self.sent = 0
+        self.events: list[dict[str, Any]] = []
+        self.experiment: dict[str, Any] = {}
+        self.rounds = 0
+        self.result: dict[str, Any] = {}
+        self._run = ""
+        self._guard = threading.Lock()
+
+    def answer(self, message: bytes) -> bytes:
+        """Answer the coordinator as the party does, within the owner's budget, and write the answer down first."""
+        with self._guard:
+            header = header_of(message)
+            self.received += len(message)
+            try:
+                if header.get("kind") == "hello":
+                    self._greeted(header)
+                answer = self.party.answer(message)
+                self._written(header, answer)
+            except RefusedError as error:
+                self.party.error = error
+                self.party.done.set()
+                answer = failure(str(error))
+            except OSError as error:
+                answer = failure(f"the party cannot write its history of releases ({error.strerror or error})")
+            self.sent += len(answer)
+            return answer
+
+    def _greeted(self, header: Mapping[str, Any]) -> None:
+        experiment = header.get("experiment")
+        if not isinstance(experiment, dict):
+            return  # the party refuses it
+        self._run = run_mark(header)
+        self.releases.charge(self._run, self.data, self.cost(experiment), self.limit)
+        self.experiment, self.rounds = experiment, int(experiment.get("strategy", {}).get("rounds", 0))
+
+    def _written(self, header: Mapping[str, Any], answer: bytes) -> None:
+        kind = header.get("kind")
+        if kind == "stop" and isinstance(header.get("result"), dict):
+            self.result = dict(header["result"])
+        if kind not in _SENT:
+            return
+        found = header_of(answer)
+        facts: dict[str, Any] = {"bytes": len(answer), "sha256": hashlib.sha256(answer).hexdigest()}
+        facts |= {key: header[key] for key in ("round",) if isinstance(header.get(key), int)}
+        facts |= {key: found[key] for key in ("classes", "samples") if isinstance(found.get(key), int)}
+        what = {"run": self._run, "kind": "refusal" if is_failure(answer) else str(kind), **facts}
+        if self.releases.lines and self.releases.lines[-1].items() >= what.items():
+            return  # the same answer again, since the first one was lost on its way
+        self.releases.add(**what)
+        if kind == "round" and isinstance(found.get("terms"), dict):
+            event = {"round": int(header["round"]) + 1, "seconds": found.get("seconds"), "losses": found["terms"]}
+            self.events.append({**event, "time": self.releases.lines[-1]["time"]})
+
+
+def data_mark(data: Path) -> str:
+    """Return the digest that names a data folder in a history of releases."""
+    return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:16]
+
+
+def run_mark(greeting: Mapping[str, Any]) -> str:
+    """Return the name of a run and the digest of the experiment that the greeting brings."""
+    experiment = json.dumps(greeting["experiment"], sort_keys=True)
+    return f"{greeting.get('run')}/{hashlib.sha256(experiment.encode()).hexdigest()[:16]}"
+
+
+def header_of(message: bytes) -> dict[str, Any]:
+    """Return the header of a message; empty where it has none that can be read."""
+    try:
+        (length,) = struct.unpack(">I", message[:4])
+        header = json.loads(message[4 : 4 + length])
+    except (struct.error, ValueError, RecursionError):
+        return {}
+    return header if isinstance(header, dict) else {}
