@@ -157,13 +157,6 @@ def test_the_best_factor_is_as_good_as_any(many):
     assert mean == pytest.approx(100 * sweep(many), abs=1e-9)
 
 
-def test_the_best_factor_beats_none_on_scores_that_favour_seen_classes():
-    answers = ask(*problem())
-    factor = best_factor([answers])
-    assert factor > 0.3
-    assert accuracies(answers, factor).gzsl_harmonic > accuracies(answers).gzsl_harmonic + 1
-
-
 def test_of_equally_good_factors_the_nearest_to_none_is_taken():
     # Both right at the factors between -1 and 0.5, and nowhere else: the middle of that interval.
     unseen, no = np.array([0, 0]), np.array([True, False])

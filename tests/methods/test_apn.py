@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from map_problem import check_batched, make, problem, train, unseen_accuracy
 
 from fedunseen.core.errors import DataError
 from fedunseen.encoders import Backbone
@@ -120,18 +119,6 @@ def test_the_classes_of_the_softmax_are_a_named_choice(grouped, classes):
     logits = method.scores(params, b["inputs"][kept], method.semantics)[:, part]
     expected = F.cross_entropy(logits, torch.tensor([part.index(y) for y in b["labels"][kept].tolist()]))
     torch.testing.assert_close(method.loss(params, b, context)[0], expected)
-
-
-def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
-    check_batched(APN, problem(), lr=0.1, pool="average")
-
-
-@pytest.mark.parametrize("settings", [{}, {"pool": "average"}, {"double_softmax": True}])
-def test_it_recognises_classes_that_it_never_saw(settings):
-    p = problem()
-    method = make(APN, p, **settings)
-    result = train(method, p, 10)
-    assert unseen_accuracy(method, result.params, p) > 80
 
 
 @pytest.mark.parametrize("length", [1e-3, 1e4])

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from map_problem import check_batched, problem, train, unseen_accuracy
 from pydantic import ValidationError
 
 from fedunseen.core.class_similarity import class_similarity
@@ -137,23 +136,3 @@ def test_its_settings_are_fedzsls_but_for_the_losses():
     """A setting that FedZSL gains must be given to DistZSL too, or it would silently keep its default."""
     own = {"bilateral", "decorrelation"}
     assert set(DistZSLSettings.model_fields) == (set(FedZSLSettings.model_fields) - {"consistency"}) | own
-
-
-def flat():
-    """Return the synthetic problem with averaged cells."""
-    p = problem()
-    p.inputs, p.test = p.inputs.mean((2, 3)), p.test.mean((2, 3))
-    p.backbone = Backbone(p.inputs.shape[1:])
-    return p
-
-
-def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
-    check_batched(DistZSL, flat(), hidden=(8,), lr=0.1)
-
-
-@pytest.mark.slow
-def test_it_recognises_classes_that_it_never_saw():
-    p = flat()
-    method = DistZSL(DistZSLSettings(lr=0.1), p.space, p.semantics, p.backbone)
-    result = train(method, p, 20)
-    assert unseen_accuracy(method, result.params, p) > 80

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from map_problem import check_batched, make, problem, train, unseen_accuracy
 
 from fedunseen.core.errors import DataError
 from fedunseen.encoders import Backbone
@@ -97,17 +96,6 @@ def test_attributes_without_a_group_are_refused(space):
     )
     with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
         method_of(space)
-
-
-def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
-    check_batched(GEM, problem(), lr=0.1)
-
-
-def test_it_recognises_classes_that_it_never_saw():
-    p = problem()
-    method = make(GEM, p, lr=0.1)
-    result = train(method, p, 10)
-    assert unseen_accuracy(method, result.params, p) > 80
 
 
 def test_a_longer_v_is_turned_as_far_by_one_step(grouped):

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.phases import Adam
 from fedunseen.core.trainer import Task, Trainer
 from fedunseen.encoders import Backbone
 from fedunseen.losses import margin_loss, reconstruction
@@ -419,22 +418,6 @@ def test_features_that_the_generator_cannot_make(space):
         warnings.simplefilter("error")
         make(CLSWGAN, CLSWGANSettings, space, output="linear").check_inputs(negative)
         make(CLSWGAN, CLSWGANSettings, space).check_inputs(negative.abs())
-
-
-def test_fused_adam_is_pytorchs():
-    torch.manual_seed(0)
-    mine = [torch.randn(5, 3).double(), torch.randn(()).double()]
-    theirs = [value.clone().requires_grad_() for value in mine]
-    reference = torch.optim.Adam(theirs, lr=0.01, betas=(0.5, 0.999), weight_decay=0.1)
-    adam = Adam(0.01, (0.5, 0.999), weight_decay=0.1)
-    state = adam.init({str(i): value for i, value in enumerate(mine)})
-    for step in range(1, 6):
-        grads = [torch.randn(3, 5).double().T, torch.randn(()).double()]  # one not contiguous
-        for value, grad in zip(theirs, grads, strict=True):
-            value.grad = grad.clone()
-        reference.step()
-        adam.update(mine, grads, state, step)
-    torch.testing.assert_close(mine, [value.detach() for value in theirs])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from map_problem import check_batched, make, problem, train, unseen_accuracy
 
 from fedunseen.encoders import Backbone
 from fedunseen.methods import METHODS, Candidates, Generator, Method, Solvable
@@ -136,3 +137,43 @@ def test_a_method_that_says_too_little_is_told_so(space, call, sentence):
     method = Unfinished(Method.Settings(name="unfinished"), space, torch.zeros(8, 30), Backbone((12,)))
     with pytest.raises(TypeError, match=f"^{re.escape(sentence)}$"):
         call(method)
+
+
+LEARN = {  # method -> settings with which it solves the problem on maps, or on their means, and in how many epochs
+    "apn": ({}, 10),
+    "apn, average": ({"pool": "average"}, 10),
+    "apn, double softmax": ({"double_softmax": True}, 10),
+    "gem": ({"lr": 0.1}, 10),
+    "msdn": ({}, 10),
+    "svip": ({"width": 16, "lr": 0.01}, 6),
+    "distzsl": ({"lr": 0.1}, 20),
+}
+SLOW = ("msdn", "svip", "distzsl")
+BATCHED = {
+    "apn": {"lr": 0.1, "pool": "average"},
+    "gem": {"lr": 0.1},
+    "msdn": {},
+    "svip": {"width": 8, "heads": 2, "lr": 0.01},
+    "distzsl": {"hidden": (8,), "lr": 0.1},
+}
+
+
+def problem_of(kind):
+    p = problem()
+    if kind.takes == "vectors":
+        p.inputs, p.test = p.inputs.mean((2, 3)), p.test.mean((2, 3))
+        p.backbone = Backbone(p.inputs.shape[1:])
+    return p
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_clients_trained_as_one_batch_are_those_trained_one_by_one(name):
+    check_batched(find(name), problem_of(find(name)), **BATCHED[name])
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LEARN])
+def test_it_recognises_classes_that_it_never_saw(name):
+    (settings, epochs), kind = LEARN[name], find(name.split(",")[0])
+    p = problem_of(kind)
+    method = make(kind, p, **settings)
+    assert unseen_accuracy(method, train(method, p, epochs).params, p) > 80

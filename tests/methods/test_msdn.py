@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from map_problem import check_batched, make, problem, train, unseen_accuracy
 from pydantic import ValidationError
 
 from fedunseen import losses
@@ -120,15 +119,3 @@ def test_self_calibration_needs_unseen_classes_in_the_softmax(space):
             f"calibration = 0.1 has no effect with sce_classes = '{classes}', a softmax without the unseen classes: "
             "set calibration = 0, or sce_classes = 'all'"
         )
-
-
-def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
-    check_batched(MSDN, problem())
-
-
-@pytest.mark.slow
-def test_it_recognises_classes_that_it_never_saw():
-    p = problem()
-    method = make(MSDN, p)
-    result = train(method, p, 10)
-    assert unseen_accuracy(method, result.params, p) > 80

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from map_problem import check_batched, make, problem, train, unseen_accuracy
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError, ExperimentError
@@ -112,9 +111,9 @@ def test_when_all_blocks_matter_both_passes_are_equal(grouped):
 def test_merging_blocks_is_undone_exactly(grouped):
     method = method_of(grouped, (12, 4, 6), merge=2)
     patches = torch.arange(2 * 24 * 3.0).reshape(2, 24, 3)
-    blocks = method._blocks(patches)
+    blocks = method.to_blocks(patches)
     torch.testing.assert_close(blocks[1], blocks_of(patches[1], 4, 6, 2), rtol=0, atol=0)
-    assert torch.equal(method._patches(blocks), patches)
+    assert torch.equal(method.to_patches(blocks), patches)
 
 
 def test_scores_come_from_the_blocks_that_the_patch_classifier_keeps(grouped):
@@ -195,13 +194,6 @@ def test_a_trained_vision_transformer_is_used_in_the_place_of_its_own(grouped):
     torch.testing.assert_close(method.represent(params, b["inputs"]), means)
     expected = means @ params["g.weight"].T + params["g.bias"]
     torch.testing.assert_close(method.attributes(params, b["inputs"]), expected)
-
-
-def test_the_features_of_the_loss_are_those_of_represent(grouped):
-    method = method_of(grouped)
-    params, b = params_of(method), batch()
-    features = method.loss(params, b, method.context())[1]["representation"]
-    torch.testing.assert_close(features, method.represent(params, b["inputs"]))
 
 
 def test_maps_that_cannot_be_cut_into_blocks_are_refused(grouped):
@@ -287,15 +279,3 @@ def test_the_loss_agrees_with_finite_differences(grouped):
         return method.loss({**params, **dict(zip(names, values, strict=True))}, b, context)[0]
 
     assert torch.autograd.gradcheck(loss, [params[name].clone().requires_grad_() for name in names])
-
-
-def test_clients_trained_as_one_batch_are_those_trained_one_by_one():
-    check_batched(SVIP, problem(), width=8, heads=2, lr=0.01)
-
-
-@pytest.mark.slow
-def test_it_recognises_classes_that_it_never_saw():
-    p = problem()
-    method = make(SVIP, p, width=16, lr=0.01)
-    result = train(method, p, 6)
-    assert unseen_accuracy(method, result.params, p) > 80

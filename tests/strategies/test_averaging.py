@@ -42,19 +42,10 @@ def test_the_merge_is_equation_2(weights, change, eta):
     assert sum(strategy.reply_weights(replies())) == pytest.approx(1)
 
 
-def test_classes_are_what_counts_by_default():
-    assert FedAvg(FedAvgSettings()).reply_weights(replies()) == [0.25, 0.25, 0.5]
-
-
 def test_the_server_of_fedavg_decay_takes_smaller_and_smaller_steps():
     strategy = FedAvgDecay(FedAvgDecaySettings(server_lr=2.0, decay=0.5))
     change = 1 / 4 + 2 / 4 + 4 * 2 / 4
     assert [merged(strategy, round) for round in range(3)] == pytest.approx([10 + s * change for s in (2, 1, 0.5)])
-
-
-def test_fedavg_decay_without_decay_is_fedavg():
-    plain, decaying = FedAvg(FedAvgSettings()), FedAvgDecay(FedAvgDecaySettings(decay=1.0))
-    assert merged(plain, 7) == merged(decaying, 7)
 
 
 @pytest.mark.parametrize("beta", [1.0, 3.0])
@@ -64,14 +55,6 @@ def test_an_update_is_scaled_by_beta(beta):
     update, state = strategy.finish(Instruction({"w": torch.tensor([3.0])}), result, {"kept": torch.ones(1)})
     assert update["w"].item() == 2 * beta
     assert set(state) == {"kept"}
-
-
-def test_a_single_client_is_taken_over_whole():
-    strategy = FedAvg(FedAvgSettings())
-    start, end = {"w": torch.tensor([3.0, 0.5])}, {"w": torch.tensor([5.0, 0.25])}
-    update, _ = strategy.finish(Instruction(start), LocalResult(end, {}, 1), {})
-    _, params = strategy.merge({}, start, [Reply(4, update, 3, 17)], 0)
-    assert torch.equal(params["w"], end["w"])
 
 
 def test_merging_goes_by_the_order_given_and_changes_no_argument():

@@ -1,6 +1,6 @@
 import torch
 
-from fedunseen.core.phases import SGD, Step
+from fedunseen.core.phases import Step
 from fedunseen.strategies.fedprox import FedProx, FedProxSettings
 
 MU = 0.7
@@ -46,16 +46,6 @@ def test_the_gradient_is_that_of_the_loss_with_the_proximal_term_by_finite_diffe
             up[name].view(-1)[i] += h
             down[name].view(-1)[i] -= h
             torch.testing.assert_close(flat[i], (proximal(up) - proximal(down)) / (2 * h), rtol=1e-6, atol=1e-8)
-
-
-def test_a_step_is_that_of_torch_on_the_loss_with_the_proximal_term():
-    grads, _ = corrected(["a", "b"])
-    params, expected = params_at(0), {name: value.requires_grad_() for name, value in params_at(0).items()}
-    SGD(0.1).update(list(params.values()), [grads[name] for name in params], [], 1)
-    optimiser = torch.optim.SGD(expected.values(), lr=0.1)
-    proximal(expected).backward()
-    optimiser.step()
-    torch.testing.assert_close(params, {name: value.detach() for name, value in expected.items()})
 
 
 def test_only_the_parameters_of_the_phase_are_pulled():

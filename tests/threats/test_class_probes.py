@@ -69,9 +69,9 @@ def test_what_is_theft_elsewhere_is_a_clients_own_business_at_home():
     update = torch.zeros(CLASSES, CLASSES)
     update[4, 5] = 2 * 6.0 * CLIENTS  # once merged with the weight 1 / 6, twice what class 5 has
     strategy = probing()
-    probes = strategy.filters[0].defence._probes(MODEL, 0)
+    probes = strategy.filters[0].defence.probes_of(MODEL, 0)
     stolen = [
-        strategy.filters[0].defence._judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0]
+        strategy.filters[0].defence.judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0]
         for k in (0, 2)
     ]
     assert stolen == [pytest.approx(1 / (CLASSES - 2)), 0.0]  # one of ten foreign classes, and one of its own two

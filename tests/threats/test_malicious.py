@@ -1,14 +1,11 @@
 """A worker with malicious clients against honest workers that are given what those clients make of their data."""
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import fedunseen
 from fedunseen.core.phases import epochs_plan
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
@@ -164,12 +161,3 @@ def test_poisoned_places_are_marked_for_counts_alone():
 
     plain, marked = (round_of(worker(one, mode="one-at-a-time"))[EVIL][0] for one in (None, attack(Marks)))
     assert same(plain.update, marked.update)
-
-
-@pytest.mark.parametrize("room", ["core", "data", "encoders", "methods", "strategies", "engines"])
-def test_no_room_below_knows_of_threats(room):
-    for path in (Path(fedunseen.__file__).parent / room).rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not any(name.startswith("fedunseen.threats") for name in names), path

@@ -162,7 +162,7 @@ class SVIP(MapMethod):
         """Cross-entropies of both passes and of the patches, divergence and decorrelation, weighted by name."""
         s, labels, weights, mask = self.config, batch["labels"], batch["weights"], context["mask"]
         tokens = self._tokens(params, batch["inputs"], training=True)
-        blocks = self._blocks(tokens[:, 1:])
+        blocks = self.to_blocks(tokens[:, 1:])
         seen, attentions = self._transform(params, tokens)
         matters = highest(self._sums(rollout(attentions)), self.kept)  # (n, blocks), no gradient
         attributes = self._attributes(params, seen, matters)
@@ -172,7 +172,7 @@ class SVIP(MapMethod):
         terms = {"sce": semantic_cross_entropy(s.scale * logits, labels, weights, mask)}
         if s.kl:
             filled = blocks + (1 - matters).unsqueeze(-1) * self._fill(params, context["words"])
-            again, _ = self._transform(params, torch.cat([tokens[:, :1], self._patches(filled)], dim=1))
+            again, _ = self._transform(params, torch.cat([tokens[:, :1], self.to_patches(filled)], dim=1))
             second = self._attributes(params, again, matters) @ semantics.T
             terms["sce"] = terms["sce"] + semantic_cross_entropy(s.scale * second, labels, weights, mask)
             # The official code divides the divergence by the number of classes too.
@@ -182,7 +182,7 @@ class SVIP(MapMethod):
         if s.patches:
             terms["patches"] = patch_cross_entropy(self._judge(params, blocks), 1 - matters, weights)
         total = weighted_sum(s, terms)
-        return total, {"loss": total, **terms, "representation": self._blocks(seen[:, 1:]).mean(1)}
+        return total, {"loss": total, **terms, "representation": self.to_blocks(seen[:, 1:]).mean(1)}
 
     def _tokens(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Return the tokens (n, 1 + P, width) before the first layer, the one of the whole picture first."""
@@ -198,25 +198,25 @@ class SVIP(MapMethod):
             return self.encoder.transform(params, tokens)
         return transformer(params, "layers", tokens, self.config.heads)
 
-    def _blocks(self, patches: Tensor) -> Tensor:
+    def to_blocks(self, patches: Tensor) -> Tensor:
         """Put the patches (n, P, width) of each block side by side: (n, blocks, merge^2 width)."""
         m = self.config.merge
         grid = patches.reshape(len(patches), self.height // m, m, self.breadth // m, m, -1)
         return grid.transpose(2, 3).reshape(len(patches), self.blocks, -1)
 
-    def _patches(self, blocks: Tensor) -> Tensor:
-        """Undo :meth:`_blocks`."""
+    def to_patches(self, blocks: Tensor) -> Tensor:
+        """Undo :meth:`to_blocks`."""
         m = self.config.merge
         grid = blocks.reshape(len(blocks), self.height // m, self.breadth // m, m, m, -1)
         return grid.transpose(2, 3).reshape(len(blocks), self.height * self.breadth, -1)
 
     def _sums(self, values: Tensor) -> Tensor:
         """Sum values (n, P) over the patches of each block: (n, blocks)."""
-        return self._blocks(values.unsqueeze(-1)).sum(-1)
+        return self.to_blocks(values.unsqueeze(-1)).sum(-1)
 
     def _attributes(self, params: Params, seen: Tensor, matters: Tensor) -> Tensor:
         """Return the mean attributes (n, attributes) of the blocks that matter (n, blocks)."""
-        chosen = self._blocks(seen[:, 1:]) * matters.unsqueeze(-1)
+        chosen = self.to_blocks(seen[:, 1:]) * matters.unsqueeze(-1)
         return linear(params, "g", chosen.sum(1) / self.kept)  # g is linear: the mean of its answers
 
     def _fill(self, params: Params, words: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ class SVIP(MapMethod):
     def _seen(self, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens in context and the blocks that the patch classifier keeps."""
         tokens = self._tokens(params, inputs)
-        blocks = self._blocks(tokens[:, 1:])
+        blocks = self.to_blocks(tokens[:, 1:])
         if self.config.patches:
             matters = highest(-self._judge(params, blocks), self.kept)
         else:
@@ -245,7 +245,7 @@ class SVIP(MapMethod):
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the mean of the blocks in context, (n, merge^2 width)."""
         seen, _ = self._transform(params, self._tokens(params, inputs))
-        return self._blocks(seen[:, 1:]).mean(1)
+        return self.to_blocks(seen[:, 1:]).mean(1)
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Scaled compatibility of the predicted attributes with each class's semantics, of unit length."""

@@ -232,7 +232,7 @@ class Codec:
                 sent[name] = value
                 continue
             whole = value + left[name] if name in left else value
-            start = starts[name] if name in starts else self._start(name, parts, value)
+            start = starts[name] if name in starts else self.start(name, parts, value)
             written = self.form.encode(whole, start)
             sent |= under(f"{name}:", written)
             state[f"left/{name}"] = whole - self.form.decode(written, whole.shape)
@@ -240,7 +240,7 @@ class Codec:
                 state[f"start/{name}"] = written["right"]
         return sent, state
 
-    def _start(self, name: str, parts: Mapping[str, Any], like: Tensor) -> Tensor:
+    def start(self, name: str, parts: Mapping[str, Any], like: Tensor) -> Tensor:
         """Return the factors that subspace iteration begins with: the same at every client, and after every resume."""
         shape = parts["right"][0] if "right" in parts else ()
         drawn = stream(self.seed, f"low rank {name}").standard_normal(shape, dtype=np.float32)

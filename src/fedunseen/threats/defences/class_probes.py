@@ -89,9 +89,9 @@ class ClassProbes(Defence):
         settings: ClassProbesSettings = self.settings
         state, replies, norms = view.state, view.replies, view.norms
         typical = _within_memory(median_length(norms), state.get("length"))
-        probes = self._probes(view.params, view.round)
+        probes = self.probes_of(view.params, view.round)
         loud = [settings.loud * typical / norm if norm else 0.0 for norm in norms]
-        found = [self._judge(view.params, *one, probes) for one in zip(replies, view.weights, loud, strict=True)]
+        found = [self.judge(view.params, *one, probes) for one in zip(replies, view.weights, loud, strict=True)]
         stolen, pulled = (np.array([one[i] for one in found]) for i in (0, 1))
         thief = standing_out(stolen, state.get("theft"), settings.stolen)
         puller = standing_out(pulled, state.get("pull"), settings.pulled)
@@ -116,7 +116,8 @@ class ClassProbes(Defence):
             state=state | {name: torch.tensor(value, dtype=torch.float64) for name, value in told.items()},
         )
 
-    def _probes(self, params: Params, round: int) -> _Probes:
+    def probes_of(self, params: Params, round: int) -> _Probes:
+        """Make the inputs of a round: some that the model answers with each class, and some of no class."""
         scores, settings = self.scores, self.settings
         assert scores is not None  # asks_scores
         rng = stream(self.seed, "class probes", round)
@@ -128,7 +129,7 @@ class ClassProbes(Defence):
         inputs = torch.cat([of_classes, scores.random(rng, settings.free)])
         return _Probes(inputs, labels, self._answers(params, inputs)[len(labels) :])
 
-    def _judge(self, params: Params, reply: Reply, weight: float, loud: float, probes: _Probes) -> tuple[float, float]:
+    def judge(self, params: Params, reply: Reply, weight: float, loud: float, probes: _Probes) -> tuple[float, float]:
         """Return theft of one update times ``weight``, and pull of it times ``loud``.
 
         ``weight`` is that in a merge of all replies, before any is left out: what is then merged counts for more, and
