@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import nvflare as engine
+from fedunseen.engines.carriers.nvflare.workspace import JOB, submission, write_job
 from fedunseen.engines.remote.link import Host, Join, Simulate
 from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, free_port, until
@@ -283,6 +285,34 @@ def test_the_coordinator_listens_at_its_address_alone(tmp_path, kits):
 
         until(listening)
         assert [place[-8:] for place in listening()] == ["0200007F"]  # not 00000000, which is everywhere
+
+
+def test_a_party_builds_no_other_class_and_takes_no_code(tmp_path, kits):
+    port, folder = free_port(), tmp_path / "a" / "nvflare"
+
+    def said(folder):
+        return "".join(path.read_text() for path in folder.rglob("log.txt"))
+
+    with engine.host(Host(tmp_path / "c", HERE, port, kits / "coordinator", ("a",))) as link:
+        outcome, done, thread = joined(tmp_path / "a", port, kits / "a", "a")
+        until(lambda: link.present())
+        for executor, code in (("nvflare.app_common.np.np_trainer.NPTrainer", ""), (f"{JOB}.Party", "import os")):
+            meta, _ = submission(str(uuid.uuid4()), ["a"])
+            job = tmp_path / "job"
+            write_job(job / "fedunseen", (f"{JOB}.Coordinator", {}), (executor, {}))
+            if code:  # for the site alone: the server refuses it too
+                shutil.copytree(job / "fedunseen" / "app", job / "fedunseen" / "plain")
+                meta["deploy_map"] = {"plain": ["server"], "app": ["a"]}
+                (job / "fedunseen" / "app" / "custom").mkdir()
+                (job / "fedunseen" / "app" / "custom" / "own.py").write_text(code)
+            archive = shutil.make_archive(str(tmp_path / "archive"), "zip", job)
+            link.registry.send(meta, Path(archive).read_bytes())
+            why = "BYOC not permitted" if code else "is not in allow_list"
+            until(lambda why=why: why in said(tmp_path))
+        assert not list(folder.rglob("own.py"))
+    done.set()
+    thread.join(GUARD)
+    assert outcome == ["done"]
 
 
 def test_a_simulation_answers_and_survives_the_death_of_a_process(tmp_path, monkeypatch):
