@@ -13,8 +13,8 @@ _WORDS = 60  # characters that explain a name: a longer line is broken in two, a
 
 def _texts(folder: str) -> dict[str, str]:
     """Return a folder's experiment files by name; read as files, because a shell waits for the answer."""
-    found = files("fedunseen").joinpath(folder).iterdir()
-    return {one.name.removesuffix(".toml"): one.read_text("utf-8") for one in found if one.name.endswith(".toml")}
+    keys = files("fedunseen").joinpath(folder).iterdir()
+    return {file.name.removesuffix(".toml"): file.read_text("utf-8") for file in keys if file.name.endswith(".toml")}
 
 
 def _named(folder: str, incomplete: str) -> list[tuple[str, str]]:
@@ -37,9 +37,9 @@ def sweeps(incomplete: str) -> list[tuple[str, str]]:
 
 def settings(incomplete: str) -> list[str]:
     """Return the keys that presets set and that begin so; ``fedunseen settings`` lists all."""
-    found = set()
+    keys = set()
     for text in _texts("experiment/presets").values():
         for section, content in tomllib.loads(text).items():
             if isinstance(content, dict):
-                found |= {f"{section}.{key}=" for key in content}
-    return sorted(key for key in found if key.startswith(incomplete))
+                keys |= {f"{section}.{key}=" for key in content}
+    return sorted(key for key in keys if key.startswith(incomplete))

@@ -191,6 +191,6 @@ def warning_lines(result: Mapping[str, Any]) -> list[str]:
     """Return what the user has to know of a finished run: weak classes and advice, notes, warnings with a remedy."""
     return [
         *result.get("summary", {}).get("text", []),
-        *(f"note: {one}" for one in result.get("notes", [])),
-        *(f"warning: {one['what']} {one['remedy']}" for one in result.get("warnings", [])),
+        *(f"note: {note}" for note in result.get("notes", [])),
+        *(f"warning: {note['what']} {note['remedy']}" for note in result.get("warnings", [])),
     ]

@@ -31,8 +31,8 @@ def data_list(
     from fedunseen.tools.data import data_folder, examine
 
     place = root or data_folder()
-    told = examine(place)
-    show(told, _listed(told, place), as_json)
+    info = examine(place)
+    show(info, _listed(info, place), as_json)
 
 
 @data_app.command("check")
@@ -47,9 +47,9 @@ def data_check(
     """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing could use it."""
     from fedunseen.tools.data import check
 
-    told = check(folder, overrides_of(overrides), images)
-    show(told, _checked(told), as_json)
-    if told["missing"] or told["problems"]:
+    info = check(folder, overrides_of(overrides), images)
+    show(info, _checked(info), as_json)
+    if info["missing"] or info["problems"]:
         raise typer.Exit(2)
 
 
@@ -68,8 +68,8 @@ def data_deal(
     from fedunseen.tools.deal import deal
 
     named = [name.strip() for name in parties.split(",")] if parties is not None else None
-    told = deal(plan, out, named)
-    show(told, _dealt(told), as_json)
+    info = deal(plan, out, named)
+    show(info, _dealt(info), as_json)
 
 
 @data_app.command("encode")
@@ -83,81 +83,83 @@ def data_encode(
     plan = chosen(experiment, overrides)
     from fedunseen.tools.encode import encode
 
-    told = encode(plan, out)
-    show(told, _encoded(told), as_json)
+    info = encode(plan, out)
+    show(info, _encoded(info), as_json)
 
 
-def _listed(told: Sequence[Mapping[str, Any]], root: Path) -> str:
+def _listed(info: Sequence[Mapping[str, Any]], root: Path) -> str:
     """Write what was found for people."""
     lines = []
-    for one in told:
-        lines.append(f"{one['name']}: {one['title']}")
-        lines.append(f"  published  {one['page']}")
-        lines.append(f"  layout     {one['layout']}")
-        if one["files"]:
-            lines += [f"  found      {place}" for place in one["found"]] or [f"  not found  in {root}"]
+    for benchmark in info:
+        lines.append(f"{benchmark['name']}: {benchmark['title']}")
+        lines.append(f"  published  {benchmark['page']}")
+        lines.append(f"  layout     {benchmark['layout']}")
+        if benchmark["files"]:
+            lines += [f"  found      {place}" for place in benchmark["found"]] or [f"  not found  in {root}"]
     return "\n".join(lines)
 
 
-def _checked(told: Mapping[str, Any]) -> str:
+def _checked(info: Mapping[str, Any]) -> str:
     """Write what was found for people."""
-    lines = [f"{told['root']}: the layout of {told['benchmark']}"]
-    lines += [f"  missing: {need}" for need in told["missing"]]
-    if told["missing"]:
-        lines.append(f"  {find('data', told['benchmark']).describe()}")
-        if told["benchmark"] == "images" and told["missing"] == ["classes.csv"]:
-            lines.append(f"  fedunseen init {quote(told['root'])} writes it, with every fifth class as an unseen one")
-    lines += [f"  problem: {problem}" for problem in told["problems"]]
-    if "classes" in told:
-        lines.append(f"  classes: {told['classes']} ({told['seen']} seen, of them {told['validation']} for validation; "
-                     f"{told['unseen']} unseen)")  # fmt: skip
-        if told["attributes"]:
-            lines.append(f"  attributes: {told['attributes']}, {told['grouped']} of them in {told['groups']} groups")
+    lines = [f"{info['root']}: the layout of {info['benchmark']}"]
+    lines += [f"  missing: {need}" for need in info["missing"]]
+    if info["missing"]:
+        lines.append(f"  {find('data', info['benchmark']).describe()}")
+        if info["benchmark"] == "images" and info["missing"] == ["classes.csv"]:
+            lines.append(f"  fedunseen init {quote(info['root'])} writes it, with every fifth class as an unseen one")
+    lines += [f"  problem: {problem}" for problem in info["problems"]]
+    if "classes" in info:
+        lines.append(f"  classes: {info['classes']} ({info['seen']} seen, of them {info['validation']} for validation; "
+                     f"{info['unseen']} unseen)")  # fmt: skip
+        if info["attributes"]:
+            lines.append(f"  attributes: {info['attributes']}, {info['grouped']} of them in {info['groups']} groups")
         else:
             lines.append("  attributes: none, the classes are learnt from examples (few-shot)")
-        lines.append(f"  samples: {told['samples']:,} ({told['train']:,} to train on, {told['test_seen']:,} tests of "
-                     f"seen and {told['test_unseen']:,} of unseen classes)")  # fmt: skip
-    if "bytes" in told:
-        lines.append(f"  decoded once, they take {told['bytes'] / 1e9:.2f} GB in {told['cache']}")
-    if told["missing"] or told["problems"]:
+        lines.append(f"  samples: {info['samples']:,} ({info['train']:,} to train on, {info['test_seen']:,} tests of "
+                     f"seen and {info['test_unseen']:,} of unseen classes)")  # fmt: skip
+    if "bytes" in info:
+        lines.append(f"  decoded once, they take {info['bytes'] / 1e9:.2f} GB in {info['cache']}")
+    if info["missing"] or info["problems"]:
         return "\n".join(lines)
-    lines += [f"  {doubt}" for doubt in told["doubts"]]
-    if "bytes" in told and "unreadable" not in told:
+    lines += [f"  {doubt}" for doubt in info["doubts"]]
+    if "bytes" in info and "unreadable" not in info:
         lines.append("  images not decoded: add --images to find those that cannot be read")
-    if told["part"]:
-        lines.append(f"a part, too little for a run of its own: {'; '.join(_lacking(told))}")
+    if info["part"]:
+        lines.append(f"a part, too little for a run of its own: {'; '.join(_lacking(info))}")
         lines.append("ready for one party of a federation (fedunseen join --data) or its coordinator (fedunseen host):")
     else:
         lines.append("ready; an experiment to begin with, as a file for `fedunseen run`:")
-    return "\n".join([*lines, *told["snippet"].splitlines()])
+    return "\n".join([*lines, *info["snippet"].splitlines()])
 
 
-def _lacking(told: Mapping[str, Any]) -> list[str]:
+def _lacking(info: Mapping[str, Any]) -> list[str]:
     """Say what a part of a benchmark does not have."""
-    untrained = told["untrained"]
+    untrained = info["untrained"]
     more = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
     classes = [f"no sample to train on of {', '.join(untrained[:3])}{more}"] if untrained else []
     words = {"test_seen": "no test sample of a seen class", "test_unseen": "no sample of an unseen class"}
-    return classes + [word for split, word in words.items() if not told[split]]
+    return classes + [word for split, word in words.items() if not info[split]]
 
 
-def _dealt(told: Mapping[str, Any]) -> str:
+def _dealt(info: Mapping[str, Any]) -> str:
     """Write what was dealt for people."""
-    coordinator, parties = told["coordinator"], told["parties"]
-    width = max(len(one["name"]) for one in (*parties, coordinator))
-    lines = [f"{told['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {told['seed']}"]
-    for one, what in (*((one, "training") for one in parties), (coordinator, "test")):
-        lines.append(f"  {one['name']:<{width}}  {one['samples']:,} {what} samples of {one['classes']} classes")
+    coordinator, parties = info["coordinator"], info["parties"]
+    width = max(len(benchmark["name"]) for benchmark in (*parties, coordinator))
+    lines = [f"{info['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {info['seed']}"]
+    for benchmark, what in (*((benchmark, "training") for benchmark in parties), (coordinator, "test")):
+        lines.append(
+            f"  {benchmark['name']:<{width}}  {benchmark['samples']:,} {what} samples of {benchmark['classes']} classes"
+        )
     join = f"fedunseen join --data {quote(parties[0]['folder'])}"
     lines += [f"a party gives its folder to `{join}`; the coordinator's experiment has", "[data]"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in told["data"].items()]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in info["data"].items()]
     return "\n".join([*lines, f"root = {json.dumps(coordinator['folder'], ensure_ascii=False)}"])
 
 
-def _encoded(told: dict[str, Any]) -> str:
+def _encoded(info: dict[str, Any]) -> str:
     """Write what was encoded for people."""
-    data = "  ".join(f'{key} = "{value}"' for key, value in told["data"].items())
+    data = "  ".join(f'{key} = "{value}"' for key, value in info["data"].items())
     return (
-        f"{told['samples']} samples of {told['numbers']} numbers, {told['classes']} classes with {told['attributes']} "
-        f"attributes: {told['out']}\n[data]  {data}"
+        f"{info['samples']} samples of {info['numbers']} numbers, {info['classes']} classes with {info['attributes']} "
+        f"attributes: {info['out']}\n[data]  {data}"
     )

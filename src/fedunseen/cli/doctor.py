@@ -49,15 +49,17 @@ def examine() -> dict[str, Any]:
     devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
     extras = []
     for extra, (package, purpose) in _EXTRAS.items():
-        found = _version(package) or f"not installed: pip install 'fedunseen[{extra}]'"
-        extras.append(f"{extra} ({package} {purpose}): {found}")
+        installed = _version(package) or f"not installed: pip install 'fedunseen[{extra}]'"
+        extras.append(f"{extra} ({package} {purpose}): {installed}")
     root = data_folder()
     data = []
-    for one in examine_data(root):
-        elsewhere = "your own data" if one["page"] == "yours" else f"not in {root}; get it from {one['page']}"
-        places = ", ".join(one["found"]) or elsewhere
-        data.append(f"{one['name']}: {places if one['files'] else 'in the package'}")
-    missing = [f"{name} is not installed: pip install {name}" for name, found in versions.items() if found is None]
+    for item in examine_data(root):
+        elsewhere = "your own data" if item["page"] == "yours" else f"not in {root}; get it from {item['page']}"
+        places = ", ".join(item["found"]) or elsewhere
+        data.append(f"{item['name']}: {places if item['files'] else 'in the package'}")
+    missing = [
+        f"{name} is not installed: pip install {name}" for name, installed in versions.items() if installed is None
+    ]
     if not root.is_dir():
         missing.append(f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets")
     cache = cache_folder()
@@ -73,7 +75,7 @@ def examine() -> dict[str, Any]:
 def render(findings: dict[str, Any]) -> str:
     """Write the findings for people."""
     lines = ["versions"]
-    lines += [f"  {name:<14} {found or 'missing'}" for name, found in findings["versions"].items()]
+    lines += [f"  {name:<14} {installed or 'missing'}" for name, installed in findings["versions"].items()]
     for part in ("devices", "extras", "data"):
         lines += [part, *(f"  {line}" for line in findings[part])]
     lines += ["cache", f"  {findings['cache']}"]

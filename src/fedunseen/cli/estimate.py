@@ -18,19 +18,19 @@ def estimate(experiment: ExperimentName, overrides: Overrides = None, as_json: J
     plan = chosen(experiment, overrides)
     from fedunseen.tools.estimate import estimate as estimated
 
-    told = estimated(plan)
-    show(asdict(told), _written(told), as_json)
+    summary = estimated(plan)
+    show(asdict(summary), _written(summary), as_json)
 
 
-def _written(told: Estimate) -> str:
+def _written(summary: Estimate) -> str:
     """Write what was found for people."""
-    gpu = f", GPU memory {told.device_bytes / 2**30:.1f} GiB" if told.device_bytes is not None else ""
+    gpu = f", GPU memory {summary.device_bytes / 2**30:.1f} GiB" if summary.device_bytes is not None else ""
     return (
-        f"a round     {_time(told.seconds_round)}, and {_time(told.seconds_evaluation)} to evaluate it\n"
-        f"the run     {_time(told.seconds_run)}: {told.stages} training"
-        f"{'s' if told.stages > 1 else ''} of {told.rounds} rounds, choices and seeds counted\n"
-        f"memory      {told.peak_bytes / 2**30:.1f} GiB{gpu} ({told.device})\n"
-        f"travels     {told.bytes_round / 2**20:.1f} MiB a client and round, of {told.parameters:,} parameters\n"
+        f"a round     {_time(summary.seconds_round)}, and {_time(summary.seconds_evaluation)} to evaluate it\n"
+        f"the run     {_time(summary.seconds_run)}: {summary.stages} training"
+        f"{'s' if summary.stages > 1 else ''} of {summary.rounds} rounds, choices and seeds counted\n"
+        f"memory      {summary.peak_bytes / 2**30:.1f} GiB{gpu} ({summary.device})\n"
+        f"travels     {summary.bytes_round / 2**20:.1f} MiB a client and round, of {summary.parameters:,} parameters\n"
         "From a few batches; loading, encoding and the report come on top."
     )
 

@@ -38,8 +38,8 @@ def export(
         from fedunseen.experiment.portable import export_model
         from fedunseen.report.card import model_card
 
-        one = run if client is None else run.of_client(client)
-        written += export_model(one, out, model_card(one.seeds[0] if one.seeds else one))
+        exported = run if client is None else run.of_client(client)
+        written += export_model(exported, out, model_card(exported.seeds[0] if exported.seeds else exported))
     if csv is not None:
         from fedunseen.experiment.tables import write_tables
 
@@ -49,7 +49,7 @@ def export(
 
         written += write_latex(run, latex)
     if as_json:
-        print(json.dumps({"files": [str(one) for one in written]}), flush=True)
+        print(json.dumps({"files": [str(exported) for exported in written]}), flush=True)
         return
     for file in written:
         say(f"wrote {file}")

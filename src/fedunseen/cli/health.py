@@ -48,9 +48,9 @@ def health(
     as_json: Json = False,
 ) -> None:
     """Say whether a coordinator or a party is at work in a folder; exit code 1 if it is not, or if it is cut off."""
-    told = examined(folder)
-    print(json.dumps(told) if as_json else f"{folder}: {told['what']}", flush=True)
-    if not told["healthy"]:
+    status = examined(folder)
+    print(json.dumps(status) if as_json else f"{folder}: {status['what']}", flush=True)
+    if not status["healthy"]:
         raise typer.Exit(1)
 
 
@@ -88,12 +88,12 @@ def _found(healthy: bool, what: str, last: float) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        told = parse_json(path.read_bytes())
+        status = parse_json(path.read_bytes())
     except ValueError:
-        told = None
-    if not isinstance(told, dict):
+        status = None
+    if not isinstance(status, dict):
         raise DataError(f"{path} is damaged: restore it, or start again in another folder")
-    return told
+    return status
 
 
 def _held(folder: Path) -> bool:

@@ -53,9 +53,9 @@ def init(
         say(f"wrote {path}")
     say(f"wrote {file}", f"next:  fedunseen run {quote(str(file))}")
     if as_json:
-        told = {
+        summary = {
             "experiment": str(file),
             "written": [str(path) for path in suggestion.written],
             "choices": [choice._asdict() for choice in suggestion.choices],
         }
-        print(json.dumps(told), flush=True)
+        print(json.dumps(summary), flush=True)

@@ -72,12 +72,12 @@ def plan_(
     """Coordinator: write what all parties are asked for."""
     from fedunseen.experiment.reading import glance
 
-    names, told = party_names(parties.split(",")), overrides_of(overrides)
+    names, settings = party_names(parties.split(",")), overrides_of(overrides)
     fixed: dict[str, Any] = {
         "engine.name": "offline", "engine.mode": "deployment", "partition.clients": len(names), "strategy.rounds": 1,
         "privacy.aggregation": "plain" if plain else "masked",
     }  # fmt: skip
-    glance(experiment, {**told, **fixed})
+    glance(experiment, {**settings, **fixed})
     from fedunseen.engines.offline import coordinator, files
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.deployed import deployed, notes
@@ -86,14 +86,17 @@ def plan_(
     enrolment, key = own(credentials)
     left = coordinator.withdrawn(withdrawals or (), enrolment)
     coordinator.check_parties(enrolment, names, not plain, left)
-    chosen = deployed(Experiment.load(experiment, {**told, **fixed}), told)
+    chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
     engine = _engine(chosen, out)
     content = coordinator.make_plan(engine, enrolment, key, names, left)
     if out.exists():
         raise RefusedError(f"{out} is there already: choose another --out")
     write_json(_beside(out), {"experiment": chosen.to_dict()})
     files.write(out, content)
-    say(*(f"note: {one}" for one in notes(chosen)), *([f"warning: the plan asks for sums {_CLEAR}"] if plain else []))
+    say(
+        *(f"note: {signed}" for signed in notes(chosen)),
+        *([f"warning: the plan asks for sums {_CLEAR}"] if plain else []),
+    )
     say(f"plan:   {out}, for {', '.join(names)}", f"keep:   {_beside(out)}, which the merge needs, and no party")
 
 
@@ -246,34 +249,36 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan, an a
     """Say what a file holds, who has signed it, and what it would reveal."""
     from fedunseen.engines.offline.files import read
 
-    one = read(file)
-    authority = one.enrolment.authority.hex()[:16]
-    print(f"{file}: {one.kind}, {len(one.content):,} bytes, fedunseen {one['version']}")
-    print(f"signed by {one.signer}, of the federation of {', '.join(one.enrolment.names)} (authority {authority})")
-    for line in _told(one):
+    signed = read(file)
+    authority = signed.enrolment.authority.hex()[:16]
+    print(f"{file}: {signed.kind}, {len(signed.content):,} bytes, fedunseen {signed['version']}")
+    print(
+        f"signed by {signed.signer}, of the federation of {', '.join(signed.enrolment.names)} (authority {authority})"
+    )
+    for line in _told(signed):
         print(line)
 
 
-def _told(one: Signed) -> list[str]:
-    if one.kind == "withdrawal":
-        return [f"{one['party']} has answered none of these plans, and never will: {', '.join(one['plans'])}"]
-    if one.kind == "answer":
-        if one["masked"]:
+def _told(signed: Signed) -> list[str]:
+    if signed.kind == "withdrawal":
+        return [f"{signed['party']} has answered none of these plans, and never will: {', '.join(signed['plans'])}"]
+    if signed.kind == "answer":
+        if signed["masked"]:
             reveals = (
                 f"alone nothing; with the answers of all other parties, the sum of all; to whoever has the private key "
-                f"of {one['party']}, or those of all others, this party's sums"
+                f"of {signed['party']}, or those of all others, this party's sums"
             )
         else:
             reveals = "this party's samples of each class, and their sums and sums of products"
-        return [f"answers the plan {one['plan']}", f"reveals: {reveals}"]
-    told, asked = one["hello"]["experiment"], ", ".join(one["parties"])
-    sums = f"{one['elements']:,} numbers: samples of each class, sums and sums of products of their features"
-    left = [f"withdrawn: {each['party']}" for each in one["withdrawals"]]
-    how = f"sums {_CLEAR}" if not one["masked"] else "sums under masks: only the total of all can be read"
+        return [f"answers the plan {signed['plan']}", f"reveals: {reveals}"]
+    settings, asked = signed["hello"]["experiment"], ", ".join(signed["parties"])
+    sums = f"{signed['elements']:,} numbers: samples of each class, sums and sums of products of their features"
+    left = [f"withdrawn: {each['party']}" for each in signed["withdrawals"]]
+    how = f"sums {_CLEAR}" if not signed["masked"] else "sums under masks: only the total of all can be read"
     return [
-        f"plan {one.plan.digest}",
+        f"plan {signed.plan.digest}",
         f"asks {asked} for {how}",
         *left,
-        f"method {told['method']['name']}, quantization {one.plan.quantization}; {sums}",
+        f"method {settings['method']['name']}, quantization {signed.plan.quantization}; {sums}",
         "reveals: nothing of any party's samples",
     ]

@@ -71,25 +71,25 @@ def predict(
     settings = overrides_of(overrides)
     check_where(list(settings))
     done = open_run(path, client, encoder=encoder, overrides=settings)
-    told: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
     for name, ranking in _ranked(done, inputs, named or classes, among, support):
         odds = shares(ranking) if proba else [None] * len(ranking)
         best: list[dict[str, Any]] = [
-            {"name": one.name, "score": one.score, **({} if share is None else {"probability": share})}
-            for one, share in list(zip(ranking, odds, strict=True))[:top]
+            {"name": prediction.name, "score": prediction.score, **({} if share is None else {"probability": share})}
+            for prediction, share in list(zip(ranking, odds, strict=True))[:top]
         ]
-        told.append({"input": name, "classes": best})
+        answers.append({"input": name, "classes": best})
     if table is not None:
-        _write(told, table, proba)
-        say(f"{table}: {len(told)} inputs, {sum(len(one['classes']) for one in told)} lines")
+        _write(answers, table, proba)
+        say(f"{table}: {len(answers)} inputs, {sum(len(prediction['classes']) for prediction in answers)} lines")
     if as_json:
-        print(json.dumps(told), flush=True)
+        print(json.dumps(answers), flush=True)
     elif table is None:
-        for one in told:
-            print(one["input"])
-            for place, found in enumerate(one["classes"], 1):
-                share = f"  {100 * found['probability']:.1f} %" if proba else ""
-                print(f"  {place}. {found['name']}  {found['score']:.3f}{share}")
+        for prediction in answers:
+            print(prediction["input"])
+            for place, answer in enumerate(prediction["classes"], 1):
+                share = f"  {100 * answer['probability']:.1f} %" if proba else ""
+                print(f"  {place}. {answer['name']}  {answer['score']:.3f}{share}")
 
 
 def _check(
@@ -148,12 +148,14 @@ def _ranked(
         yield from zip(names, reader.predict(rows, given, None, among, shown), strict=True)
 
 
-def _write(told: list[dict[str, Any]], table: Path, proba: bool) -> None:
+def _write(answers: list[dict[str, Any]], table: Path, proba: bool) -> None:
     from fedunseen.data.io.csv_io import write_csv
 
     last = ["probability"] if proba else []
     rows: list[list[str]] = [["input", "place", "class", "score", *last]]
-    for one in told:
-        for place, found in enumerate(one["classes"], 1):
-            rows.append([one["input"], str(place), found["name"], *(repr(found[key]) for key in ("score", *last))])
+    for prediction in answers:
+        for place, answer in enumerate(prediction["classes"], 1):
+            rows.append(
+                [prediction["input"], str(place), answer["name"], *(repr(answer[key]) for key in ("score", *last))]
+            )
     write_csv(table, rows)

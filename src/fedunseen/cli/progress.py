@@ -113,11 +113,11 @@ def state(line: Mapping[str, Any] | None) -> str:
     if line is None:
         return ""
     loss = line["losses"].get("loss")
-    told = [] if loss is None else [f"loss {loss:.3f}"]
+    words = [] if loss is None else [f"loss {loss:.3f}"]
     for name, short in (("few_shot", "few-shot"), ("zsl", "ZSL"), ("gzsl_harmonic", "H"), ("backdoor", "backdoor")):
         if name in line:
-            told.append(f"{short} {line[name]:.1f}")
+            words.append(f"{short} {line[name]:.1f}")
     if "privacy" in line:
-        told.append(f"epsilon {line['privacy']['epsilon']:.2f}")
+        words.append(f"epsilon {line['privacy']['epsilon']:.2f}")
     out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
-    return "  ".join([*told, f"{out} left out"] if out else told)
+    return "  ".join([*words, f"{out} left out"] if out else words)

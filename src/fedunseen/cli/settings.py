@@ -59,8 +59,8 @@ def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
         parts.append(f"{title}\n\n" + _table(kinds[having[0]], keys))
     bare = []
     for name, kind in kinds.items():
-        told = {"name"}.union(*(keys for having, keys in groups.items() if name in having))
-        if own := set(kind.model_fields) - told:
+        shown = {"name"}.union(*(keys for having, keys in groups.items() if name in having))
+        if own := set(kind.model_fields) - shown:
             parts.append(f'### name = "{name}"\n\n' + _table(kind, own))
         else:
             bare.append(f"`{name}`")

@@ -89,21 +89,21 @@ def sweeps() -> None:
 
 def _parts(only: list[str]) -> dict[str, list[str]]:
     """Read ``AXIS=VALUE`` of the command line: several values of an axis are alternatives."""
-    found: dict[str, list[str]] = {}
+    parts: dict[str, list[str]] = {}
     for text in only:
         axis, equals, value = text.partition("=")
         if not equals:
             raise ExperimentError(f"--only {text}: write it as AXIS=VALUE, for example --only method=distzsl")
-        found.setdefault(axis.strip(), []).append(value.strip())
-    return found
+        parts.setdefault(axis.strip(), []).append(value.strip())
+    return parts
 
 
 def _share(cells: list[Cell], share: str | None) -> list[Cell]:
     """Take the share I/N of the cells: neighbours, which are most alike in length, go to different machines."""
     if share is None:
         return cells
-    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", share)
-    machine, machines = map(int, found.groups()) if found else (2, 1)
+    parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", share)
+    machine, machines = map(int, parts.groups()) if parts else (2, 1)
     if machine > machines:
         raise ExperimentError(f"--share {share}: write it as I/N with I from 1 to N, for example --share 2/3")
     if machine > len(cells):

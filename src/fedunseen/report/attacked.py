@@ -24,22 +24,22 @@ def _attacked(facts: Facts) -> dict[str, Any] | None:
     from fedunseen.experiment.study import magnitudes
 
     run = facts.run
-    lines, told = run.metrics, run.result.get("attack")
+    lines, attack = run.metrics, run.result.get("attack")
     screened = [line for line in lines if "screening" in line]
-    if told is None and not screened:
+    if attack is None and not screened:
         return None
     x = np.array([line["round"] for line in lines], dtype=np.float64)
-    found: dict[str, Any] = {"attack": told, "name": run.manifest["experiment"].get("attack", {}).get("name")}
-    found["chart"] = _accuracies(lines, x, run) if told else None
-    found["backdoor"] = {key: run.result[key] for key in run.result if key.startswith("backdoor")}
-    found["magnitudes"] = [
+    content: dict[str, Any] = {"attack": attack, "name": run.manifest["experiment"].get("attack", {}).get("name")}
+    content["chart"] = _accuracies(lines, x, run) if attack else None
+    content["backdoor"] = {key: run.result[key] for key in run.result if key.startswith("backdoor")}
+    content["magnitudes"] = [
         magnitude_chart(values, f"Features' magnitude after round {round}")
         for round, values in magnitudes(run.path).items()
     ]
-    found["screened"] = run.result.get("screened")
-    found["dropped"] = _dropped(screened) if screened else None
-    found["empty"] = sorted({line["round"] for line in screened if line["screening"].get("empty")})
-    return {"attacked": found}
+    content["screened"] = run.result.get("screened")
+    content["dropped"] = _dropped(screened) if screened else None
+    content["empty"] = sorted({line["round"] for line in screened if line["screening"].get("empty")})
+    return {"attacked": content}
 
 
 def _accuracies(lines: Sequence[Mapping[str, Any]], x: Floats, run: Run) -> str:
@@ -61,8 +61,8 @@ def _dropped(lines: Sequence[Mapping[str, Any]]) -> str:
     """Draw which share of clean and of poisoned samples was dropped, by round."""
     curves = []
     for kind, color in (("clean", "blue"), ("poisoned", "orange")):
-        told = [line["screening"] for line in lines]
-        share = [100 * one[f"{kind}_dropped"] / one[kind] if one[kind] else np.nan for one in told]
+        screening = [line["screening"] for line in lines]
+        share = [100 * item[f"{kind}_dropped"] / item[kind] if item[kind] else np.nan for item in screening]
         if np.isfinite(share).any():
             curves.append(Curve(np.array(share, dtype=np.float64), kind, color))
     x = np.array([line["round"] for line in lines], dtype=np.float64)

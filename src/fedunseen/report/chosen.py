@@ -28,8 +28,12 @@ def _chosen(facts: Facts) -> dict[str, Any] | None:
         return None
     keys = list(chosen.get("settings", {}))
     tried = [
-        {"values": [one["settings"][key] for key in keys], "won": one["settings"] == chosen["settings"], **one}
-        for one in chosen.get("tried", [])
+        {
+            "values": [candidate["settings"][key] for key in keys],
+            "won": candidate["settings"] == chosen["settings"],
+            **candidate,
+        }
+        for candidate in chosen.get("tried", [])
     ]
     last = chosen["round"] == rounds_tried(run.result) > 1
     charts = [chart for chart in (_selection_chart(run, keys), *_sensitivity(run, keys)) if chart]
@@ -44,17 +48,19 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
     charts = []
     for key in keys:
         tried = [
-            one
-            for one in chosen.get("tried", [])
-            if all(one["settings"][other] == chosen["settings"][other] for other in keys if other != key)
+            candidate
+            for candidate in chosen.get("tried", [])
+            if all(candidate["settings"][other] == chosen["settings"][other] for other in keys if other != key)
         ]
-        values = [one["settings"][key] for one in tried]
+        values = [candidate["settings"][key] for candidate in tried]
         if len(values) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             continue
         tried = [tried[i] for i in np.argsort(values, kind="stable")]
-        ordered = [one["settings"][key] for one in tried]
+        ordered = [candidate["settings"][key] for candidate in tried]
         curves = [
-            Curve(np.array([one[name] for one in tried], dtype=np.float64), label, COLORS[name], dashed=dashed)
+            Curve(
+                np.array([candidate[name] for candidate in tried], dtype=np.float64), label, COLORS[name], dashed=dashed
+            )
             for name, label, dashed in (
                 ("gzsl_harmonic", "H", False),
                 ("zsl", "ZSL", False),
@@ -81,7 +87,7 @@ def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
         i: statistics.measured(RunDirectory(run.path / "selection" / folder).metrics(), name)
         for i, folder in enumerate(folders)
     }
-    settings = [one["settings"] for one in tried] or [{}]
+    settings = [candidate["settings"] for candidate in tried] or [{}]
     best = settings.index(chosen["settings"]) if tried else 0
     # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
     others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]

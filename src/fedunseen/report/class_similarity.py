@@ -22,25 +22,27 @@ def _similarity(facts: Facts) -> dict[str, Any] | None:
     block = np.ix_(order, order)
     names, marked = facts.of_classes(order), np.isin(order, facts.unseen)
     maps = [similarity_map(semantics[block].astype(np.float64), names, marked, "By their semantics")]
-    found: dict[str, Any] = {"maps": maps, "agreement": None, "among_unseen": None, "untested": False}
+    content: dict[str, Any] = {"maps": maps, "agreement": None, "among_unseen": None, "untested": False}
     if model is not None:
         maps.append(similarity_map(model[block].astype(np.float64), names, marked, "By the model's scores"))
         some = np.ix_(facts.unseen, facts.unseen)
         for key, pair in (("agreement", (semantics, model)), ("among_unseen", (semantics[some], model[some]))):
             value = statistics.agreement(*pair)
-            found[key] = None if np.isnan(value) else value
-        found["untested"] = bool(np.isnan(model).any())
-    return {"similarity": found}
+            content[key] = None if np.isnan(value) else value
+        content["untested"] = bool(np.isnan(model).any())
+    return {"similarity": content}
 
 
 def _learnt(facts: Facts) -> dict[str, Any] | None:
     """Draw how well each class's mean predicted attributes fit every class, after some rounds, beside the semantics."""
     from fedunseen.federation.run_directory import load_params
 
-    found = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "similarity").glob("round-*.safet*")}
-    if not found or not facts.one_model:
+    content = {
+        int(path.stem.partition("-")[2]): path for path in (facts.run.path / "similarity").glob("round-*.safet*")
+    }
+    if not content or not facts.one_model:
         return None
-    stored = {round: load_params(path) for round, path in sorted(found.items())}
+    stored = {round: load_params(path) for round, path in sorted(content.items())}
     classes = next(iter(stored.values()))["classes"].numpy()  # those with test samples, at every round the same
     semantics = facts.tensors["similarity"][np.ix_(classes, classes)].astype(np.float64)
     order = statistics.leaf_order(semantics)
@@ -69,7 +71,7 @@ def _embedding(facts: Facts) -> dict[str, Any] | None:
     if np.array_equal(planes["inputs"], planes["model"]):  # a method on the features themselves
         del planes["model"]
     charts = [embedding_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
-    found = {
+    content = {
         "charts": charts,
         "before": before,
         "after": after,
@@ -78,7 +80,7 @@ def _embedding(facts: Facts) -> dict[str, Any] | None:
         "numbered": list(enumerate(names, 1)) if numbered else [],
     }
 
-    return {"embedding": found}
+    return {"embedding": content}
 
 
 def _projection(facts: Facts) -> str:
@@ -99,7 +101,7 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
     accuracies = dict(zip(facts.unseen.tolist(), tensors["generated_accuracy"].astype(np.float64), strict=True))
     own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
     plane = tensors["generated_plane"].astype(np.float64)
-    found = {
+    content = {
         "chart": generated_map(plane, positions, made, written, "Generated and real features"),
         "kind": _projection(facts),
         "made": int(made.sum()),
@@ -116,7 +118,7 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
         ],
     }
 
-    return {"generated": found}
+    return {"generated": content}
 
 
 SIMILARITY = Section("similarity", _similarity)

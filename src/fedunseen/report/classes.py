@@ -64,7 +64,7 @@ def classes(facts: Facts) -> dict[str, Any]:
     tested = unseen[samples[unseen] > 0]
     order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
     table = metrics.confusion(labels, zsl_answers, order)
-    found = {
+    content = {
         "bars": bars[:LISTED],
         "more_bars": bars[LISTED:],
         "kinds": ("zsl", "gzsl"),
@@ -79,4 +79,4 @@ def classes(facts: Facts) -> dict[str, Any]:
         "confused": most_confused(table, facts.of_classes(order)),
     }
 
-    return {"classes": found}
+    return {"classes": content}

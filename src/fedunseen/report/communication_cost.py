@@ -129,15 +129,15 @@ def travel_section(
         listed = [Module(name, size, size) for name, size in sizes.items()]
     else:
         listed = modules(sizes, model, shared, private)
-    travels = sum(one.shared for one in listed)
-    largest = max((one.parameters for one in listed), default=1)
+    travels = sum(module.shared for module in listed)
+    largest = max((module.parameters for module in listed), default=1)
     return {
-        "modules": [{"one": one, "share": 100 * one.parameters / max(largest, 1)} for one in listed],
+        "modules": [{"one": module, "share": 100 * module.parameters / max(largest, 1)} for module in listed],
         "all": everything,
         "shared": travels,
         "percent": 100 * travels / max(everything, 1),
         "patterns": shared if shared != list(EVERYTHING) else [],
-        "private": [one.name for one in listed if any(matches(f"{one.name}.x", [p]) for p in private)],
+        "private": [module.name for module in listed if any(matches(f"{module.name}.x", [p]) for p in private)],
         "down": written_bytes(measured["down"]) if measured else None,
         "up": written_bytes(measured["up"]) if measured else None,
         "total": written_bytes(measured["total"]) if measured else None,
@@ -198,8 +198,8 @@ def _travel(facts: Facts) -> dict[str, Any] | None:
     sizes = parameter_sizes(run.path / "model.safetensors")
     if not facts.one_model:  # each client's, with the same names after client/K/
         sizes = {name.split("/", 2)[2]: size for name, size in sizes.items()}
-    found = travel_section(facts.experiment, run.result, run.metrics, sizes, facts.merges, facts.pools, facts.private)
-    return {"travel": found} if found else None
+    section = travel_section(facts.experiment, run.result, run.metrics, sizes, facts.merges, facts.pools, facts.private)
+    return {"travel": section} if section else None
 
 
 COMMUNICATION_COST = Section("communication_cost", _travel)

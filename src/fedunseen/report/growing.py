@@ -25,14 +25,14 @@ def _growing(facts: Facts) -> dict[str, Any] | None:
     lines = facts.run.metrics
     if not lines or "stages" not in lines[-1]:
         return None
-    told = [line.get("stages", {}) for line in lines]
-    names = list(dict.fromkeys(name for one in told for name in one))
+    stages = [line.get("stages", {}) for line in lines]
+    names = list(dict.fromkeys(name for stage in stages for name in stage))
     cohorts = sorted((name for name in names if name not in GROUPS), key=lambda name: int(name.rpartition(" ")[2]))
     charts = []
     if len(lines) > 1:
-        groups = [Curve(statistics.curve(told, name), name, GROUPS[name]) for name in GROUPS if name in names]
+        groups = [Curve(statistics.curve(stages, name), name, GROUPS[name]) for name in GROUPS if name in names]
         since = [
-            Curve(statistics.curve(told, name), name, LINES[i % len(LINES)], dashed=i >= len(LINES))
+            Curve(statistics.curve(stages, name), name, LINES[i % len(LINES)], dashed=i >= len(LINES))
             for i, name in enumerate(cohorts)
         ]
         top = upper_end([*groups, *since])
@@ -45,7 +45,7 @@ def _growing(facts: Facts) -> dict[str, Any] | None:
     columns = sorted({*changed[-SHOWN:], len(lines) - 1})
     forgotten = facts.run.result.get("forgetting", {})
     rows = [
-        {"name": name, "values": [told[i].get(name) for i in columns], "forgotten": forgotten.get(name)}
+        {"name": name, "values": [stages[i].get(name) for i in columns], "forgotten": forgotten.get(name)}
         for name in [*(name for name in GROUPS if name in names), *cohorts]
     ]
     events = [
@@ -56,8 +56,8 @@ def _growing(facts: Facts) -> dict[str, Any] | None:
         }
         for i in changed
     ]
-    found = {"charts": charts, "rounds": [i + 1 for i in columns], "rows": rows, "events": events}
-    return {"growing": found}
+    content = {"charts": charts, "rounds": [i + 1 for i in columns], "rows": rows, "events": events}
+    return {"growing": content}
 
 
 def _words(space: dict[str, Any], round: int) -> str:

@@ -97,7 +97,7 @@ def _best_of_sums(attacks: Facts) -> list[dict[str, Any]]:
         recovered, count = row["inputs"]["recovered"], len(row["inputs"]["samples"])
         seen = SEEN[row["seen"]].format(row["parties"])
         item = {"recovered": recovered, "count": count, "seen": seen, "is_sum": row["seen"] == "sum"}
-        best[_view(row)] = max(best.get(_view(row), item), item, key=lambda one: (one["recovered"], one["count"]))
+        best[_view(row)] = max(best.get(_view(row), item), item, key=lambda entry: (entry["recovered"], entry["count"]))
     return [best[view] for view in sorted(best)]
 
 
@@ -183,7 +183,7 @@ def _phase(facts: Facts, name: str, phase: Facts, tensors: Mapping[str, Tensor])
             columns = [("source", "inputs"), *((TITLES[key], f"{name}.{key}.inputs") for key in attacks)]
             drawn = [(title, _picture(tensors[f"method.{key}"][i].reshape(method["pixels"]))) for title, key in columns]
             pictures.append({"class": sample["class"], "cells": drawn})
-    modules = sorted({one.split(".")[0] for one in phase["travels"]})
+    modules = sorted({item.split(".")[0] for item in phase["travels"]})
     return {"name": name, "modules": modules, "tables": tables, "pictures": pictures, **phase}
 
 
@@ -223,7 +223,7 @@ def _command(facts: Facts) -> str:
     kinds = {name for attacks in phases for name in attacks if name != "analytic"} or set(classifier)
     searches = [attack for attacks in (*phases, classifier) for name, attack in attacks.items() if name != "analytic"]
     settings = [search["settings"] for search in searches]
-    steps = next((one["steps"] for one in settings if _DEFAULT_STEPS.get(one["lr"]) != one["steps"]), None)
+    steps = next((item["steps"] for item in settings if _DEFAULT_STEPS.get(item["lr"]) != item["steps"]), None)
     parties = sorted(
         {row["parties"] for _, attacks in _attacked_sums(facts) for rows in attacks.values() for row in rows}
     )

@@ -33,15 +33,16 @@ def losses(
     lines = run.metrics
     if terms is None:
         terms = {name: name for name in lines[-1].get("losses", {})} if lines else {}
-    told = {name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms}
-    if len(told) == 2 and "loss" in told:
-        other = next(term for term in told if term != "loss")
-        if np.allclose(told[other], told["loss"], equal_nan=True):
-            del told["loss"]
-    if not told:
+    terms_by_round = {name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms}
+    if len(terms_by_round) == 2 and "loss" in terms_by_round:
+        other = next(term for term in terms_by_round if term != "loss")
+        if np.allclose(terms_by_round[other], terms_by_round["loss"], equal_nan=True):
+            del terms_by_round["loss"]
+    if not terms_by_round:
         return None
     curves = [
-        Curve(y, terms[name], LINES[i % len(LINES)], dashed=i >= len(LINES)) for i, (name, y) in enumerate(told.items())
+        Curve(y, terms[name], LINES[i % len(LINES)], dashed=i >= len(LINES))
+        for i, (name, y) in enumerate(terms_by_round.items())
     ]
     return line_chart(curves, title, axis(lines), legend=True)
 
@@ -97,7 +98,7 @@ def seeds(facts: Facts) -> dict[str, Any] | None:
     run = facts.whole
     if not run.seeds:
         return None
-    all_lines = statistics.measured_by_all([one.metrics for one in run.seeds], "zsl")
+    all_lines = statistics.measured_by_all([run_of_seed.metrics for run_of_seed in run.seeds], "zsl")
     x = axis(all_lines[0])
     drawn = {}
     for name, *_ in ZERO_SHOT_MEASURES:
@@ -115,19 +116,19 @@ def seeds(facts: Facts) -> dict[str, Any] | None:
         )
         for name, curve in drawn.items()
     ]
-    plain = [one.name for one in ZERO_SHOT_MEASURES]
+    plain = [run_of_seed.name for run_of_seed in ZERO_SHOT_MEASURES]
     names = [*plain, *(f"uncalibrated_{name}" for name in plain[1:])]
     heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
     rows = [
         {
-            "seed": one.result["seed"],
+            "seed": run_of_seed.result["seed"],
             "cells": [
-                *(f"{one.result[name]:.1f}" for name in names),
-                f"{one.result['calibration_factor']:.3g}",
-                one.result["selected_round"],
+                *(f"{run_of_seed.result[name]:.1f}" for name in names),
+                f"{run_of_seed.result['calibration_factor']:.3g}",
+                run_of_seed.result["selected_round"],
             ],
         }
-        for one in run.seeds
+        for run_of_seed in run.seeds
     ]
     means = [*(f"{run.result[name]:.1f} ± {run.result[name + '_sd']:.1f}" for name in names), "", ""]
     words = "Line: mean over the seeds after each round. Shaded: lowest to highest seed. A narrow band means that the "

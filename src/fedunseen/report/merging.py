@@ -37,11 +37,11 @@ def _defence(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict
     for k, client in enumerate(clients):
         said = [(line["round"], line["defence"], line["defence"]["clients"].index(k)) for line in lines
                 if k in line["defence"]["clients"]]  # fmt: skip
-        kept = [one["kept"][i] for _, one, i in said]
-        lengths = [one["norms"][i] for _, one, i in said if one["norms"][i] is not None]
+        kept = [defence["kept"][i] for _, defence, i in said]
+        lengths = [defence["norms"][i] for _, defence, i in said if defence["norms"][i] is not None]
         why: dict[str, list[int]] = {}
-        for round, one, _ in said:
-            if reason := one["dropped"].get(str(k)):
+        for round, defence, _ in said:
+            if reason := defence["dropped"].get(str(k)):
                 why.setdefault(reason, []).append(round)
         rows.append(
             {
@@ -87,19 +87,21 @@ def _rounds(rounds: Sequence[int]) -> str:
 def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     spent = [line["privacy"] for line in lines]
     x = np.array([line["round"] for line in lines], dtype=np.float64)
-    curve = Curve(np.array([one["epsilon"] for one in spent], dtype=np.float64), "epsilon", "purple")
+    curve = Curve(np.array([defence["epsilon"] for defence in spent], dtype=np.float64), "epsilon", "purple")
     updates = sum(len(line["participants"]) for line in lines)
     return {
         **spent[-1],
         "rounds": len(lines),
-        "clipped": 100 * sum(one["clipped"] for one in spent) / max(updates, 1) if "clipped" in spent[-1] else None,
+        "clipped": 100 * sum(defence["clipped"] for defence in spent) / max(updates, 1)
+        if "clipped" in spent[-1]
+        else None,
         "chart": line_chart([curve], "epsilon spent", x),
     }
 
 
 def _merging(facts: Facts) -> dict[str, Any] | None:
-    found = merging_section(facts.run.metrics, client_names(facts))
-    return {"merging": found} if found else None
+    content = merging_section(facts.run.metrics, client_names(facts))
+    return {"merging": content} if content else None
 
 
 MERGING = Section("merging", _merging)

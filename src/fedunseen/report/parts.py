@@ -71,8 +71,8 @@ def stopped(result: Mapping[str, Any]) -> str:
         >>> stopped({"stopped": {"round": 12, "of": 50, "why": "no gain on validation classes in 5 rounds"}})
         ' It stopped after round 12 of 50: no gain on validation classes in 5 rounds.'
     """
-    found = result.get("stopped")
-    return "" if found is None else f" It stopped after round {found['round']} of {found['of']}: {found['why']}."
+    stop = result.get("stopped")
+    return "" if stop is None else f" It stopped after round {stop['round']} of {stop['of']}: {stop['why']}."
 
 
 @cache
@@ -131,11 +131,11 @@ class Section:
 
     def render(self, facts: Facts) -> str:
         """Return the section as HTML; nothing where there is nothing to show."""
-        found = self.content(facts)
-        if found is None:
+        context = self.content(facts)
+        if context is None:
             return ""
         template = _environment().get_template(f"sections/{self.template}.html")
-        return template.render(found, facts=facts, experiment=facts.experiment)
+        return template.render(context, facts=facts, experiment=facts.experiment)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,9 @@ def render_sections(facts: Facts, sections: Sequence[Section], details: Sequence
     """Return a page of sections; ``details`` come last, folded."""
     from markupsafe import Markup
 
-    body, folded = ([Markup(text) for one in some if (text := one.render(facts))] for some in (sections, details))
+    body, folded = (
+        [Markup(text) for section in some if (text := section.render(facts))] for some in (sections, details)
+    )
     context = {"facts": facts, "experiment": facts.experiment, "sections": body, "details": folded}
     return render("report.html", context)
 
@@ -296,7 +298,7 @@ def parties(run: Run) -> list[dict[str, Any]]:
     """Return of each party of a deployment: name, classes, samples, rounds merged and missed, seconds; else nothing."""
     try:
         known = parse_json((run.path / "parties.json").read_bytes())
-        rows = [{key: one[key] for key in ("name", "classes", "samples")} for one in known]
+        rows = [{key: section[key] for key in ("name", "classes", "samples")} for section in known]
     except (OSError, ValueError, TypeError, KeyError):
         return []
     for client, row in enumerate(rows):

@@ -30,8 +30,8 @@ def _shots(facts: Facts) -> dict[str, Any] | None:
         values = tensors[f"curve_{kind}"]
         mean, spread = values.mean(axis=1), values.std(axis=1, ddof=1)
         curves.append(Curve(mean, name, color, mean - spread, mean + spread))
-        told = [_written(value, own) for value, own in zip(mean, spread, strict=True)]
-        rows.append((name, told))
+        cells = [_written(value, own) for value, own in zip(mean, spread, strict=True)]
+        rows.append((name, cells))
     chart = line_chart(curves, "ZSL accuracy", shots, Scale(unit="%"), "examples of each class", legend=True)
     draws = tensors["curve_both"].shape[1]
     return {"chart": chart, "rows": rows, "shots": [int(k) for k in shots], "draws": draws}

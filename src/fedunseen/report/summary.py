@@ -27,18 +27,18 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
         usage: how the model is used.
     """
     run, result = facts.whole, facts.run.result
-    found = ["Do what the box above says, and run it again."] if run.result.get("warnings") else []
+    steps = ["Do what the box above says, and run it again."] if run.result.get("warnings") else []
     if not facts.one_model:
         merged = "Let all parameters travel (strategy.shared = ['*'])"
         alone = 'Let a strategy merge (strategy.name = "fedavg")'
-        found.append(f"{merged if facts.merges else alone} if all clients are to have one model.")
+        steps.append(f"{merged if facts.merges else alone} if all clients are to have one model.")
     if result["selection"] == "best-on-test":
-        found.append('Choose on validation classes (evaluation.selection = "validation"): these numbers flatter.')
+        steps.append('Choose on validation classes (evaluation.selection = "validation"): these numbers flatter.')
     elif result["selection"] == "validation" and 1 < rounds_tried(result) == result["selected_round"]:
-        found.append("Train for more rounds (strategy.rounds): the last round was the best one.")
+        steps.append("Train for more rounds (strategy.rounds): the last round was the best one.")
     if weak:
-        found.append(remedy)
+        steps.append(remedy)
     if not run.seeds:
-        found.append("Run a few seeds (run.seeds = 5) before you rely on a difference of a point or two.")
-    found.append(usage if facts.one_model else usage.replace(" RUN INPUT", " RUN INPUT --client K", 1))
-    return found[:ADVICE]
+        steps.append("Run a few seeds (run.seeds = 5) before you rely on a difference of a point or two.")
+    steps.append(usage if facts.one_model else usage.replace(" RUN INPUT", " RUN INPUT --client K", 1))
+    return steps[:ADVICE]

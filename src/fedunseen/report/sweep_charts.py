@@ -106,15 +106,15 @@ def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:
     """Draw an accuracy by round."""
     curves: list[Curve] = []
     runs = {label: [lines for row in rows for lines in _metrics(out / row.run)] for label, rows in lines.items()}
-    rounds = max(len(one) for each in runs.values() for one in each)
+    rounds = max(len(item) for each in runs.values() for item in each)
     for i, (label, each) in enumerate(runs.items()):
         name, color = " · ".join(label), _color(i)
-        values = _stacked([statistics.curve(one, metric) for one in each], rounds)
+        values = _stacked([statistics.curve(item, metric) for item in each], rounds)
         curve = Curve(np.mean(values, axis=0), name, color)
         if band == "clients":
             middle, spread = (
                 np.mean(_stacked(part, rounds), axis=0)
-                for part in zip(*(_clients(one, metric) for one in each), strict=True)
+                for part in zip(*(_clients(item, metric) for item in each), strict=True)
             )
             curves.append(replace(curve, low=np.maximum(middle - spread, 0), high=np.minimum(middle + spread, 100)))
             if np.isfinite(middle).any() and not np.allclose(middle, curve.y, equal_nan=True):

@@ -226,12 +226,12 @@ async def predict(
         names, samples = _samples(model, body, files)
         rankings = model.rank(samples, among, top)
         answers: list[dict[str, Any]] = [
-            {"input": name, "classes": [one._asdict() for one in ranking]}
+            {"input": name, "classes": [item._asdict() for item in ranking]}
             for name, ranking in zip(names, rankings, strict=True)
         ]
         if explain and len(samples) == 1:
-            why = model.explain(samples, [one.name for one in rankings[0][:3]])
-            answers[0]["why"] = {name: [one._asdict() for one in effects] for name, effects in why.items()}
+            why = model.explain(samples, [item.name for item in rankings[0][:3]])
+            answers[0]["why"] = {name: [item._asdict() for item in effects] for name, effects in why.items()}
         return answers
 
     answers = await served.ask(answer)
@@ -269,12 +269,12 @@ async def remove_class(served: Served, name: Annotated[str, Path(max_length=400)
     model = served.model
 
     def remove() -> None:
-        found = model.added.get(name)
-        if found is None:
+        added = model.added.get(name)
+        if added is None:
             if name in model.run.space.names:
                 raise HTTPException(409, "this class is the run's own: only added classes can be taken away")
             raise HTTPException(404, "there is no added class of this name")
-        if found.lasting:
+        if added.lasting:
             served.may_last()
         model.remove(name)
 
@@ -361,27 +361,27 @@ async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | No
     kind, files = request.headers.get("content-type", "").partition(";")[0].strip().lower(), None
     if kind == "multipart/form-data":
         async with request.form(max_files=_FILES, max_fields=8, max_part_size=2**16) as form:
-            told: Any = {name: value for name, value in form.items() if isinstance(value, str)}
-            uploads = [one for one in form.getlist("files") if isinstance(one, UploadFile)]
-            files = [(one.filename or "file", await one.read()) for one in uploads]
-        if "attributes" in told:
+            fields: Any = {name: value for name, value in form.items() if isinstance(value, str)}
+            uploads = [item for item in form.getlist("files") if isinstance(item, UploadFile)]
+            files = [(item.filename or "file", await item.read()) for item in uploads]
+        if "attributes" in fields:
             try:
-                told["attributes"] = json.loads(told["attributes"])
+                fields["attributes"] = json.loads(fields["attributes"])
             except (ValueError, RecursionError):
                 raise DataError("attributes of a form must be JSON: numbers in order, or numbers by name") from None
     elif kind == "application/json":
         try:
-            told = json.loads(await request.body())
+            fields = json.loads(await request.body())
         except (ValueError, RecursionError):
             raise HTTPException(400, "the request is not valid JSON") from None
-        if not isinstance(told, dict):
+        if not isinstance(fields, dict):
             raise HTTPException(400, "the request must be a JSON object")
     else:
         raise HTTPException(415, "send multipart/form-data with the field files, or application/json")
     try:
-        return body.model_validate(told), files
+        return body.model_validate(fields), files
     except ValidationError as error:
-        fields = [one["loc"][0] for one in error.errors()]
+        fields = [item["loc"][0] for item in error.errors()]
         raise DataError(next(why for field, why in _REFUSED.items() if field in fields)) from None
 
 

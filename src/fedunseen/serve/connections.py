@@ -26,8 +26,12 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         self._begun = time.monotonic()
         if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency // 2:
-            waiting = [one for one in self.connections if isinstance(one, BoundedProtocol) and one.receiving]
-            oldest = min(waiting, key=lambda one: one._begun)
+            waiting = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, BoundedProtocol) and connection.receiving
+            ]
+            oldest = min(waiting, key=lambda connection: connection._begun)
             self.connections.discard(oldest)
             oldest.transport.abort()
         self._timer: asyncio.TimerHandle | None = None

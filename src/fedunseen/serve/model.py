@@ -147,39 +147,36 @@ class Recognizer:
         """Say of each attribute its name, its group, its least and greatest value, and whether it is yes or no."""
         space = self.run.space
         group_of = {column: group for group, columns in space.attribute_groups.items() for column in columns}
-        told = []
         described = np.delete(space.semantics, space.undescribed, axis=0)
-        for column, name in enumerate(space.attribute_names):
-            values = described[:, column]
-            told.append(
-                {
-                    "name": name,
-                    "group": group_of.get(column),
-                    "least": float(values.min()),
-                    "greatest": float(values.max()),
-                    "binary": bool(np.isin(values, (0.0, 1.0)).all()),
-                }
-            )
-        return told
+        return [
+            {
+                "name": name,
+                "group": group_of.get(column),
+                "least": float(values.min()),
+                "greatest": float(values.max()),
+                "binary": bool(np.isin(values, (0.0, 1.0)).all()),
+            }
+            for column, (name, values) in enumerate(zip(space.attribute_names, described.T, strict=True))
+        ]
 
     def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
         """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
-        told: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         if not self.from_examples_alone:
             for c, name in enumerate(space.names):
                 kind = "seen" if c in space.seen else "unseen"
                 told_by = attributes and c not in space.undescribed
                 more = {"attributes": space.semantics[c].tolist()} if told_by else {}
-                told.append({"name": name, "kind": kind, "lasting": True, **more})
+                entries.append({"name": name, "kind": kind, "lasting": True, **more})
         for added in self.added.values():
-            one: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
+            item: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
             if added.examples is not None:
-                one["examples"] = len(added.examples)
+                item["examples"] = len(added.examples)
             if attributes and added.attributes is not None:
-                one["attributes"] = added.attributes.tolist()
-            told.append(one)
-        return told
+                item["attributes"] = added.attributes.tolist()
+            entries.append(item)
+        return entries
 
     # Classes that come and go.
 
@@ -260,11 +257,11 @@ class Recognizer:
         asked = self._with(added)
         if lasting:
             tensors: dict[str, NDArray[Any]] = {}
-            for i, one in enumerate(one for one in added.values() if one.lasting):
-                if one.attributes is not None:
-                    tensors[f"{i:04d}/attributes/{one.name}"] = one.attributes
-                if one.examples is not None:
-                    tensors[f"{i:04d}/examples/{one.name}"] = one.examples
+            for i, item in enumerate(item for item in added.values() if item.lasting):
+                if item.attributes is not None:
+                    tensors[f"{i:04d}/attributes/{item.name}"] = item.attributes
+                if item.examples is not None:
+                    tensors[f"{i:04d}/examples/{item.name}"] = item.examples
             write_tensors(self._path, tensors or {"none": np.zeros(1)})
         self.added, self._asked = added, asked
 
@@ -272,8 +269,8 @@ class Recognizer:
         """Return the run that is asked with these classes: one that has learnt them, where it learns in both ways."""
         if self.from_examples_alone or not self.by_examples or not added:
             return self.run
-        described = {one.name: one.attributes.tolist() for one in added.values() if one.attributes is not None}
-        shown = {one.name: one.examples for one in added.values() if one.examples is not None}
+        described = {item.name: item.attributes.tolist() for item in added.values() if item.attributes is not None}
+        shown = {item.name: item.examples for item in added.values() if item.examples is not None}
         return self.run.learn(described or None, shown or None)
 
     def _restore(self) -> None:
@@ -331,7 +328,7 @@ class Recognizer:
                 raise ExperimentError(
                     f"this run learns classes from examples, and there are {len(self.added)}: add at least two first"
                 )
-            support = {one.name: one.examples for one in self.added.values() if one.examples is not None}
+            support = {item.name: item.examples for item in self.added.values() if item.examples is not None}
             rankings = self.run.predict(samples, support=support)
         else:
             if among == "given" and not self.added:
@@ -341,26 +338,26 @@ class Recognizer:
             else:  # its added classes are unseen ones of its own
                 rankings = self._asked.predict(samples, among="all" if among == "all" else "unseen")
                 if among == "given":
-                    rankings = [[one for one in ranking if one.name in self.added] for ranking in rankings]
+                    rankings = [[item for item in ranking if item.name in self.added] for ranking in rankings]
         if self._arriving is not None:
             self._adapt(self._arriving, samples)
         seen = {self.run.space.names[c] for c in self.run.space.seen}
         answers = []
         for ranking in rankings:
-            found = [
-                Ranked(one.name, one.score, share, self._kind(one.name, seen))
-                for one, share in zip(ranking, shares(ranking), strict=True)
+            content = [
+                Ranked(item.name, item.score, share, self._kind(item.name, seen))
+                for item, share in zip(ranking, shares(ranking), strict=True)
             ]
-            answers.append(sorted(found, key=lambda one: (-one.score, one.kind != "added"))[:top])
+            answers.append(sorted(content, key=lambda item: (-item.score, item.kind != "added"))[:top])
         return answers
 
     def _adapt(self, arriving: Arriving, samples: NDArray[Any]) -> None:
         """Count samples; the next question is answered by the model with them."""
         rows = self._trained.scaler(samples) if samples.ndim == 2 else samples
-        found = arriving.add(torch.from_numpy(rows))
-        factor = arriving.offset * found.offset_share
+        content = arriving.add(torch.from_numpy(rows))
+        factor = arriving.offset * content.offset_share
         self.run = replace(self._trained, result={**self._trained.result, "calibration_factor": factor})
-        vars(self.run).update(params=found.params)
+        vars(self.run).update(params=content.params)
         self._asked = self._with(self.added)
 
     def explain(self, sample: NDArray[Any], names: Sequence[str], most: int = 6) -> dict[str, list[Effect]]:
@@ -384,8 +381,8 @@ class Recognizer:
                 return {}
             effects = {}
             shown = {run.space.names[c] for c in run.space.undescribed}
-            told = [c for c, name in enumerate(known) if name not in shown]
-            mean, steps = described.detach()[told].mean(0), (torch.arange(_STEPS) + 0.5)[:, None] / _STEPS
+            unshown = [c for c, name in enumerate(known) if name not in shown]
+            mean, steps = described.detach()[unshown].mean(0), (torch.arange(_STEPS) + 0.5)[:, None] / _STEPS
             for name in names:
                 if name not in known or name in shown:  # it was only shown, in examples
                     continue
@@ -407,7 +404,7 @@ class Recognizer:
         return effects
 
     def _described(self) -> dict[str, Sequence[float]] | None:
-        described = {one.name: one.attributes.tolist() for one in self.added.values() if one.attributes is not None}
+        described = {item.name: item.attributes.tolist() for item in self.added.values() if item.attributes is not None}
         return described or None
 
     def _kind(self, name: str, seen: set[str]) -> str:

@@ -86,11 +86,11 @@ def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
     """
     if model.kind != "text":
         raise DataError(f"this run takes {model.kind}, not text")
-    if not texts or not all(isinstance(one, str) and one.strip() for one in texts):
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise DataError("text must be a list of texts, none of them empty")
     if len(texts) > MOST_SAMPLES:
         raise TooLargeError(f"there are {len(texts)} texts: send at most {MOST_SAMPLES} at a time")
-    lines = "\n".join(" ".join(one.split()) for one in texts)
+    lines = "\n".join(" ".join(text.split()) for text in texts)
     return read_file(model, "text.txt", lines.encode("utf-8", "replace"))
 
 

@@ -125,7 +125,7 @@ def _rows(path: Path) -> list[str]:
 
 def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
     """Return the attributes of all images (1, 0 or -1), shape (images, attributes); kept in the cache."""
-    found = path.stat()
+    content = path.stat()
 
     def produce() -> Iterator[NDArray[np.int8]]:
         with path.open(encoding="utf-8") as file:  # line by line: the file has more than half a gigabyte
@@ -140,5 +140,5 @@ def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
                 except ValueError:
                     raise DataError(f"{path}, line {i + 3}: the attributes must be 1, 0 or -1") from None
 
-    depends = [found.st_size, found.st_mtime_ns, attributes, files]
+    depends = [content.st_size, content.st_mtime_ns, attributes, files]
     return cached_blocks("marks", depends, (len(files), attributes), produce, np.int8, "reading marks")

@@ -61,7 +61,7 @@ def measure(run: Run) -> dict[str, Any]:
     logits, predicted = (model_outputs(federation, state.params, rows, what) for what in ("scores", "attributes"))
     prototypes, as_given = theory.common_length(federation.semantics.double().cpu().numpy())
     visual = _decoder(federation, state.params, rows, predicted, prototypes) if method.reconstructs else None
-    found: dict[str, Any] = {
+    content: dict[str, Any] = {
         "tested": len(rows),
         "alignment": _alignment(federation, result, part, rows),
         "decoder": visual.report if visual else None,
@@ -76,14 +76,14 @@ def measure(run: Run) -> dict[str, Any]:
         if len(candidates) > 1 and mine.any():
             answers = candidates[logits[np.ix_(mine, candidates)].argmax(axis=1)]
             by_product = candidates[(predicted[mine] @ prototypes[candidates].T).argmax(axis=1)]
-            found[name] = {
+            content[name] = {
                 "same_answers": float((answers == by_product).mean()),
                 "classes": theory.class_margins(
                     predicted[mine], labels[rows][mine], prototypes, candidates, space.names, answers,
                     visual.of(mine) if visual else None,
                 ),
             }  # fmt: skip
-    return found
+    return content
 
 
 def _cost(federation: Federation) -> int:
@@ -140,9 +140,9 @@ def _alignment(federation: Federation, result: RoundResult, part: Ids, rows: Ids
         own_logits, logits = (model_outputs(federation, model, of, "scores")[:, part] for of in (own, common))
         clients.append(theory.Client(reply.client, reply.samples, own_logits, place[benchmark.labels[own]], logits))
     merged = model_outputs(federation, result.params, common, "scores")[:, part]
-    found = theory.alignment(clients, merged, place[benchmark.labels[common]], gamma, temperature)
+    content = theory.alignment(clients, merged, place[benchmark.labels[common]], gamma, temperature)
     shape = {"common": len(common), "classes": len(part), "of": len(result.replies)}
-    return {"temperature": temperature, "estimated": given is not None, **shape, **found}
+    return {"temperature": temperature, "estimated": given is not None, **shape, **content}
 
 
 def main(run: str) -> None:

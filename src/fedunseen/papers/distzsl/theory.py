@@ -181,19 +181,19 @@ def alignment(
     """
     target = log_distribution(gamma, temperature)
     common = target[labels]
-    logs = [log_distribution(one.logits, temperature) for one in clients]
+    logs = [log_distribution(item.logits, temperature) for item in clients]
     rows, own, shared = [], [], []
-    for one, log_p in zip(clients, logs, strict=True):
+    for item, log_p in zip(clients, logs, strict=True):
         mean = float(
-            alignment_error(target[one.own_labels], log_distribution(one.own_logits, temperature), temperature).mean()
+            alignment_error(target[item.own_labels], log_distribution(item.own_logits, temperature), temperature).mean()
         )
         error = float(alignment_error(common, log_p, temperature).mean())
         apart = distance(np.exp(log_p), np.exp(common))
         bound = client_bound(error, temperature)
         rows.append(
             {
-                "client": one.number,
-                "samples": one.samples,
+                "client": item.number,
+                "samples": item.samples,
                 "epsilon_own": mean,
                 "epsilon_common": error,
                 "bound": bound,
@@ -203,10 +203,10 @@ def alignment(
         )
         own.append(mean)
         shared.append(error)
-    counts = np.array([one.samples for one in clients], dtype=np.float64)
+    counts = np.array([item.samples for item in clients], dtype=np.float64)
     return {
         "clients": rows,
-        "pairs": _pair_rows([one.number for one in clients], logs[:most_pairs], shared, own, temperature),
+        "pairs": _pair_rows([item.number for item in clients], logs[:most_pairs], shared, own, temperature),
         "server": _server(np.stack(logs), counts / counts.sum(), log_distribution(global_logits, temperature), common),
     }
 
@@ -498,7 +498,7 @@ def class_margins(
             "eq_59": float((away[mine] < 1).mean()),
         }
         records.append(record | (_margin(visual.of(mine), float(room[at])) if visual is not None else {}))
-    return sorted(records, key=lambda one: (one["accuracy"], -one["half_way"], one["class"]))
+    return sorted(records, key=lambda item: (item["accuracy"], -item["half_way"], item["class"]))
 
 
 def _margin(visual: Decoder, room: float) -> dict[str, Any]:

@@ -206,9 +206,13 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
     stages = list(dict.fromkeys(_stage(name)[0] for name in terms))
     training = [name for name in terms if _stage(name)[1] == "accuracy"]
     if training:
-        told = [line.get("losses", {}) for line in lines]
+        terms_by_round = [line.get("losses", {}) for line in lines]
         curves = [
-            Curve(statistics.curve(told, name), _said(_stage(name)[0], stages) or "clients", LINES[i % len(LINES)])
+            Curve(
+                statistics.curve(terms_by_round, name),
+                _said(_stage(name)[0], stages) or "clients",
+                LINES[i % len(LINES)],
+            )
             for i, name in enumerate(training)
         ]
         title, several = "Accuracy on queries of training episodes", len(curves) > 1
@@ -249,12 +253,12 @@ def _seeds(facts: Facts) -> dict[str, Any] | None:
     shown = [(name, title) for name, title, _ in NUMBERS if name in run.result]
     rows = [
         {
-            "seed": one.result["seed"],
-            "cells": [*(_plus_minus(one.result, name) for name, _ in shown), one.result["selected_round"]],
+            "seed": seed_run.result["seed"],
+            "cells": [*(_plus_minus(seed_run.result, name) for name, _ in shown), seed_run.result["selected_round"]],
         }
-        for one in run.seeds
+        for seed_run in run.seeds
     ]
-    all_lines = statistics.measured_by_all([one.metrics for one in run.seeds], "few_shot")
+    all_lines = statistics.measured_by_all([seed_run.metrics for seed_run in run.seeds], "few_shot")
     each = np.array([statistics.curve(lines, "few_shot") for lines in all_lines])
     low, mean, high = statistics.band(each.T.tolist())
     curve = Curve(mean, "seeds", "orange", low, high)
@@ -324,7 +328,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
     is_sorted = (order != np.arange(len(ids))).any()
     confusion = " ".join([words["confusion"], *([words["sorted"]] if is_sorted else [])])
     written = [names[i] for i in order]
-    found = {
+    content = {
         "bars": bars[:LISTED],
         "more_bars": bars[LISTED:],
         "kinds": ("one",),
@@ -337,7 +341,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
         "confusion_words": confusion,
         "confused": most_confused(np.where(together >= min(SHARED, episodes), table, 0.0), names),
     }
-    return {"classes": found}
+    return {"classes": content}
 
 
 def _plane(facts: Facts) -> dict[str, Any] | None:
@@ -367,7 +371,7 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
             f"Round {round}: {count} samples of {len(names)} classes, {accuracy:.1f} % right",
         )
         maps.append({"round": round, "accuracy": accuracy, "drawn": drawn})
-    found = {
+    content = {
         "maps": maps,
         "count": count,
         "classes": [
@@ -375,7 +379,7 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
             for n, name in enumerate(names)
         ],
     }
-    return {"plane": found, "model": "trained" if facts.pools else "merged", "examples": _words(facts)["examples"]}
+    return {"plane": content, "model": "trained" if facts.pools else "merged", "examples": _words(facts)["examples"]}
 
 
 def _header(facts: Facts) -> dict[str, Any]:
