@@ -174,7 +174,7 @@ def test_bad_questions_are_one_sentence(refused, digits, tmp_path):
     )
     (tmp_path / "text.png").write_text("no picture")
     assert refused("predict", digits, tmp_path / "text.png").startswith(
-        f"{tmp_path / 'text.png'} is not a readable picture"
+        f"{tmp_path / 'text.png'} is not a readable image"
     )
     assert refused("predict", digits, IMAGES[0], "--top", 0) == "--top 0: ask for at least 1 class"
     assert refused("predict", digits, IMAGES[0], "--among", "sene") == "--among sene: choose all, unseen or given"

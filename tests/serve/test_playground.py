@@ -69,7 +69,7 @@ def test_a_picture_is_recognised_and_what_is_none_is_said(served, opened, digits
     best(page, "85")
     assert page.locator("#shown").is_visible()
     page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"nothing"})
-    says(page, "#input-error", "a.png is not a readable picture (PNG, JPEG, WEBP, GIF, BMP, TIFF)")
+    says(page, "#input-error", "a.png is not a readable image (PNG, JPEG, WEBP, GIF, BMP, TIFF)")
 
 
 def test_the_keyboard_alone_is_enough(served, opened, digits):
