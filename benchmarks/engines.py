@@ -598,7 +598,7 @@ def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Cal
 def simulated(argument: str) -> Callable[[str, bytes], bytes]:
     """Be a simulation's worker process, on one thread, that notes down what its local updates take."""
     from fedunseen.engines.remote import party
-    from fedunseen.experiment.party import simulated as every_client
+    from fedunseen.experiment.client_data import simulated as every_client
 
     vars(party)["local_update"] = timed(Path(argument))
     return every_client("1")

@@ -38,7 +38,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
     from fedunseen.engines.carriers import flower
     from fedunseen.engines.remote.link import Join
     from fedunseen.engines.remote.party import Party
-    from fedunseen.experiment.party import PartyData
+    from fedunseen.experiment.client_data import PartyData
 
     def work(name: str) -> None:
         party = Party(PartyData(folder / "data" / name).prepare, folder / "state" / name, lambda line: None)

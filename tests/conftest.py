@@ -30,7 +30,7 @@ SLOW = [
     "cli/test_deployment.py", "test_tutorials.py", "cli/test_masked_deployment.py", "benchmarks/test_benchmarks.py",
     "cli/test_weather.py", "cli/test_living_deployment.py", "engines/test_nvflare.py", "engines/test_nvflare_job.py",
     "engines/test_flower.py", "engines/test_flower_app.py", "test_site.py", "experiment/test_sweep_runs.py",
-    "experiment/test_kill.py", "experiment/test_party.py", "test_estimator.py", "engines/test_distributed.py",
+    "experiment/test_kill.py", "experiment/test_client_data.py", "test_estimator.py", "engines/test_distributed.py",
     "engines/test_few_shot_rounds.py", "cli/test_sweep_command.py", "cli/test_backdoor_command.py",
     "cli/test_new_command.py", "serve/test_process.py", "cli/test_completion.py",
 ]  # fmt: skip

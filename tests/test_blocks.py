@@ -23,7 +23,7 @@ from fedunseen import Experiment
 from fedunseen.cli.main import app
 from fedunseen.core.presets import sweep_names
 from fedunseen.experiment import preset_names
-from fedunseen.experiment.reading import parse_override
+from fedunseen.experiment.parsing import parse_override
 from fedunseen.experiment.sweep import read_sweep
 
 ROOT = Path(__file__).parents[1]

@@ -45,8 +45,8 @@ API = {
         [
             "fedunseen.experiment.schema.Experiment",
             "fedunseen.experiment.running.run",
-            "fedunseen.experiment.finished.load_run",
-            "fedunseen.experiment.finished.Run",
+            "fedunseen.experiment.result.run.load_run",
+            "fedunseen.experiment.result.run.Run",
         ],
     ),
     "Data and federation": (

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedunseen.experiment import Experiment
-from fedunseen.experiment.study import defended, guards, verdict
+from fedunseen.experiment.defence_study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
 from known_names import known
 

@@ -221,7 +221,7 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence(refused, pictures, f
         f"{pictures}: the folders 'Red' and 'red' collide (case, '_' and space do not count): rename one"
     )
     (pictures / "Red").rmdir()
-    monkeypatch.setattr("fedunseen.experiment.suggest.find_spec", lambda name: None)
+    monkeypatch.setattr("fedunseen.experiment.init_template.find_spec", lambda name: None)
     assert refused("init", pictures) == (
         f"nothing in {pictures} describes the classes: write classes.csv with the columns name, split and the "
         "attributes, or pip install 'fedunseen[text]', which describes classes by their names"

@@ -16,7 +16,7 @@ from fedunseen.engines.remote.coordinator import NVFlare, needed
 from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
-from fedunseen.experiment.party import simulated
+from fedunseen.experiment.client_data import simulated
 from links import answered
 
 SMALL = {

@@ -17,8 +17,8 @@ from fedunseen.engines.remote.masking import instruction_digest
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.experiment.client_data import PartyData
 from fedunseen.experiment.forget import forget
-from fedunseen.experiment.party import PartyData
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
 from links import answered

@@ -6,7 +6,7 @@ import torch
 
 from fedunseen.core.errors import RefusedError
 from fedunseen.engines.remote.wire import WireError, pack, read_holdings
-from fedunseen.experiment.party import PartyData
+from fedunseen.experiment.client_data import PartyData
 
 ATTRIBUTES = [f"attribute {i}" for i in range(6)]
 

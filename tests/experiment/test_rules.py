@@ -8,7 +8,7 @@ import pytest
 
 from fedunseen import Benchmark, Experiment
 from fedunseen.core.errors import ExperimentError
-from fedunseen.experiment.reading import SECTIONS
+from fedunseen.experiment.parsing import SECTIONS
 from fedunseen.experiment.rules import OFFLINE, RULES, StartFacts, check
 from fedunseen.experiment.setup import Setup
 

@@ -11,7 +11,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.registry import find
 from fedunseen.engines.local import in_process
-from fedunseen.experiment.record import free_directory
+from fedunseen.experiment.manifest import free_directory
 from fedunseen.federation.partition import make_partition
 from fedunseen.federation.run_directory import load_params
 from fedunseen.tasks import zero_shot_summary

@@ -9,7 +9,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.registry import find
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
-from fedunseen.experiment.reading import SECTIONS, parse_override
+from fedunseen.experiment.parsing import SECTIONS, parse_override
 from fedunseen.experiment.schema import preset_names, preset_text
 from fedunseen.methods import METHODS
 from fedunseen.report.reproducibility import command

@@ -3,7 +3,7 @@
 import pytest
 
 from fedunseen.core.registry import find, names, own
-from fedunseen.experiment.reading import NAMED
+from fedunseen.experiment.parsing import NAMED
 from fedunseen.experiment.settings_keys import own_keys
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
+from fedunseen.experiment.init_template import suggest
 from fedunseen.experiment.stages import report as reporting
-from fedunseen.experiment.suggest import suggest
 
 
 def experiment(root, **settings):

@@ -5,7 +5,7 @@ import pytest
 
 from fedunseen import Experiment
 from fedunseen.core.toml import toml_text
-from fedunseen.experiment.reading import parse_override
+from fedunseen.experiment.parsing import parse_override
 from fedunseen.report.reproducibility import command
 
 CASES = {

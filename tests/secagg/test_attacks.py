@@ -9,7 +9,7 @@ import pytest
 from masked_parties import ZERO, Parties, refusal
 
 from fedunseen.core.errors import DataError, RefusedError
-from fedunseen.experiment.party import _raw
+from fedunseen.experiment.client_data import _raw
 from fedunseen.secagg.driver import gather, in_one_process, open_total
 from fedunseen.secagg.enrolment import Credentials, Enrolment, change, enrol, in_memory
 from fedunseen.secagg.ledger import Ledger

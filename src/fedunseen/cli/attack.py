@@ -45,7 +45,7 @@ def leakage(
     added = _sums(sums)
     chosen = read_experiment(experiment, overrides)
     from fedunseen.core.files import write_json, write_tensors
-    from fedunseen.experiment.record import free_directory
+    from fedunseen.experiment.manifest import free_directory
     from fedunseen.report.leakage_page import conclusions, write_leakage_report
     from fedunseen.tools.leakage import UNMASKED, examine, notes, searches, summary
 
@@ -82,14 +82,14 @@ def backdoor(
     as_json: Json = False,
 ) -> None:
     """Run an experiment honestly and attacked, without and with each defence."""
-    from fedunseen.experiment.reading import glance
+    from fedunseen.experiment.parsing import glance
 
     replaced = overrides_of(overrides)
     glance(experiment, replaced)
     from fedunseen.cli.progress import live_progress
     from fedunseen.core.files import write_json
-    from fedunseen.experiment.record import free_directory
-    from fedunseen.experiment.study import guards, study
+    from fedunseen.experiment.defence_study import guards, study
+    from fedunseen.experiment.manifest import free_directory
     from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
     from fedunseen.tools.backdoor import attacked, summary, tried
 

@@ -167,7 +167,7 @@ def overrides_of(texts: list[str] | None) -> dict[str, Any]:
     Raises:
         ExperimentError: one is not written as section.key=value.
     """
-    from fedunseen.experiment.reading import parse_override
+    from fedunseen.experiment.parsing import parse_override
 
     return dict(parse_override(text) for text in texts or [])
 
@@ -178,7 +178,7 @@ def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
     Raises:
         FedUnseenError: as :meth:`Experiment.load`, or the data's folder or class table is wrong.
     """
-    from fedunseen.experiment.reading import glance
+    from fedunseen.experiment.parsing import glance
 
     replaced = overrides_of(overrides)
     glance(experiment, replaced)

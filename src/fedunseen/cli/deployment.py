@@ -170,7 +170,7 @@ def host(
     as_json: Json = False,
 ) -> None:
     """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
-    from fedunseen.experiment.reading import glance
+    from fedunseen.experiment.parsing import glance
 
     speak(log_format)
     listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
@@ -190,7 +190,7 @@ def host(
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.deployed import deployed, notes
-    from fedunseen.experiment.record import free_directory
+    from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.tracking import tracked
 
     chosen = deployed(Experiment.load(experiment, {"engine.name": name, **told, **fixed}), told)
@@ -282,8 +282,8 @@ def join(
     from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.engines.remote.releases import Site
-    from fedunseen.experiment.party import PartyData
-    from fedunseen.experiment.record import unused
+    from fedunseen.experiment.client_data import PartyData
+    from fedunseen.experiment.manifest import unused
     from fedunseen.threats.privacy import plan_cost
 
     state = state or Path(f"fedunseen-{who}")

@@ -35,7 +35,7 @@ def init(
 ) -> None:
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it is."""
     from fedunseen.core.files import write_text
-    from fedunseen.experiment.suggest import suggest
+    from fedunseen.experiment.init_template import suggest
 
     place = data.resolve()
     file = out or data.parent / f"{place.stem if place.is_file() else place.name}.toml"

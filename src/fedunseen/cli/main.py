@@ -139,7 +139,7 @@ def run(
     plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
     from fedunseen.experiment import run as run_experiment
-    from fedunseen.experiment.record import free_directory
+    from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.tracking import tracked
 
     if out is None and not resume:

@@ -70,7 +70,7 @@ def plan_(
     ] = None,
 ) -> None:
     """Coordinator: write what all parties are asked for."""
-    from fedunseen.experiment.reading import glance
+    from fedunseen.experiment.parsing import glance
 
     names, settings = party_names(parties.split(",")), overrides_of(overrides)
     fixed: dict[str, Any] = {
@@ -168,7 +168,7 @@ def answer(
         content = answering.stored()
         again = content is not None
         if content is None:
-            from fedunseen.experiment.party import PartyData
+            from fedunseen.experiment.client_data import PartyData
 
             with preparation_bars():
                 held = PartyData(data, own_settings, masked=asked["masked"])

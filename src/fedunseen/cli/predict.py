@@ -129,7 +129,7 @@ def _check(
 def _check_table(classes: Path, run: Path) -> None:
     """Refuse a table of classes that does not fit the run's attributes."""
     from fedunseen.data.class_space import ClassSpace, read_classes
-    from fedunseen.experiment.naming import names_in
+    from fedunseen.experiment.class_descriptions import names_in
 
     if names_in(classes) is None:
         read_classes(classes, ClassSpace.load(run / "classes.csv", of_run=True))

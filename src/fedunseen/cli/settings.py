@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
-from fedunseen.experiment.reading import NAMED, SECTIONS
+from fedunseen.experiment.parsing import NAMED, SECTIONS
 from fedunseen.experiment.schema import EvaluationSettings, RunSettings
 from fedunseen.federation.growth import GrowthSettings
 from fedunseen.federation.partition import PartitionSettings

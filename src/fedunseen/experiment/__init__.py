@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Prediction, Run, load_run
+    from fedunseen.experiment.result.run import Prediction, Run, load_run
     from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment, preset_names
     from fedunseen.federation.callbacks import Progress
@@ -18,10 +18,10 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "Experiment": "fedunseen.experiment.schema:Experiment",
-        "Prediction": "fedunseen.experiment.finished:Prediction",
+        "Prediction": "fedunseen.experiment.result.run:Prediction",
         "Progress": "fedunseen.federation.callbacks:Progress",
-        "Run": "fedunseen.experiment.finished:Run",
-        "load_run": "fedunseen.experiment.finished:load_run",
+        "Run": "fedunseen.experiment.result.run:Run",
+        "load_run": "fedunseen.experiment.result.run:load_run",
         "preset_names": "fedunseen.core.presets:preset_names",
         "run": "fedunseen.experiment.running:run",
     },

@@ -14,13 +14,13 @@ from fedunseen.core.files import free_folder
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.learn import write_changed
-from fedunseen.experiment.measured_again import judged
+from fedunseen.experiment.result.remeasure import judged
 from fedunseen.experiment.unlabelled import adaptation_note, adapted_numbers
 from fedunseen.methods.closed_form.unlabelled import LEAST, adapt
 from fedunseen.tasks.base import Inputs, Learnt
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["adapt_run"]
 

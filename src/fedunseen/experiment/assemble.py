@@ -23,7 +23,7 @@ from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.local.soft import SoftWorker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment import rules
-from fedunseen.experiment.doubts import foreign_names
+from fedunseen.experiment.dataset_checks import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
 from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.schema import Experiment

@@ -21,8 +21,8 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.data.class_space import check_semantics
 from fedunseen.data.names import composed
-from fedunseen.experiment.finished import Run
-from fedunseen.experiment.party import PartyData
+from fedunseen.experiment.client_data import PartyData
+from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.base import ClassSum

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
-from fedunseen.experiment.finished import Run
+from fedunseen.experiment.result.run import Run
 from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 __all__ = ["Comparison", "compare"]

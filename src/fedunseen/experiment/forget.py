@@ -14,9 +14,9 @@ from fedunseen.core.files import free_folder, parse_json, whole_folder, write_js
 from fedunseen.core.registry import find
 from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import load_data
-from fedunseen.experiment.finished import Run
-from fedunseen.experiment.measured_again import judged
 from fedunseen.experiment.removal import record_removal, removed, without
+from fedunseen.experiment.result.remeasure import judged
+from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import State

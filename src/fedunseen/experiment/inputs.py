@@ -24,7 +24,7 @@ from fedunseen.data.io.images import list_images
 from fedunseen.experiment.encoding import as_images
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["batches"]
 

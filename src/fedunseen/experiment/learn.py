@@ -14,7 +14,7 @@ from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks.base import Learnt
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["write_changed", "write_learned"]
 

@@ -21,7 +21,7 @@ from fedunseen.core.files import free_folder, whole_folder, write_json, write_te
 from fedunseen.data import Scaler, fit_semantics
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["export_model"]
 

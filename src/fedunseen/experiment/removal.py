@@ -26,8 +26,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Quantization
 from fedunseen.engines import DistributedSettings
 from fedunseen.experiment.assemble import partition_of
-from fedunseen.experiment.finished import Run
-from fedunseen.experiment.party import PartyData
+from fedunseen.experiment.client_data import PartyData
+from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies.summed import forget, kept_sums

@@ -13,7 +13,7 @@ from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import ExperimentError
 from fedunseen.encoders import Encoder, EncoderSettings
 from fedunseen.encoders.backbone import Output, WeightsSettings
-from fedunseen.experiment.finished import load_run
+from fedunseen.experiment.result.run import load_run
 from fedunseen.methods import Method
 
 __all__ = ["RunEncoder", "RunEncoderSettings"]

@@ -12,8 +12,8 @@ import numpy as np
 
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import partition_of
-from fedunseen.experiment.finished import Run, load_run
-from fedunseen.experiment.record import manifest
+from fedunseen.experiment.manifest import manifest
+from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Present, Setup
 from fedunseen.experiment.stages.select import prepare

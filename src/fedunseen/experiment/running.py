@@ -14,8 +14,8 @@ from pathlib import Path
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
-from fedunseen.experiment.finished import Run, load_run
-from fedunseen.experiment.record import free_directory, manifest
+from fedunseen.experiment.manifest import free_directory, manifest
+from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
 from fedunseen.experiment.run_group import RunGroup
 from fedunseen.experiment.schema import Experiment

@@ -16,7 +16,7 @@ from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
-from fedunseen.experiment.reading import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
+from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
 from fedunseen.experiment.rules import ConfigFacts, check
 from fedunseen.federation.growth import GrowthSettings
 from fedunseen.federation.partition import PartitionSettings

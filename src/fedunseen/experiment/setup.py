@@ -18,11 +18,11 @@ from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
+from fedunseen.experiment.client_data import simulated
 from fedunseen.experiment.deployed import tested
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
-from fedunseen.experiment.party import simulated
-from fedunseen.experiment.record import clients_of, fingerprint_of, manifest
+from fedunseen.experiment.manifest import clients_of, fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation

@@ -14,14 +14,14 @@ from fedunseen.report.parts import Facts, Section
 from fedunseen.report.svg import Floats
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["ATTACKED"]
 
 
 def _attacked(facts: Facts) -> dict[str, Any] | None:
     """Return what the page says of an attack and of screening; None for a run without either."""
-    from fedunseen.experiment.study import magnitudes
+    from fedunseen.experiment.defence_study import magnitudes
 
     run = facts.run
     lines, attack = run.metrics, run.result.get("attack")

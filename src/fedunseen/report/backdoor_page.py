@@ -34,7 +34,7 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
     """
     from markupsafe import Markup
 
-    from fedunseen.experiment.study import magnitudes, pictures
+    from fedunseen.experiment.defence_study import magnitudes, pictures
 
     shown = pictures(runs / "none-attacked")
     tried = {name: row for name, row in facts["defences"].items() if "refused" not in row}

@@ -20,7 +20,7 @@ from fedunseen.report.parts import render
 from fedunseen.report.reproducibility import command
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["model_card", "write_card"]
 

@@ -13,7 +13,7 @@ from fedunseen.report.charts import Curve, Scale, line_chart, value_chart
 from fedunseen.report.parts import LINES, Facts, Section, axis, rounds_tried, stopped, upper_end
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["CHOSEN"]
 

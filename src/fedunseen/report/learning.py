@@ -13,7 +13,7 @@ from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.parts import LINES, Facts, axis, upper_end
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["curves", "losses", "seeds"]
 

@@ -23,7 +23,7 @@ from fedunseen.report.tasks import few_shot, other, zero_shot
 from fedunseen.report.tasks.few_shot import PLANE
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["write_report"]
 

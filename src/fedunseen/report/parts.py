@@ -21,7 +21,7 @@ from fedunseen.core.files import parse_json
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 from fedunseen.report.charts import Curve, rounded_up
 
 __all__ = [

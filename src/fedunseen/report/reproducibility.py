@@ -94,7 +94,7 @@ def _changes(base: Mapping[str, Any], tree: Mapping[str, Any]) -> dict[str, Any]
 
 def _assignment(key: str, value: Any) -> str:
     """Write ``section.key=value``; text that cannot be taken for anything else goes without quotes."""
-    from fedunseen.experiment.reading import parse_override
+    from fedunseen.experiment.parsing import parse_override
 
     bare = f"{key}={value}"
     return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={toml_value(value)}"

@@ -21,7 +21,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.names import plain
 from fedunseen.experiment import Run
-from fedunseen.experiment.naming import semantics_of_names
+from fedunseen.experiment.class_descriptions import semantics_of_names
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods.closed_form.unlabelled import Arriving
 from fedunseen.tasks import shares

@@ -16,9 +16,9 @@ from fedunseen.core.registry import find, names
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.experiment.doubts import doubts
-from fedunseen.experiment.reading import validated
-from fedunseen.experiment.suggest import class_folders, start
+from fedunseen.experiment.dataset_checks import doubts
+from fedunseen.experiment.init_template import class_folders, start
+from fedunseen.experiment.parsing import validated
 
 __all__ = ["check", "data_folder", "examine"]
 

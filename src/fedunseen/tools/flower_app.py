@@ -84,8 +84,8 @@ def party() -> None:
 
 def _serve(told: Mapping[str, Any]) -> None:
     from fedunseen.engines.remote.party import Party
-    from fedunseen.experiment.party import PartyData
-    from fedunseen.experiment.record import unused
+    from fedunseen.experiment.client_data import PartyData
+    from fedunseen.experiment.manifest import unused
 
     name, data, kit = str(told["name"]), Path(str(told["data"])), _path(told.get("credentials"))
     state = _path(told.get("state")) or Path(f"fedunseen-{name}")
@@ -127,7 +127,7 @@ def _path(told: object) -> Path | None:
 
 
 def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
-    from fedunseen.experiment.reading import parse_override
+    from fedunseen.experiment.parsing import parse_override
 
     return dict(parse_override(text) for text in shlex.split(str(told.get("set") or "")))
 
@@ -151,4 +151,4 @@ def _logged(handler: logging.Handler) -> Iterator[None]:
 
 
 server = server_app(coordinate)
-client = client_app(f"{__name__}:party", "fedunseen.experiment.party:simulated")
+client = client_app(f"{__name__}:party", "fedunseen.experiment.client_data:simulated")

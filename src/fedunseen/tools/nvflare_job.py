@@ -69,8 +69,8 @@ class Party(LocalParty):
     def answering(self, place: Place) -> Callable[[str, bytes], bytes]:
         """Return what answers; raises FedUnseenError if the site's file or data are not as they must be."""
         from fedunseen.engines.remote.party import Party as Answering
-        from fedunseen.experiment.party import PartyData
-        from fedunseen.experiment.record import unused
+        from fedunseen.experiment.client_data import PartyData
+        from fedunseen.experiment.manifest import unused
 
         if (data := _path(place, "data")) is None:
             raise ExperimentError(f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"')

@@ -14,7 +14,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.encoders import Encoder
 from fedunseen.engines import DistributedSettings
-from fedunseen.experiment.reading import SECTIONS
+from fedunseen.experiment.parsing import SECTIONS
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.partition import Partition

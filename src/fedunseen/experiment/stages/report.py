@@ -9,10 +9,10 @@ from typing import Any
 from fedunseen.core.files import write_tensors
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.deployed import notes
-from fedunseen.experiment.finished import load_run
-from fedunseen.experiment.record import encoder_of, write_inputs
+from fedunseen.experiment.encoder_files import carry, carry_text
+from fedunseen.experiment.manifest import encoder_of, write_inputs
+from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.setup import Meet, Setup
-from fedunseen.experiment.weights import carry, carry_text
 from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import load_params
 

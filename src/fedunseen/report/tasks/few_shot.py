@@ -39,7 +39,7 @@ from fedunseen.report.summary import advice
 from fedunseen.report.svg import image_source
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["PLANE", "VIEW", "half_width", "verdict"]
 

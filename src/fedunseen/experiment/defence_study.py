@@ -11,7 +11,7 @@ import numpy as np
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.registry import names
 from fedunseen.evaluation.measures import ZERO_SHOT
-from fedunseen.experiment.finished import Run
+from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress

@@ -35,7 +35,7 @@ from fedunseen.data.class_table import class_names
 from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
-from fedunseen.experiment.doubts import doubts, foreign_names
+from fedunseen.experiment.dataset_checks import doubts, foreign_names
 
 __all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
 

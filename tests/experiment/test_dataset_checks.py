@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedunseen.experiment import assemble
-from fedunseen.experiment.doubts import doubts, foreign_names
+from fedunseen.experiment.dataset_checks import doubts, foreign_names
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
+from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
+from fedunseen.experiment.encoder_files import files_of, found, found_text
 from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.learn import write_learned
-from fedunseen.experiment.naming import names_in, semantics_of_names
-from fedunseen.experiment.reading import located
+from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
-from fedunseen.experiment.weights import files_of, found, found_text
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm

@@ -6,8 +6,8 @@ import pytest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.data.benchmarks.folder import Folder
-from fedunseen.experiment import naming
-from fedunseen.experiment.naming import names_in, semantics_of_names
+from fedunseen.experiment import class_descriptions
+from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 
 NAMES = ("bear", "wolf", "bus")
 WORDS = ("bear", "wolf", "bus", "fire", "truck", "elephant")
@@ -23,7 +23,7 @@ def bag(names, encoder, prompt):
 
 @pytest.fixture
 def space(monkeypatch):
-    monkeypatch.setattr(naming, "describe", bag)
+    monkeypatch.setattr(class_descriptions, "describe", bag)
     semantics, columns = bag(NAMES, "bag", "a photo of a {}.")
     return ClassSpace(NAMES, semantics, columns, [0, 1], [], [2])
 
@@ -46,7 +46,7 @@ def test_the_article_is_not_said_twice(space, monkeypatch):
         heard.extend(names)
         return bag(names, encoder, prompt)
 
-    monkeypatch.setattr(naming, "describe", listen)
+    monkeypatch.setattr(class_descriptions, "describe", listen)
     semantics_of_names(["a red fire truck", "The wolf", "an elephant", "anteater"], space, settings())
     assert heard == ["bear", "red fire truck", "wolf", "elephant", "anteater"]
 

@@ -24,10 +24,10 @@ from fedunseen.core.registry import announced
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
 from fedunseen.engines.remote.coordinator import Member
+from fedunseen.experiment.encoder_files import carry, carry_text, remembered, remembered_text
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import traits
-from fedunseen.experiment.weights import carry, carry_text, remembered, remembered_text
 from fedunseen.federation import Federation
 
 __all__ = [

@@ -22,8 +22,8 @@ from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.experiment.client_data import PartyData, simulated
 from fedunseen.experiment.deployed import deployed
-from fedunseen.experiment.party import PartyData, simulated
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML

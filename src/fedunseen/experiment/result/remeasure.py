@@ -19,7 +19,7 @@ from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.finished import Run
+    from fedunseen.experiment.result.run import Run
 
 __all__ = ["judged"]
 

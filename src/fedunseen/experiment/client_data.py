@@ -28,9 +28,9 @@ from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_fare
 from fedunseen.evaluation.diagnosis import misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, in_process, prepared
+from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.naming import names_in
-from fedunseen.experiment.record import bring_home
+from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation

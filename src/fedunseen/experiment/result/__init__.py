@@ -1,0 +1,1 @@
+"""A finished run, read back from its directory."""
