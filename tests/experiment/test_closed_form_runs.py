@@ -14,6 +14,7 @@ from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation import answer
 from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.statistics import add
 from fedunseen.metrics import accuracies
@@ -176,3 +177,24 @@ def test_a_run_on_clips_images_and_texts_begins_at_zero_shot_clip(tmp_path):
     right = [done.params["weight"][:4] @ (row - done.params["centre"]) for row in scaled.double()[labels < 4]]
     found = (torch.stack(right) + done.params["bias"][:4]).argmax(1)
     assert float((found.numpy() == labels[labels < 4]).mean()) > 0.9  # where CLIP, of random numbers, knows nothing
+
+
+def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path, monkeypatch):
+    """The final statistics are those of the run on validation classes and of the rest."""
+    told = {
+        "evaluation.embedding": False, "partition.clients": 3, "data.train_per_class": 6, "data.test_per_class": 2,
+        "method.shrinkage": 0.3, "data.quantization_range": 4.0,
+    }  # fmt: skip
+    summed, original = [], ClosedForm.statistics
+
+    def counted(self, inputs, labels):
+        summed.append(len(labels))
+        return original(self, inputs, labels)
+
+    monkeypatch.setattr(ClosedForm, "statistics", counted)
+    done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "chosen")
+    assert done.result["selection"] == "validation"
+    assert 0 < sum(summed[3:]) < sum(summed[:3])
+    last = run(Experiment.load("digit-pairs-gaussian", {**told, **LAST}), tmp_path / "last")
+    assert sum(summed[6:]) == sum(summed[:6])
+    assert done.result["sums_sha256"] == last.result["sums_sha256"]

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedunseen.core.files import write_json
+from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
-from fedunseen.engines import DistributedSettings
+from fedunseen.engines import DistributedSettings, InProcess
 from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import Meeting, Member
 from fedunseen.engines.remote.link import Simulate
@@ -59,6 +62,7 @@ class Setup:
         nested: this run chooses or prepares for another one, and reports nothing.
         selection: validation classes play the unseen ones.
         apart: the benchmark's version for a run that selects; None where none does.
+        known_sums: client -> samples whose statistics a run that selects has summed, and these.
         started: the clock when the run began.
         chosen, result: what selection and training found.
     """
@@ -82,6 +86,7 @@ class Setup:
     chosen: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
     apart: Benchmark | None = None
+    known_sums: dict[int, tuple[NDArray[np.int64], Params]] = field(default_factory=dict)
     started: float = field(default_factory=time.perf_counter)
     federation: Federation = None  # type: ignore[assignment]
     evaluator: Evaluator = None  # type: ignore[assignment]
@@ -130,6 +135,11 @@ class Setup:
             held = task.client_data(self.benchmark)
             federation = assemble(self.experiment, held, self.partition, self.selection)
             evaluator = task.evaluator(federation, self.benchmark, self.experiment.evaluation)
+            if isinstance(
+                federation.engine, InProcess
+            ):  # the statistics of a run that selects are a part of the final ones
+                federation.engine.worker.known_sums = self.known_sums
+                federation.engine.worker.keeps_sums = self.selection
         return replace(setup, federation=federation, evaluator=evaluator)
 
     def sub_run(self, name: str, stages: Sequence[Stage], **changes: Any) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method, Solvable
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
 
@@ -66,6 +67,8 @@ class Worker:
         self.method, self.strategy, self.samples, self.seed = method, strategy, samples, seed
         self.mode, self.memory = mode, memory
         self.device = inputs.device
+        self.known_sums: dict[int, tuple[NDArray[np.int64], Params]] = {}  # of a client's samples, in closed form
+        self.keeps_sums = False  # for a federation with more samples
         self.host_labels = labels.cpu().numpy()
         self.classes = [np.unique(self.host_labels[own]) for own in samples]
         context = to_device(method.context(), self.device)
@@ -163,11 +166,21 @@ class Worker:
         return stream(self.seed, "batches " if self.method.one_draw else f"batches {phase}", round, client)
 
     def _sums(self, work: Work) -> LocalResult:
-        rows = torch.from_numpy(self.samples[work.client]).to(self.device)
+        """Return a client's statistics; what is known of a part of its samples is not summed again."""
+        method, samples = self.method, self.samples[work.client]
+        assert isinstance(method, Solvable)  # it has no phases
+        before, sums = self.known_sums.pop(work.client, (samples[:0], {}))
+        if not (isinstance(method, ClosedForm) and sums and method.extends(sums)):
+            before, sums = samples[:0], {}
+        rows = torch.from_numpy(samples[~np.isin(samples, before)]).to(self.device)
         inputs = self.trainer.inputs
         own = CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
-        assert isinstance(self.method, Solvable)  # it has no phases
-        return LocalResult(self.method.statistics(own, self.trainer.labels[rows]), {}, 1)
+        found = method.statistics(own, self.trainer.labels[rows])
+        if sums and isinstance(method, ClosedForm):
+            found = method.merged(sums, found)
+        if self.keeps_sums:
+            self.known_sums[work.client] = samples, found
+        return LocalResult(found, {}, 1)
 
     def finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
         """Return a client's reply and its state for its next round, from what its training ended with."""

@@ -17,9 +17,11 @@ from fedunseen.data import ClassSpace, Quantization, Scaling
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.closed_form.statistics import (
+    add,
     check_capacity,
     dequantized,
     expand_classes,
+    fits,
     no_sums,
     statistics,
     sums_sha256,
@@ -101,6 +103,15 @@ class ClosedForm(Method):
     def solve(self, sums: Params) -> Params:
         """Return the model of added statistics, at the server."""
         raise TypeError(f"{type(self).__name__} must say how it is solved")
+
+    def merged(self, sums: Params, more: Params) -> Params:
+        """Return the statistics of two sets of samples together."""
+        return add([sums, more], self.space, self.quantization)
+
+    def extends(self, sums: Params) -> bool:
+        """Return whether samples can be added to statistics exactly: integers without noise, of this class space."""
+        exact = self.quantization is not None and self.release is None
+        return exact and fits(sums, self.space, self.quantization)
 
     def expand_classes(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""

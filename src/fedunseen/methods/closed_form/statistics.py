@@ -47,6 +47,7 @@ __all__ = [
     "add",
     "dequantized",
     "expand_classes",
+    "fits",
     "no_sums",
     "packed",
     "scatter",
@@ -323,13 +324,18 @@ def subtract(sums: Params, part: Params, space: ClassSpace, quantization: Quanti
     return less
 
 
+def fits(sums: Params, space: ClassSpace, quantization: Quantization | None) -> bool:
+    """Return whether statistics are of this class space and quantization."""
+    return torch.equal(sums["space"], _hash(space, quantization))
+
+
 def check(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> None:
     """Refuse sums that are of another class space, of wrong shapes or not finite.
 
     Raises:
         DataError: says what is wrong.
     """
-    if not torch.equal(sums["space"], _hash(space, quantization)):
+    if not fits(sums, space, quantization):
         raise DataError(OTHER_SPACE.format("the sums"))
     width = sums["total"].shape[-1]
     if any(
