@@ -5,7 +5,8 @@
     python benchmarks/unlabelled.py guard --root FOLDER_WITH_XLSA17    # pools that could do harm, ten draws each
     python benchmarks/unlabelled.py beside --root FOLDER_WITH_XLSA17   # self-training, EM, propagation, TransCLIP
     python benchmarks/unlabelled.py parties --root FOLDER_WITH_XLSA17  # one party's pool alone against all pools
-    python benchmarks/unlabelled.py episodes --root FOLDER_WITH_XLSA17  # few-shot: FC100's novel classes, soft k-means
+    python benchmarks/unlabelled.py episodes --root FOLDER_WITH_XLSA17  # few-shot: FC100 and Omniglot, soft k-means
+    python benchmarks/unlabelled.py ridge --root FOLDER_WITH_XLSA17    # ridge solved again with soft sums
     python benchmarks/unlabelled.py reach --smallest                   # each on made-up samples, to see that it works
 
 Inductive: the pool is a random half of all test samples, seen and unseen classes mixed; the other half is measured.
@@ -15,6 +16,7 @@ Transductive: the pool is all test samples of unseen classes, which are then mea
 from __future__ import annotations
 
 import argparse
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 from sklearn.semi_supervised import LabelSpreading
 
 from fedunseen import ZeroShotClassifier
+from fedunseen.data import fit_semantics
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.methods.closed_form.unlabelled import Adaptation
 
@@ -340,27 +343,55 @@ def parties(root: Path | None, seeds: int) -> None:
 
 
 def episodes(root: Path | None, seeds: int) -> None:
-    """Print 5-way accuracies on FC100's novel classes, from examples alone: all other classes are seen."""
+    """Print 5-way accuracies on novel classes, from examples alone: all other classes are seen."""
     split = load(root, SETS[1], 0)
-    names = np.array(sorted(split.table))
-    novel = np.array([name for name in names if name in FC100] or names[-5:])
-    seen = np.setdiff1d(names, novel)
-    rows = np.flatnonzero(np.isin(split.y, seen))
-    model = ZeroShotClassifier().fit(split.x[rows], split.y[rows], classes={name: split.table[name] for name in seen})
-    print("| shots | ProtoNet on the features | soft k-means | gaussian | gaussian, adapted |\n|--:|--:|--:|--:|--:|")
-    for shot in (1, 5):
-        found = [episode(split, model, novel, shot, draw) for draw in range(20 * seeds if root else 2)]
-        mean, spread = np.mean(found, 0), 1.96 * np.std(found, 0) / np.sqrt(len(found))
-        numbers = " | ".join(f"{value:.1f} ± {more:.1f}" for value, more in zip(mean, spread, strict=True))
-        print(f"| {shot} | {numbers} |", flush=True)
+    novel = np.array([name for name in sorted(split.table) if name in FC100] or sorted(split.table)[-5:])
+    sources = {"FC100": (split, novel, 30, 15)}
+    if root is not None and (root.parent / "omniglot").is_dir():
+        sources["Omniglot"] = *omniglot(root.parent / "omniglot"), 10, 5
+    print("| data | shots | ProtoNet on the features | soft k-means | gaussian | gaussian, adapted |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name, (split, novel, pool, queries) in sources.items():
+        seen = np.setdiff1d(sorted(split.table), novel)
+        rows = np.flatnonzero(np.isin(split.y, seen))
+        model = ZeroShotClassifier().fit(split.x[rows], split.y[rows], classes={one: split.table[one] for one in seen})
+        for shot in (1, 5):
+            sizes = np.cumsum([shot, pool, queries])
+            found = [episode(split, model, novel, sizes, draw) for draw in range(20 * seeds if root else 2)]
+            mean, spread = np.mean(found, 0), 1.96 * np.std(found, 0) / np.sqrt(len(found))
+            numbers = " | ".join(f"{value:.1f} ± {more:.1f}" for value, more in zip(mean, spread, strict=True))
+            print(f"| {name} | {shot} | {numbers} |", flush=True)
 
 
-def episode(split: Split, model: ZeroShotClassifier, novel: Rows, shot: int, draw: int) -> list[float]:
-    """Return four accuracies of an episode: 5 classes, each with examples, 30 unlabelled samples and 15 queries."""
+def omniglot(folder: Path) -> tuple[Split, Rows]:
+    """Return features of a ProtoNet that five clients train for five rounds, and the characters of novel alphabets."""
+    from fedunseen import Experiment, run
+    from fedunseen.experiment.assemble import load_data
+    from fedunseen.experiment.run_encoder import RunEncoder, RunEncoderSettings
+
+    settings = {
+        "data.root": str(folder), "method.name": "protonet", "encoder.norm": "group", "strategy.rounds": 5,
+        "method.rotations": False, "evaluation.embedding": False, "evaluation.selection": "last",
+    }  # fmt: skip
+    experiment = Experiment.load("omniglot-maml", settings)
+    data = load_data(experiment, 0)
+    with tempfile.TemporaryDirectory() as place:
+        done = run(experiment, Path(place) / "run")
+        encoder = RunEncoder(RunEncoderSettings(model=done.path), data.features.shape[1:], "vectors")
+        features = encoder.encode(data.features)
+    names, nothing = np.array(data.space.names), np.zeros(0, dtype=np.int64)
+    described = np.random.default_rng(0).standard_normal((len(names), 16))  # descriptions that say nothing
+    split = Split(features, names[data.labels], dict(zip(names, described, strict=True)), data.train, nothing, nothing)
+    return split, names[data.space.unseen]
+
+
+def episode(split: Split, model: ZeroShotClassifier, novel: Rows, sizes: Rows, draw: int) -> list[float]:
+    """Return four accuracies of an episode of 5 classes, each with examples, unlabelled samples and queries."""
     rng = np.random.default_rng(draw)
     classes = rng.choice(novel, min(5, len(novel)), replace=False)
-    drawn = np.stack([rng.permutation(np.flatnonzero(split.y == c))[: shot + 45] for c in classes])
-    support, pool, query = drawn[:, :shot], drawn[:, shot : shot + 30].ravel(), drawn[:, shot + 30 :]
+    drawn = np.stack([rng.permutation(np.flatnonzero(split.y == c))[: sizes[2]] for c in classes])
+    support, pool, query = np.split(drawn, sizes[:2], axis=1)
+    shot, pool = support.shape[1], pool.ravel()
     answer, query = np.repeat(np.arange(len(classes)), query.shape[1]), query.ravel()
     rows = split.x[np.concatenate([query, support.ravel(), pool])] - split.x[split.train].mean(0)
     rows = 8 * rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -379,6 +410,39 @@ def episode(split: Split, model: ZeroShotClassifier, novel: Rows, shot: int, dra
         one.scores(split.x[query])[:, -len(classes) :] for one in (learned, adapted(learned, split.x[pool], "unseen"))
     ]
     return [right(z @ one.T - (one**2).sum(1) / 2) for one in (means, refined)] + [right(one) for one in ours]
+
+
+def ridge(root: Path | None, seeds: int) -> None:
+    """Print what ``ridge`` gains if it is solved again with soft sums, second moments included, three times."""
+    print("| data | weight | ZSL | U | S | H |\n|---|--:|--:|--:|--:|--:|")
+    for dataset in SETS:
+        split = load(root, dataset, 0)
+        model = ZeroShotClassifier("ridge").fit(split.x[split.train], split.y[split.train], classes=split.table)
+        for weight in (0.0, 0.1, 0.3, 1.0):
+            found = np.mean([soft_ridge(split, model, weight, seed) for seed in range(seeds)], 0)
+            print(f"| {dataset} | {weight} | {' | '.join(f'{value:.1f}' for value in found)} |", flush=True)
+
+
+def soft_ridge(split: Split, model: ZeroShotClassifier, weight: float, seed: int) -> Rows:
+    """Return ZSL, U, S and H after three iterations; a sample of the pool counts ``weight``."""
+    method = model._method(fit_semantics(model._space, model._experiment.data.semantics))
+    seen, (pool, rows) = torch.from_numpy(model.seen_), split.halves(seed)
+    x, labels = torch.from_numpy(model._scaler(split.x)).double(), torch.from_numpy(model.ids(split.y))
+
+    def solved(parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        sums = [(r.sum(0), r.T @ part, (part * r.sum(1, keepdim=True)).T @ part) for r, part in parts]
+        each = zip(("count", "total", "square"), zip(*sums, strict=True), strict=True)
+        return method.solve({name: sum(values) for name, values in each})
+
+    def scores(params: dict[str, torch.Tensor], some: Rows) -> torch.Tensor:
+        return method.scores(params, x[some].float(), method.semantics.float()) - model.calibration_ * seen
+
+    labelled = torch.nn.functional.one_hot(labels[split.train], len(seen)).double(), x[split.train]
+    params = solved([labelled])
+    for _ in range(3):
+        soft = weight * torch.softmax(30 * scores(params, pool), 1).double() * ~seen
+        params = solved([labelled, (soft, x[pool])])
+    return measure(model, split, rows, scores(params, rows).numpy())
 
 
 def pictures(root: Path | None) -> dict[str, Rows]:
@@ -405,7 +469,7 @@ def pictures(root: Path | None) -> dict[str, Rows]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the measurements."""
-    ways = {"reach": reach, "choose": choose, "beside": beside, "parties": parties, "episodes": episodes}
+    ways = {one.__name__: one for one in (reach, choose, beside, parties, episodes, ridge)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="reach", choices=(*ways, "guard"))
     parser.add_argument("--root", type=Path)

@@ -18,7 +18,9 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.names import did_you_mean
 from fedunseen.data.scaling import Scaling, blocks
 
-__all__ = ["Benchmark", "DataSettings", "empty_split"]
+__all__ = ["FEWEST_UNLABELLED", "Benchmark", "DataSettings", "check_unlabelled", "empty_split"]
+
+FEWEST_UNLABELLED = 10
 
 
 class DataSettings(NamedSettings):
@@ -400,6 +402,17 @@ def _rows(samples: Any) -> NDArray[Any]:
     if not rows.ndim:
         raise DataError("there is no sample: give an array of shape (samples, numbers)")
     return rows.astype(np.float32, copy=False) if rows.dtype.kind in "fib" else rows
+
+
+def check_unlabelled(number: int, place: str = "") -> None:
+    """Refuse fewer than ten unlabelled samples, which say too little; ``place`` is where they are.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    if number < FEWEST_UNLABELLED:
+        where = f" in {place}" if place else ""
+        raise DataError(f"there are {number} unlabelled samples{where}: give at least {FEWEST_UNLABELLED}")
 
 
 def _class_ids(names: Any, ids: Mapping[Any, int]) -> NDArray[np.int64]:

@@ -11,12 +11,13 @@ import torch
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import free_folder
+from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.learn import write_changed
 from fedunseen.experiment.result.remeasure import judged
 from fedunseen.experiment.unlabelled import adaptation_note, adapted_numbers
-from fedunseen.methods.closed_form.unlabelled import LEAST, adapt
+from fedunseen.methods.closed_form.unlabelled import adapt
 from fedunseen.tasks.base import Inputs, Learnt
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
     run.check_one_model("to adapt", choosable=True)
     folder = None if out is None else free_folder(out)
     if not isinstance(inputs, (str, Path)) and not len(inputs):
-        raise DataError(f"there are 0 unlabelled samples: give at least {LEAST}")
+        check_unlabelled(0)
     rows = run.read_inputs(inputs)
     factor = float(run.result.get("calibration_factor", 0.0))
     scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)

@@ -41,7 +41,7 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmark import Benchmark, DataSettings, check_unlabelled
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
 from fedunseen.data.names import composed, did_you_mean
@@ -99,6 +99,8 @@ class Folder(BenchmarkLoader):
             raise DataError(f"{path}: features is a single number, not an array with an entry for each sample")
         labels = _labels(path, arrays["labels"], space)
         test = _is_test(path, arrays["split"])
+        if settings.unlabelled and not settings.part:
+            check_unlabelled(int((labels < 0).sum()), str(path))
         if not len(arrays["features"]) == len(labels) == len(test):
             raise DataError(
                 f"{path}: features, labels and split have {len(arrays['features'])}, {len(labels)} and "

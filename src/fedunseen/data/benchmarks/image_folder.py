@@ -28,6 +28,7 @@ from pydantic import Field
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
 from fedunseen.core.settings import FolderOrName
+from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
@@ -91,6 +92,8 @@ class ImageFolder(ImageBenchmark):
                 in_test.append(half == "test")
         if settings.unlabelled:
             pool = [(Path(UNLABELLED) / file).as_posix() for file in list_images(root / UNLABELLED)]
+            if not settings.part:
+                check_unlabelled(len(pool), str(root / UNLABELLED))
             files += pool
             labels += [-1] * len(pool)
             in_test += [False] * len(pool)

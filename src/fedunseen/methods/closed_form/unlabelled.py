@@ -34,15 +34,15 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, under, within
+from fedunseen.data.benchmark import FEWEST_UNLABELLED, check_unlabelled
 from fedunseen.methods.base import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.soft_statistics import LEVELS, Scorer, added, scorer, soft_statistics
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.summed import Summed
 
-__all__ = ["LEAST", "Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "features_of", "recalibrated"]
+__all__ = ["Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "features_of", "recalibrated"]
 
-LEAST = 10  # samples that say anything
 _BLOCK = 4096  # samples encoded at once
 _SHRINK = 0.4  # power of the variance that is left, by which the calibration offset shrinks
 
@@ -98,8 +98,7 @@ def update(
     Raises:
         DataError: there are fewer than ten samples.
     """
-    if (pool := int(sums["samples"])) < LEAST:
-        raise DataError(f"there are {pool} unlabelled samples: give at least {LEAST}")
+    check_unlabelled(pool := int(sums["samples"]))
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
     soft, total = sums["count"].double() / LEVELS, sums["total"].double() / LEVELS
     if method.quantization is not None:
@@ -259,7 +258,7 @@ class Arriving:
         more = soft_statistics(self._scorer(), features_of(self.method, inputs))
         self.sums = added([self.sums, more])
         self.samples += len(inputs)
-        if self.samples >= LEAST:
+        if self.samples >= FEWEST_UNLABELLED:
             self.current = update(self.method, self.params, self.sums)
         return recalibrated(self.current)
 
