@@ -26,27 +26,19 @@ FLAGS = [
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-SLOW = [
-    "cli/test_deployment.py", "test_tutorials.py", "cli/test_masked_deployment.py", "benchmarks/test_benchmarks.py",
-    "cli/test_weather.py", "cli/test_living_deployment.py", "engines/test_nvflare.py", "engines/test_nvflare_job.py",
-    "engines/test_flower.py", "engines/test_flower_app.py", "test_site.py", "experiment/test_sweep_runs.py",
-    "experiment/test_kill.py", "experiment/test_client_data.py", "test_estimator.py", "engines/test_distributed.py",
-    "engines/test_few_shot_rounds.py", "cli/test_sweep_command.py", "cli/test_backdoor_command.py",
-    "cli/test_new_command.py", "serve/test_process.py", "cli/test_completion.py",
-]  # fmt: skip
-"""Files of real processes, notebooks and benchmarks: `make test` leaves them to `make test-all`.
-
-They begin first, so that none of several test processes is alone with one at the end.
-"""
-
 
 def pytest_collection_modifyitems(items):
-    """Put the slow files first and mark their tests; a file's stay together, since they share what it makes once."""
-    place = {Path(__file__).parent / name: number for number, name in enumerate(SLOW)}
-    for item in items:
-        if item.path in place:
-            item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: place.get(item.path, len(SLOW)))
+    """Put files that are slow as a whole first, so that none of several test processes is alone with one at the end.
+
+    Such a file starts real processes, notebooks or benchmarks, and has ``pytestmark = pytest.mark.slow``: `make test`
+    leaves it to `make test-all`. Its tests stay together, since they share what it makes once.
+    """
+
+    def quick(item):
+        module = item.getparent(pytest.Module)
+        return module is None or all(mark.name != "slow" for mark in module.own_markers)
+
+    items.sort(key=quick)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.estimator import ZeroShotClassifier
 from fedunseen.federation.partition import make_partition
 
-pytestmark = pytest.mark.filterwarnings("ignore:the graphical lasso")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the graphical lasso")]
 
 QUICK = {"lr": 0.1, "kl": 0.0, "consistency": 0.0, "batch_size": 16}
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.xdist_group("site")  # one process makes what all of them look at
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # one process makes what all of them look at
 
 
 @pytest.fixture(scope="module")

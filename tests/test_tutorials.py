@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
-pytestmark = pytest.mark.xdist_group("tutorials")  # one process makes what all of them look at
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tutorials")]  # one process makes what all of them look at
 
 
 @pytest.fixture(scope="module")

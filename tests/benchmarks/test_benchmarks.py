@@ -12,6 +12,8 @@ import pytest
 
 from processes import run_forked
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 APART = {"real_data", "fuzz", "structure", "mutants"}  # tried elsewhere; fuzz limits the memory of its process

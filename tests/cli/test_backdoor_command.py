@@ -9,6 +9,8 @@ from fedunseen.experiment.defence_study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
 from known_names import known
 
+pytestmark = pytest.mark.slow
+
 TINY = ["digit-pairs"]
 for setting in ("strategy.rounds=4", "data.train_per_class=10", "data.test_per_class=4", "method.kl=0"):
     TINY += ["--set", setting]

@@ -4,7 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from fedunseen.cli.completion import presets, settings, sweeps
+
+pytestmark = pytest.mark.slow
 
 COMMAND = "import sys; sys.argv[0] = 'fedunseen'; from fedunseen.cli.main import main; main()"
 

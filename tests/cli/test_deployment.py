@@ -17,6 +17,8 @@ from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
 from processes import ENGINES, command, free_port
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south", "west")
 ROUNDS = 4
 SMALL = {

@@ -19,6 +19,8 @@ from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
 from processes import free_port
 
+pytestmark = pytest.mark.slow
+
 PARTIES = {"north": ["zèbre", "猫", "d"], "south": ["two words", "e", "f"], "west": ["g", "h"]}
 NEW = PARTIES["west"]
 

@@ -10,6 +10,8 @@ from safetensors.torch import load_file
 from fedunseen.experiment import Experiment, run
 from processes import ENGINES, command, free_port
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south", "west", "east")
 SMALL = {
     "data.train_per_class": 6,

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def python(folder, *words, paths=()):
     paths = os.pathsep.join([*map(str, paths), *filter(None, sys.path)])

@@ -15,6 +15,8 @@ import pytest
 import fedunseen
 from fedunseen.core.presets import sweep_names
 
+pytestmark = pytest.mark.slow
+
 SWEEP = """
 title = "Two rates"
 base = "small.toml"

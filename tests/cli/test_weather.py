@@ -11,6 +11,8 @@ from fedunseen.experiment import Experiment, run
 from processes import ENGINES, command, free_port
 from weather import Proxy
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south")
 ROUNDS = 3
 SMALL = {

@@ -19,6 +19,8 @@ from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.client_data import simulated
 from links import answered
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "data.train_per_class": 6,
     "data.test_per_class": 3,

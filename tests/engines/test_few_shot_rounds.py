@@ -18,7 +18,7 @@ from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.peers import Peers
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 WIDTH = 6
 CLASSES = [(0, 1, 2), (1, 2), (0, 3, 4, 5)]  # who holds which
 EPISODE = {"ways": 2, "shots": 1, "queries": 3, "tasks": 2, "episodes": 4, "hidden": (5,), "lr": 0.01}

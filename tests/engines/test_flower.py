@@ -28,7 +28,11 @@ from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
-pytestmark = [needed, pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    needed,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
+]
 NAMES = ("north", "south", "west")
 
 PARTY = """

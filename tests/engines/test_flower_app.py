@@ -26,7 +26,11 @@ from fedunseen.tools.deal import deal
 from processes import command, environment, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
-pytestmark = [needed, pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    needed,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
+]
 APP = Path(__file__).parents[2] / "deploy" / "flower"
 NAMES = ("north", "south", "west")
 FEW = {

@@ -25,6 +25,8 @@ from fedunseen.engines.remote.link import Host, Join, Simulate
 from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, free_port, until
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
 HERE = "127.0.0.1"

@@ -23,6 +23,8 @@ from fedunseen.engines.carriers.nvflare.workspace import MODULES, allowed, home
 from fedunseen.engines.remote.keeper import Child
 from fedunseen.tools.nvflare_job import Party
 
+pytestmark = pytest.mark.slow
+
 JOB = Path(__file__).parents[2] / "deploy" / "nvflare"
 SITES = ["north", "south", "west"]
 FEW = {"data.train_per_class": 5, "data.test_per_class": 2, "partition.clients": 3, "evaluation.selection": "last"}

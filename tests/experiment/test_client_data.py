@@ -29,6 +29,8 @@ from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
 from links import answered
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south", "west")
 SMALL = {
     "data.train_per_class": 6,

@@ -16,6 +16,8 @@ import fedunseen
 from fedunseen import load_run, run
 from fedunseen.federation.run_directory import load_params
 
+pytestmark = pytest.mark.slow
+
 NURSERY = """
 import json, os, sys
 from fedunseen import Experiment, run

@@ -17,6 +17,8 @@ from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = """
 import os, signal
 from typing import Literal

@@ -15,6 +15,8 @@ import pytest
 from fedunseen.cli import serve as command
 from fedunseen.core.errors import ArgumentError, DataError
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digit-pairs" / "47.png"
 
 
