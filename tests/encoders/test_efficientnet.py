@@ -167,14 +167,14 @@ def test_bad_weights(weights, tmp_path, photographs):
             encoder(weights=path).encode(photographs)
         assert str(error.value) == f"{path} is damaged, or holds more than tensors: {tail}"
     assert not (tmp_path / "written").exists()
-    mend = "mend encoder.weights or encoder.variant"
+    mend = "correct encoder.weights or encoder.variant"
     for path, said in (
         (short, f"{short} holds no weights of efficientnet-lite0 (it lacks _bn0.weight): {mend}"),
         (
             shaped,
             f"{shaped} holds no weights of efficientnet-lite0 (it has _conv_stem.weight of the shape (1, 2)): {mend}",
         ),
-        (listed, f"{listed} holds something else than named tensors: mend encoder.weights"),
+        (listed, f"{listed} holds something else than named tensors: correct encoder.weights"),
     ):
         with pytest.raises(DataError) as error:
             encoder(weights=path).encode(photographs)

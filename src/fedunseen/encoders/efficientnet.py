@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pickle
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -24,11 +23,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.parameters import Params
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import device, in_portions
+from fedunseen.encoders.frozen import device, encoded, in_portions
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
 
@@ -142,16 +140,10 @@ class EfficientNetLite(Encoder):
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return vectors (n, 1280) float32 or maps (n, 1280, s, s) float16, computed on a GPU if there is."""
-        depends = {
-            "encoder": "efficientnet-lite",
-            "weights": files_digest([self.path]),
-            "output": self.output,
-            "prepare": [*self.image_shape, self.side, self.config.resize, *_MEAN, *_DEVIATION],
-            "device": device().type,
-            "library": [version("efficientnet-lite-pytorch"), version("torch")],  # others may round differently
-        }
-        dtype = "float16" if self.output == "maps" else "float32"
-        return cached_features(depends, images, self.shape, dtype, lambda part: self._run(part, self.output))
+        return encoded(
+            images, self.shape, lambda part: self._run(part, self.output), encoder="efficientnet-lite",
+            weights=[self.path], prepare=self.prepare, library="efficientnet-lite-pytorch",
+        )  # fmt: skip
 
     def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """Return the probabilities of ImageNet's classes (n, 1000): whether the preprocessing is right shows in it."""
@@ -191,7 +183,7 @@ class EfficientNetLite(Encoder):
             if name not in tensors or tensors[name].shape != shape:
                 had = f"has {name} of the shape {tuple(tensors[name].shape)}" if name in tensors else f"lacks {name}"
                 raise DataError(
-                    f"{self.path} holds no weights of efficientnet-{self.config.variant} (it {had}): mend "
+                    f"{self.path} holds no weights of efficientnet-{self.config.variant} (it {had}): correct "
                     "encoder.weights or encoder.variant"
                 )
         return {name: tensors[name].contiguous() for name in wanted}
@@ -242,5 +234,5 @@ def _read(path: Path) -> Params:
             "of tensors alone"
         ) from None
     if not isinstance(read, dict) or not all(isinstance(tensor, Tensor) for tensor in read.values()):
-        raise DataError(f"{path} holds something else than named tensors: mend encoder.weights")
+        raise DataError(f"{path} holds something else than named tensors: correct encoder.weights")
     return dict(read)

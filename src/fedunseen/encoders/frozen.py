@@ -1,9 +1,11 @@
-"""What frozen encoders of images share: where they compute, and in which portions."""
+"""What frozen encoders of images share: where they compute, in which portions, and what their features depend on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["device", "in_portions"]
+from fedunseen.core.array_cache import cached_features, files_digest
+from fedunseen.encoders.images import Preparation
+
+__all__ = ["device", "encoded", "in_portions"]
 
 
 def device() -> torch.device:
     """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def encoded(
+    images: NDArray[Any], shape: tuple[int, ...], encode: Callable[[NDArray[Any]], NDArray[Any]], *,
+    encoder: str, weights: list[Path], prepare: Preparation, library: str, **settings: Any,
+) -> NDArray[Any]:  # fmt: skip
+    """Return the features of images, kept in the cache: vectors (n, d) float32 or maps float16.
+
+    Other releases of ``library`` and of PyTorch may round differently; ``settings`` is what else features depend on.
+    """
+    depends = {
+        "encoder": encoder,
+        "weights": files_digest(weights),
+        "output": "maps" if len(shape) == 3 else "vectors",
+        "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
+        "device": device().type,
+        "library": [version(library), version("torch")],
+        **settings,
+    }
+    return cached_features(depends, images, shape, "float16" if len(shape) == 3 else "float32", encode)
 
 
 def in_portions(

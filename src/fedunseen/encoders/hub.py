@@ -7,8 +7,11 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import parse_json
+from fedunseen.encoders.images import Normalization
 
-__all__ = ["load_model", "read_json", "require_transformers", "weight_files", "weights_folder"]
+__all__ = [
+    "load_model", "model_files", "preparation", "read_json", "require_transformers", "weight_files", "weights_folder",
+]  # fmt: skip
 
 # The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which lie in folders.
 _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
@@ -70,6 +73,29 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path} is damaged or not JSON")
     return value
+
+
+def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalization, dict[str, Any]]:
+    """Return how ``preprocessor_config.json`` of a folder normalizes images, or the usual way, and what else it says.
+
+    Raises:
+        DataError: if the file is damaged.
+    """
+    path = None if folder is None else folder / "preprocessor_config.json"
+    config = read_json(path) if path is not None and path.is_file() else {}
+    if not config.get("do_normalize", True):
+        return ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), config
+    return (tuple(config.get("image_mean", usual[0])), tuple(config.get("image_std", usual[1]))), config
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Return what a model in a folder is made of: configuration and weights.
+
+    Raises:
+        DataError: as :func:`weight_files`.
+    """
+    prepared = folder / "preprocessor_config.json"
+    return [folder / "config.json", *([prepared] if prepared.is_file() else []), *weight_files(folder)]
 
 
 def weight_files(folder: Path) -> list[Path]:

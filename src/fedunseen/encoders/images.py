@@ -10,9 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Preparation", "Resize", "as_floats", "as_images", "normalised", "resized"]
+__all__ = [
+    "CLIP", "HALF", "IMAGENET", "Normalization", "Preparation", "Resize", "as_floats", "as_images", "normalised",
+    "resized",
+]  # fmt: skip
 
 Resize = Literal["bilinear", "bicubic"]
+Normalization = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation of each channel."""
+
+IMAGENET: Normalization = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: Normalization = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+HALF: Normalization = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def as_images(inputs: Tensor, image_shape: tuple[int, int, int]) -> Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,20 +21,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, to_device
 from fedunseen.core.settings import FolderOrName
+from fedunseen.encoders import hub
 from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import device, in_portions
-from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
-from fedunseen.encoders.images import Preparation, Resize, as_floats
+from fedunseen.encoders.frozen import device, encoded, in_portions
+from fedunseen.encoders.images import HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
 __all__ = ["NetworkBackbone", "ResNet", "ResNetSettings", "ViT", "ViTBackbone", "ViTSettings"]
 
 _ENCODED_AT_ONCE = 32  # images; more is no faster
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 _LEAST = 224  # pixels: what the known networks were trained on
 
 # Architectures that need no file where nothing pretrained is wanted.
@@ -228,15 +224,15 @@ class _Network(Encoder, ABC):
 
     setting = "encoder.weights"
     kind: ClassVar[str]
-    normalisation: ClassVar[tuple[tuple[float, ...], tuple[float, ...]]]
+    normalisation: ClassVar[Normalization]
 
     def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
-        require_transformers(f"the encoder {self.kind!r}")
+        hub.require_transformers(f"the encoder {self.kind!r}")
         self.config = settings
         self.size: int = settings.size or max(_LEAST, *image_shape[1:])
         self.trained = settings.trained
-        self.folder = None if self._drawn() else weights_folder(settings.weights, "encoder.weights")
+        self.folder = None if self._drawn() else hub.weights_folder(settings.weights, "encoder.weights")
         self.architecture = _KNOWN[settings.weights] if self.folder is None else self._read_architecture(self.folder)
         self._frozen: tuple[NetworkBackbone, Params] | None = None
 
@@ -244,10 +240,8 @@ class _Network(Encoder, ABC):
         """Return configuration and weights; none of an architecture that is known without files."""
         if self.folder is None:
             return []
-        config = [self.folder / "config.json"]
-        prepared = self.folder / "preprocessor_config.json"
-        config += [prepared] if prepared.is_file() else []
-        return [*config, *weight_files(self.folder)] if self.config.pretrained else config
+        files = hub.model_files(self.folder)
+        return files if self.config.pretrained else [path for path in files if path.suffix == ".json"]
 
     @abstractmethod
     def backbone(self) -> NetworkBackbone:
@@ -256,20 +250,11 @@ class _Network(Encoder, ABC):
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return vectors (n, d) float32 or maps (n, channels, height, width) float16, computed on a GPU if there is."""
         assert self.folder is not None  # random weights are refused where nothing is trained
-        network = self.backbone()
-        files = [self.folder / "config.json", *weight_files(self.folder)]
-        prepare = network.prepare
-        depends = {
-            "encoder": self.kind,
-            "weights": files_digest(files),
-            "stage": getattr(self.config, "stage", None),
-            "output": self.output,
-            "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
-            "device": device().type,
-            "library": [version("transformers"), version("torch")],  # other releases may round differently
-        }
-        dtype = "float16" if self.output == "maps" else "float32"
-        return cached_features(depends, images, network.shape, dtype, self._encode)
+        network, weights = self.backbone(), [self.folder / "config.json", *hub.weight_files(self.folder)]
+        return encoded(
+            images, network.shape, self._encode, encoder=self.kind, weights=weights, prepare=network.prepare,
+            library="transformers", stage=getattr(self.config, "stage", None),
+        )  # fmt: skip
 
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         if self._frozen is None:
@@ -284,25 +269,19 @@ class _Network(Encoder, ABC):
         return not config.pretrained and config.weights in _KNOWN and self.kind in config.weights
 
     def _read_architecture(self, folder: Path) -> dict[str, Any]:
-        architecture = read_json(folder / "config.json")
+        architecture = hub.read_json(folder / "config.json")
         kind = architecture.get("model_type")
         if kind != self.kind:
             raise DataError(
                 f"{folder} holds a model of the type {kind!r}, but encoder.name = {self.kind!r} takes {self.kind!r}"
             )
         if self.config.pretrained:
-            weight_files(folder)
+            hub.weight_files(folder)
         return architecture
 
     def _preparation(self) -> Preparation:
-        mean, deviation = self.normalisation
-        if self.folder is not None and (self.folder / "preprocessor_config.json").is_file():
-            said = read_json(self.folder / "preprocessor_config.json")
-            if said.get("do_normalize", True):
-                mean, deviation = said.get("image_mean", mean), said.get("image_std", deviation)
-            else:
-                mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-        return Preparation(self.image_shape, self.size, self.config.resize, tuple(mean), tuple(deviation))
+        normalization, _ = hub.preparation(self.folder, self.normalisation)
+        return Preparation(self.image_shape, self.size, self.config.resize, *normalization)
 
     def _patterns(self) -> tuple[str, ...]:
         return tuple(self.config.frozen_layers) if self.trained else ()
@@ -319,7 +298,7 @@ class ResNet(_Network):
 
     Settings = ResNetSettings
     kind = "resnet"
-    normalisation = _IMAGENET
+    normalisation = IMAGENET
 
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""
@@ -334,7 +313,7 @@ class ResNet(_Network):
             if not self.config.pretrained:
                 return _draw(skeleton, rng, _he)
             assert self.folder is not None
-            return _tensors(load_model(ResNetModel, self.folder))
+            return _tensors(hub.load_model(ResNetModel, self.folder))
 
         with torch.device("meta"):
             skeleton = ResNetModel(config)
@@ -353,7 +332,7 @@ class ViT(_Network):
 
     Settings = ViTSettings
     kind = "vit"
-    normalisation = _HALF
+    normalisation = HALF
 
     def backbone(self) -> ViTBackbone:
         """Return the network, to be trained."""
@@ -370,7 +349,7 @@ class ViT(_Network):
             if not self.config.pretrained:
                 return _draw(skeleton, rng, lambda weight: _small(weight, config.initializer_range))
             assert self.folder is not None
-            model = load_model(ViTModel, self.folder, add_pooling_layer=False)
+            model = hub.load_model(ViTModel, self.folder, add_pooling_layer=False)
             return {f"vit.{name}": tensor for name, tensor in _tensors(model).items()}
 
         with torch.device("meta"):

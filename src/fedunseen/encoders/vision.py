@@ -9,7 +9,6 @@ for it, with the means and deviations that the weights' folder names.
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -18,20 +17,16 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from torch import Tensor
 
-from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.settings import FolderOrName
+from fedunseen.encoders import hub
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import device, in_portions
-from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
-from fedunseen.encoders.images import Preparation, Resize, as_floats
+from fedunseen.encoders.frozen import device, encoded, in_portions
+from fedunseen.encoders.images import CLIP, HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
 __all__ = ["Vision", "VisionSettings"]
 
 _AT_ONCE = 32  # images; more is no faster
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-_HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 class _Kind(NamedTuple):
@@ -47,17 +42,17 @@ class _Kind(NamedTuple):
 
     model: str
     vector: str
-    normalisation: tuple[tuple[float, ...], tuple[float, ...]]
+    normalisation: Normalization
     unit: bool
     side: int | None = None
 
 
-_DINO = _Kind("Dinov2Model", "pooler_output", _IMAGENET, unit=False, side=224)  # trained at 518, used at 224
+_DINO = _Kind("Dinov2Model", "pooler_output", IMAGENET, unit=False, side=224)  # trained at 518, used at 224
 _KINDS = {
     "dinov2": _DINO,
     "dinov2_with_registers": _DINO._replace(model="Dinov2WithRegistersModel"),
-    "clip": _Kind("CLIPVisionModelWithProjection", "image_embeds", _CLIP, unit=True),
-    "siglip": _Kind("SiglipVisionModel", "pooler_output", _HALF, unit=True),
+    "clip": _Kind("CLIPVisionModelWithProjection", "image_embeds", CLIP, unit=True),
+    "siglip": _Kind("SiglipVisionModel", "pooler_output", HALF, unit=True),
 }
 _KINDS |= {f"{name}_vision_model": _KINDS[name] for name in ("clip", "siglip")}
 
@@ -90,9 +85,9 @@ class Vision(Encoder):
 
     def __init__(self, settings: VisionSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
-        require_transformers("the encoder 'vision'")
-        self.folder = weights_folder(settings.weights, "encoder.weights")
-        whole = read_json(self.folder / "config.json")
+        hub.require_transformers("the encoder 'vision'")
+        self.folder = hub.weights_folder(settings.weights, "encoder.weights")
+        whole = hub.read_json(self.folder / "config.json")
         kind = str(whole.get("model_type"))
         if kind not in _KINDS:
             raise DataError(
@@ -100,21 +95,16 @@ class Vision(Encoder):
                 f"{', '.join(sorted(name for name in _KINDS if not name.endswith('_model')))}: name other weights, or "
                 "for a ViT or a ResNet the encoder 'vit' or 'resnet'"
             )
-        weight_files(self.folder)
+        hub.weight_files(self.folder)
         self.kind, config = _KINDS[kind], whole.get("vision_config", whole)
-        self.prepared = self.folder / "preprocessor_config.json"
-        said = read_json(self.prepared) if self.prepared.is_file() else {}
-        own = int(config.get("image_size", 224))
-        side = settings.size or _side(said) or self.kind.side or own
+        normalization, prepared = hub.preparation(self.folder, self.kind.normalisation)
+        trained_side = int(config.get("image_size", 224))
+        side = settings.size or _side(prepared) or self.kind.side or trained_side
         self.patch = int(config.get("patch_size", 16))
         if side % self.patch:
             raise ExperimentError(f"encoder.size: {side} is not a multiple of the patches' side, {self.patch}")
-        self.interpolates = side != own
-        mean, deviation = self.kind.normalisation
-        if not said.get("do_normalize", True):
-            mean, deviation = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-        mean, deviation = said.get("image_mean", mean), said.get("image_std", deviation)
-        self.prepare = Preparation(image_shape, side, settings.resize, tuple(mean), tuple(deviation))
+        self.interpolates = side != trained_side
+        self.prepare = Preparation(image_shape, side, settings.resize, *normalization)
         self.cells = side // self.patch
         hidden = int(config.get("hidden_size", 768))
         projected = int(config.get("projection_dim") or whole.get("projection_dim") or 512)
@@ -124,46 +114,39 @@ class Vision(Encoder):
 
     def files(self) -> list[Path]:
         """Return configuration and weights."""
-        prepared = [self.prepared] if self.prepared.is_file() else []
-        return [self.folder / "config.json", *prepared, *weight_files(self.folder)]
+        return hub.model_files(self.folder)
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return vectors (n, d) float32, or the patches' tokens as maps (n, d, s, s) float16; on a GPU if there is."""
-        prepare = self.prepare
-        depends = {
-            "encoder": "vision",
-            "weights": files_digest([self.folder / "config.json", *weight_files(self.folder)]),
-            "output": self.output,
-            "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
-            "device": device().type,
-            "library": [version("transformers"), version("torch")],  # other releases may round differently
-        }
-        dtype = "float16" if self.output == "maps" else "float32"
-        return cached_features(depends, images, self.shape, dtype, self._encode)
+        weights = [self.folder / "config.json", *hub.weight_files(self.folder)]
+        return encoded(
+            images, self.shape, self._encode, encoder="vision", weights=weights, prepare=self.prepare,
+            library="transformers",
+        )  # fmt: skip
 
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         import transformers
 
         if self._model is None:
             kind = getattr(transformers, self.kind.model)
-            self._model = load_model(kind, self.folder).to(device())
+            self._model = hub.load_model(kind, self.folder).to(device())
         return in_portions(images, _AT_ONCE, lambda part: self._features(self.prepare(part)))
 
     def _features(self, planes: Tensor) -> Tensor:
-        # DINOv2 interpolates its positions wherever the size is not its own; the others have to be told.
-        told = {"interpolate_pos_encoding": True} if self.interpolates and self.kind.unit else {}
-        found = self._model(pixel_values=planes, **told)
+        # DINOv2 interpolates its positions wherever the size is not its own; the others need the option.
+        options = {"interpolate_pos_encoding": True} if self.interpolates and self.kind.unit else {}
+        outputs = self._model(pixel_values=planes, **options)
         if self.output == "vectors":
-            vectors = as_floats(getattr(found, self.kind.vector))
+            vectors = as_floats(getattr(outputs, self.kind.vector))
             return torch.nn.functional.normalize(vectors, dim=1) if self.kind.unit else vectors
-        patches = found.last_hidden_state[:, -(self.cells**2) :]  # CLS and registers, if there are any, stand before
+        patches = outputs.last_hidden_state[:, -(self.cells**2) :]  # CLS and registers, if there are any, stand before
         return as_floats(patches.transpose(1, 2).reshape(len(patches), -1, self.cells, self.cells))
 
 
-def _side(said: dict[str, Any]) -> int | None:
+def _side(config: dict[str, Any]) -> int | None:
     """Return the side of images that a folder's ``preprocessor_config.json`` names, after its crop."""
     for key in ("crop_size", "size"):
-        value = said.get(key)
+        value = config.get(key)
         if isinstance(value, dict):
             value = value.get("height", value.get("shortest_edge"))
         if isinstance(value, int):
