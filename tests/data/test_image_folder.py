@@ -126,7 +126,7 @@ def table(old, new):
          "the seen class 'unicorn' of {root}/classes.csv has no folder in {root}: add one with its images, or mark the "
          "class as unseen"),
         (table("unicorn", "cat"),
-         "{root}/classes.csv: the classes 'cat' and 'cat' collide (case, '_' and space do not count): rename one"),
+         "{root}/classes.csv: the class name 'cat' occurs 2 times: give each class its own name"),
         (table("unicorn", "Polar_Bear"),
          "{root}/classes.csv: the classes 'polar bear' and 'Polar_Bear' collide (case, '_' and space do not count): "
          "rename one"),
@@ -154,7 +154,9 @@ def test_what_is_wrong_is_said_in_one_sentence(root, spoil, message):
 
 def test_a_wrong_split_among_names_alone_is_named(root):
     (root / "classes.csv").write_text("name,split\ncat,seen\n,unseen\n")
-    assert refusal(root, text_encoder="minilm") == f"{root / 'classes.csv'}, line 3: the class has no name"
+    assert refusal(root, text_encoder="minilm") == (
+        f"{root / 'classes.csv'}: the class name '' is empty or has space around it: rename it"
+    )
     (root / "classes.csv").write_text("name,split\ncat,seen\ndog,sen\n")
     assert refusal(root, text_encoder="minilm") == (
         f"{root / 'classes.csv'}, line 3: unknown split 'sen': did you mean 'seen'? (known: seen, unseen, validation)"

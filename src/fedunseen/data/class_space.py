@@ -22,7 +22,7 @@ import hashlib
 import json
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +38,8 @@ __all__ = ["ClassSpace", "draw_validation", "read_classes", "same_text"]
 
 SPLITS = ("seen", "validation", "unseen", "")
 ROUNDING = 1e-3  # of a row's length: what two processors make of one text differs by less, another text by far more
+Describe = Callable[[Sequence[str]], tuple[NDArray[np.float64], Sequence[str]]]
+"""Names of classes -> their semantics (classes, attributes) and the attributes' names."""
 SEPARATOR = ": "  # between group and attribute in a column's header
 
 
@@ -201,12 +203,13 @@ class ClassSpace:
         write_csv(Path(path), rows)
 
     @staticmethod
-    def load(path: Path, of_run: bool = False) -> ClassSpace:
+    def load(path: Path, of_run: bool = False, describe: Describe | None = None) -> ClassSpace:
         """Read ``classes.csv`` (see the top of this file).
 
         Args:
             path: the file.
             of_run: it is a finished run's, so that classes without attributes may be there.
+            describe: returns semantics and attribute names of the classes by name, for a file without attributes.
 
         Raises:
             DataError: if the file is missing or damaged, or what it says is not a class space.
@@ -216,17 +219,14 @@ class ClassSpace:
         name, split = _column(path, header, "name"), _column(path, header, "split")
         columns = [i for i in range(len(header)) if i not in (name, split)]
         groups: dict[str, tuple[int, ...]] = {}
-        attribute_names = []
+        attribute_names: Sequence[str] = [_parse(header[column])[1] for column in columns]
         for i, column in enumerate(columns):
-            group, attribute = _parse(header[column])
-            attribute_names.append(attribute)
-            if group:
+            if group := _parse(header[column])[0]:
                 groups[group] = (*groups.get(group, ()), i)
-        ids: dict[str, list[int]] = {word: [] for word in SPLITS}
-        for i, (line, row) in enumerate(rows):
+        for line, row in rows:
             if row[split] not in SPLITS:
                 raise DataError(f"{path}, line {line}: {unknown('split', row[split], SPLITS[:3])}")
-            ids[row[split]].append(i)
+        names, splits = tuple(row[name] for _, row in rows), np.array([row[split] for _, row in rows])
         undescribed = [i for i, (_, row) in enumerate(rows) if columns and not any(row[c] for c in columns)]
         if undescribed and not of_run:
             line, row = rows[undescribed[0]]
@@ -236,14 +236,16 @@ class ClassSpace:
         semantics = np.zeros((len(rows), len(columns)))
         described = [row for i, row in enumerate(rows) if i not in undescribed]
         semantics[np.setdiff1d(np.arange(len(rows)), undescribed)] = _numbers(path, header, described, columns)
+        if describe is not None and not columns:
+            semantics, attribute_names = describe(names)
         try:
             return ClassSpace(
-                names=tuple(row[name] for _, row in rows),
+                names=names,
                 semantics=semantics,
                 attribute_names=tuple(attribute_names),
-                seen=np.array(ids["seen"] + ids["validation"], dtype=np.int64),
-                validation=np.array(ids["validation"], dtype=np.int64),
-                unseen=np.array(ids["unseen"], dtype=np.int64),
+                seen=np.flatnonzero(np.isin(splits, ("seen", "validation"))),
+                validation=np.flatnonzero(splits == "validation"),
+                unseen=np.flatnonzero(splits == "unseen"),
                 attribute_groups=groups,
                 undescribed=np.array(undescribed, dtype=np.int64),
             )

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, unknown
-from fedunseen.data.class_space import SPLITS, ClassSpace
-from fedunseen.data.io.csv_io import read_csv
+from fedunseen.core.errors import DataError
+from fedunseen.data.class_space import ClassSpace, Describe
 from fedunseen.data.names import check_collisions
 
 __all__ = ["PROMPT", "class_names", "describe", "read_class_table"]
@@ -38,34 +37,10 @@ def describe(names: Sequence[str], encoder: str, prompt: str) -> tuple[NDArray[n
 def class_names(path: Path, text_encoder: str | None) -> tuple[str, ...]:
     """Check a class table as far as that needs no text encoder, which takes seconds to import, and return its names.
 
-    Args:
-        path: as :func:`read_class_table` takes it.
-        text_encoder: likewise.
-
     Raises:
         DataError: as :func:`read_class_table`.
     """
-    (_, header), *rows = read_csv(path)
-    for column in ("name", "split"):
-        if header.count(column) != 1:
-            times = "no column" if column not in header else "more than one column"
-            raise DataError(f"{path} has {times} {column!r} in its first line")
-    names = tuple(row[header.index("name")] for _, row in rows)
-    check_collisions(names, f"{path}: the classes")
-    if len(header) > 2:
-        return ClassSpace.load(path).names
-    if text_encoder is None:
-        raise DataError(
-            f"{path} has no attributes: add a column for each, or describe the classes by their names with "
-            'data.text_encoder = "minilm"'
-        )
-    for (line, row), name in zip(rows, names, strict=True):
-        word = row[header.index("split")]
-        if word not in SPLITS:
-            raise DataError(f"{path}, line {line}: {unknown('split', word, SPLITS[:3])}")
-        if not name:
-            raise DataError(f"{path}, line {line}: the class has no name")
-    return names
+    return _load(path, text_encoder, lambda names: (np.ones((len(names), 1)), ("text 0",))).names
 
 
 def read_class_table(path: Path, text_encoder: str | None, prompt: str = PROMPT) -> ClassSpace:
@@ -79,23 +54,15 @@ def read_class_table(path: Path, text_encoder: str | None, prompt: str = PROMPT)
     Raises:
         DataError: if the file is missing or damaged, names collide, or there are neither attributes nor an encoder.
     """
-    names = class_names(path, text_encoder)
-    (_, header), *rows = read_csv(path)
-    if text_encoder is None or len(header) > 2:
-        return ClassSpace.load(path)
-    ids: dict[str, list[int]] = {word: [] for word in SPLITS}
-    for i, (_, row) in enumerate(rows):
-        ids[row[header.index("split")]].append(i)
-    semantics, attributes = describe(names, text_encoder, prompt)
-    seen, validation = ids["seen"] + ids["validation"], ids["validation"]
-    try:
-        return ClassSpace(
-            names=names,
-            semantics=semantics,
-            attribute_names=attributes,
-            seen=np.array(seen, dtype=np.int64),
-            validation=np.array(validation, dtype=np.int64),
-            unseen=np.array(ids["unseen"], dtype=np.int64),
+    return _load(path, text_encoder, lambda names: describe(names, str(text_encoder), prompt))
+
+
+def _load(path: Path, text_encoder: str | None, describe: Describe) -> ClassSpace:
+    space = ClassSpace.load(path, describe=None if text_encoder is None else describe)
+    check_collisions(space.names, f"{path}: the classes")
+    if not space.attributes:
+        raise DataError(
+            f"{path} has no attributes: add a column for each, or describe the classes by their names with "
+            'data.text_encoder = "minilm"'
         )
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+    return space
