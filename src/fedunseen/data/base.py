@@ -114,7 +114,7 @@ class BenchmarkLoader:
     @classmethod
     def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
         """Return what of ``needs`` a root lacks; ``given`` are settings beside the root."""
-        return [need.replace("|", " or ") for need in cls.needs if part_of_layout(root, need) is None]
+        return [part.replace("|", " or ") for part in cls.needs if part_of_layout(root, part) is None]
 
     @classmethod
     def parts(cls, root: Path) -> tuple[Path, list[Path]]:
@@ -127,7 +127,7 @@ class BenchmarkLoader:
         root = cls.home(existing_folder(root.expanduser(), f"{get}, or correct data.root"))
         if missing := cls.missing(root, {}):
             raise DataError(f"{root} has no {missing[0]}: {get} and unpack it there, or correct data.root")
-        return root, [place for need in cls.needs if (place := part_of_layout(root, need)) is not None]
+        return root, [place for part in cls.needs if (place := part_of_layout(root, part)) is not None]
 
     @classmethod
     def damaged(cls, where: object, problem: str) -> DataError:
@@ -137,9 +137,9 @@ class BenchmarkLoader:
     @classmethod
     def resembles(cls, folder: Path) -> float:
         """Return the share of the layout that a folder has; 0 where that is too little to tell."""
-        there = sum(part_of_layout(folder, need, outside=False) is not None for need in cls.needs)
-        enough = there > 1 or len(cls.needs) < 3  # a folder `images` alone may be anybody's
-        return there / len(cls.needs) if there and enough else 0.0
+        present = sum(part_of_layout(folder, part, outside=False) is not None for part in cls.needs)
+        enough = present > 1 or len(cls.needs) < 3  # a folder `images` alone may be anybody's
+        return present / len(cls.needs) if present and enough else 0.0
 
     @classmethod
     def section(cls, root: Path) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class BenchmarkLoader:
     @classmethod
     def files(cls) -> str:
         """Name the files of the layout for people."""
-        return cls.layout or ", ".join(need.partition("|")[0] for need in cls.needs) or "nothing to download"
+        return cls.layout or ", ".join(part.partition("|")[0] for part in cls.needs) or "nothing to download"
 
     @classmethod
     def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
@@ -227,12 +227,12 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
     }
 
 
-def part_of_layout(root: Path, need: str, outside: bool = True) -> Path | None:
+def part_of_layout(root: Path, part: str, outside: bool = True) -> Path | None:
     """Return the first of the alternatives ``a|b`` that is there; without ``outside`` none beside the root counts."""
-    for choice in need.split("|"):
-        if choice.startswith("..") and not outside:
+    for alternative in part.split("|"):
+        if alternative.startswith("..") and not outside:
             continue
-        for path in sorted(root.glob(choice)) if "*" in choice else [root / choice]:
+        for path in sorted(root.glob(alternative)) if "*" in alternative else [root / alternative]:
             if path.exists():
                 return path
     return None

@@ -254,15 +254,15 @@ class ClassSpace:
             raise DataError(message if message.startswith(str(path)) else f"{path}: {message}") from None
 
 
-def same_text(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
+def same_text(rows: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Say which rows (..., numbers) one text encoder may have made of the same text on two processors.
 
     Example:
         >>> same_text(np.array([[0.6, 0.8], [0.6, 0.8]]), np.array([[0.6000001, 0.8], [0.65, 0.76]])).tolist()
         [True, False]
     """
-    apart: NDArray[np.float64] = np.linalg.norm(one - other, axis=-1)
-    return np.asarray(apart <= ROUNDING * np.linalg.norm(one, axis=-1))
+    distance: NDArray[np.float64] = np.linalg.norm(rows - other, axis=-1)
+    return np.asarray(distance <= ROUNDING * np.linalg.norm(rows, axis=-1))
 
 
 def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArray[np.float64]]:
@@ -297,8 +297,8 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise DataError(f"{path}: the attribute column {missing[0]!r} is missing{more}")
-    shown = {space.names[c] for c in space.undescribed}
-    rows = [one for one in rows if one[1][name] not in shown or any(one[1][c] for c in place.values())]
+    undescribed = {space.names[c] for c in space.undescribed}
+    rows = [item for item in rows if item[1][name] not in undescribed or any(item[1][c] for c in place.values())]
     if not rows:
         raise DataError(f"{path} describes no class: add a line for each")
     names = tuple(row[name] for _, row in rows)

@@ -89,14 +89,14 @@ def draw_episodes(
         >>> episodes.index.shape, bool(np.isin(episodes.classes, [3, 5, 8]).all())
         ((2, 2, 4), True)
     """
-    found, counts = np.unique(labels, return_counts=True)
-    classes = found[counts >= shots + queries]
+    present, counts = np.unique(labels, return_counts=True)
+    classes = present[counts >= shots + queries]
     members = {int(c): np.flatnonzero(labels == c) for c in classes}
     kinds = [(int(c), quarter) for c in classes for quarter in range(QUARTERS if rotations else 1)]
     fixed = answers if answers is not None and not permuted else None
     groups = [[k for k in kinds if fixed is None or fixed[k[0]] == a] for a in range(ways if fixed is not None else 1)]
     if len(kinds) < ways or not all(groups):
-        raise DataError(_lacking(found, counts, ways, shots, queries, rotations))
+        raise DataError(_lacking(present, counts, ways, shots, queries, rotations))
     index = np.empty((count, ways, shots + queries), dtype=np.int64)
     chosen = np.empty((count, ways, 2), dtype=np.int64)
     for e in range(count):
@@ -124,18 +124,18 @@ def too_few(labels: Ids, ways: int, shots: int, queries: int, rotations: bool = 
     Returns:
         Ids of the classes that are there but have fewer than P + Q samples; and the reason, None if N are left.
     """
-    found, counts = np.unique(labels, return_counts=True)
+    present, counts = np.unique(labels, return_counts=True)
     left = (counts >= shots + queries).sum() * (QUARTERS if rotations else 1)
-    few = found[counts < shots + queries]
-    return few, None if left >= ways else _lacking(found, counts, ways, shots, queries, rotations)
+    few = present[counts < shots + queries]
+    return few, None if left >= ways else _lacking(present, counts, ways, shots, queries, rotations)
 
 
-def _lacking(found: Ids, counts: Ids, ways: int, shots: int, queries: int, rotations: bool) -> str:
+def _lacking(present: Ids, counts: Ids, ways: int, shots: int, queries: int, rotations: bool) -> str:
     enough = int((counts >= shots + queries).sum())
-    need = f"{-(-ways // QUARTERS)} classes, four turns of each," if rotations else f"{ways} classes"
+    needed = f"{-(-ways // QUARTERS)} classes, four turns of each," if rotations else f"{ways} classes"
     return (
-        f"{ways}-way episodes need {need} with at least {shots + queries} samples each ({shots} shots and "
-        f"{queries} queries), but of {len(found)} {'class' if len(found) == 1 else 'classes'} {enough} "
+        f"{ways}-way episodes need {needed} with at least {shots + queries} samples each ({shots} shots and "
+        f"{queries} queries), but of {len(present)} {'class' if len(present) == 1 else 'classes'} {enough} "
         f"{'has' if enough == 1 else 'have'} so many"
     )
 
@@ -153,10 +153,10 @@ def for_episodes(benchmark: Benchmark) -> Benchmark:
         raise DataError(f"{benchmark.name}: every seen class is a validation class: leave some to train on")
     if not len(space.validation):
         return benchmark
-    own = np.isin(benchmark.labels[benchmark.train], space.train)
-    held = np.isin(benchmark.labels[benchmark.test_seen], space.train)
+    in_training = np.isin(benchmark.labels[benchmark.train], space.train)
+    in_tests = np.isin(benchmark.labels[benchmark.test_seen], space.train)
     left = replace(space, seen=space.train, validation=np.array([], dtype=np.int64))
-    return replace(benchmark, space=left, train=benchmark.train[own], test_seen=benchmark.test_seen[held])
+    return replace(benchmark, space=left, train=benchmark.train[in_training], test_seen=benchmark.test_seen[in_tests])
 
 
 def validation_samples(benchmark: Benchmark) -> Ids:

@@ -148,9 +148,9 @@ def embed_classes(
     sentences = [prompt.replace("{class}", words) for _, words in clean.values()]
     if attributes is not None:
         sentences = [
-            sentence.replace("{attribute}", _plain(own))
-            for sentence, chosen in zip(sentences, attributes, strict=True)
-            for own in chosen
+            sentence.replace("{attribute}", _plain(attribute))
+            for sentence, named in zip(sentences, attributes, strict=True)
+            for attribute in named
         ]
     each = embed_texts(sentences, encoder)
     vectors = each.reshape(len(names), -1, each.shape[1]).mean(axis=1)
@@ -219,12 +219,12 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     longest = min(tokenizer.model_max_length, _LONGEST)
     unit = clip or siglip or _normalises(folder)
     # SigLIP was trained on texts of one length, whose padding it sees.
-    padding, own = ("max_length", min(longest, _positions(model))) if siglip else (True, longest)
+    padding, length = ("max_length", min(longest, _positions(model))) if siglip else (True, longest)
     out = []
     with torch.inference_mode():
         for start in range(0, len(texts), _AT_ONCE):
             part = list(texts[start : start + _AT_ONCE])
-            tokens = tokenizer(part, padding=padding, truncation=True, max_length=own, return_tensors="pt")
+            tokens = tokenizer(part, padding=padding, truncation=True, max_length=length, return_tensors="pt")
             if clip:
                 vectors = model(**tokens).text_embeds
             elif siglip:

@@ -384,8 +384,8 @@ def _draw(skeleton: nn.Module, rng: np.random.Generator, draw: Draw) -> Params:
         for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             full = f"{where}.{name}" if where else name
             if norm or name == "bias":
-                one = name in ("weight", "running_var")
-                tensors[full] = torch.ones(tensor.shape) if one else torch.zeros(tensor.shape)
+                is_scale = name in ("weight", "running_var")
+                tensors[full] = torch.ones(tensor.shape) if is_scale else torch.zeros(tensor.shape)
                 continue
             deviation, most = draw(tensor)
             values = rng.standard_normal(tuple(tensor.shape), dtype=np.float32)

@@ -98,10 +98,10 @@ class Evaluate(Callback):
         every = self.every or self.task.every(self.choice)
         if is_measured(loop.state.round, loop.rounds, self.choice, every):
             loop.models = loop.federation.models(loop.state)
-            found = self.task.measure(loop, loop.models, self.choice)
+            measures = self.task.measure(loop, loop.models, self.choice)
         else:
-            found = self.task.unmeasured(loop)
-        loop.history[-1] = {**loop.metrics, **found}
+            measures = self.task.unmeasured(loop)
+        loop.history[-1] = {**loop.metrics, **measures}
 
 
 class Grow(Callback):

@@ -171,8 +171,8 @@ class Federation:
 
     def own(self, state: State, client: int) -> Params:
         """Return the parameters that stay with a client: none, some (``strategy.shared``) or all (``local``)."""
-        told = self.strategy.instruct(state.server, state.params, state.round)
-        return self.strategy.recall(told, dict(state.clients.get(client, {}).items()), state.round).own
+        instruction = self.strategy.instruct(state.server, state.params, state.round)
+        return self.strategy.recall(instruction, dict(state.clients.get(client, {}).items()), state.round).own
 
     def fit_heads(self, params: Params) -> Params:
         """Add what the method's scores need to merged parameters: a generative method's classifiers.

@@ -111,18 +111,18 @@ class Version:
         place = {name: i for i, name in enumerate(self.space.names)}
         rounds = sorted(set(self.held.values()))
         newest = rounds[-1] if len(rounds) > 1 else None
-        found: dict[str, list[int]] = {"old": [], "new": [], "left": []}
+        ids_of: dict[str, list[int]] = {"old": [], "new": [], "left": []}
         for name, round in self.held.items():
             where = "left" if name in self.left else "new" if round == newest else "old"
-            found[where].append(place[name])
-            found.setdefault(f"from round {round + 1}", []).append(place[name])
-        found["unseen"] = self.space.unseen.tolist()
-        return {name: np.sort(np.array(ids, dtype=np.int64)) for name, ids in found.items() if ids}
+            ids_of[where].append(place[name])
+            ids_of.setdefault(f"from round {round + 1}", []).append(place[name])
+        ids_of["unseen"] = self.space.unseen.tolist()
+        return {name: np.sort(np.array(members, dtype=np.int64)) for name, members in ids_of.items() if members}
 
     def line(self) -> dict[str, Any]:
         """Return what a round's metrics say of the class space."""
         space = self.space
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "since": self.round + 1,
             "hash": self.hash(),
             "known": len(space.names),
@@ -130,7 +130,7 @@ class Version:
             "unseen": len(space.unseen),
         }
         changes = {key: list(getattr(self, key)) for key in ("added", "gained", "corrected", "left")}
-        return found | {key: names for key, names in changes.items() if names}
+        return facts | {key: names for key, names in changes.items() if names}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values; :meth:`from_dict` gives back the same bits."""
@@ -151,27 +151,27 @@ class Version:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Version:
+    def from_dict(cls, tree: Mapping[str, Any]) -> Version:
         """Read what :meth:`to_dict` gave.
 
         Raises:
             DataError: it is no class space, or not the one whose hash it names.
         """
         space = ClassSpace(
-            names=tuple(told["classes"]),
-            semantics=np.array(told["semantics"], dtype=np.float64).reshape(len(told["classes"]), -1),
-            attribute_names=tuple(told["attributes"]),
-            seen=np.array(told["seen"], dtype=np.int64),
-            validation=np.array(told["validation"], dtype=np.int64),
-            unseen=np.array(told["unseen"], dtype=np.int64),
-            attribute_groups={name: tuple(columns) for name, columns in told["groups"].items()},
+            names=tuple(tree["classes"]),
+            semantics=np.array(tree["semantics"], dtype=np.float64).reshape(len(tree["classes"]), -1),
+            attribute_names=tuple(tree["attributes"]),
+            seen=np.array(tree["seen"], dtype=np.int64),
+            validation=np.array(tree["validation"], dtype=np.int64),
+            unseen=np.array(tree["unseen"], dtype=np.int64),
+            attribute_groups={name: tuple(columns) for name, columns in tree["groups"].items()},
         )
-        former = {name: tuple(hashes) for name, hashes in told["former"].items()}
-        changes = {key: tuple(told[key]) for key in ("left", "added", "gained", "corrected")}
-        made = cls(int(told["round"]), space, dict(told["held"]), former=former, **changes)
-        if made.hash() != told["hash"]:
+        former = {name: tuple(hashes) for name, hashes in tree["former"].items()}
+        changes = {key: tuple(tree[key]) for key in ("left", "added", "gained", "corrected")}
+        version = cls(int(tree["round"]), space, dict(tree["held"]), former=former, **changes)
+        if version.hash() != tree["hash"]:
             raise DataError("the class space is not the one whose hash it names")
-        return made
+        return version
 
 
 def described_as(row: NDArray[np.float64]) -> str:
@@ -312,10 +312,10 @@ class Timeline:
             if name not in names:
                 raise ExperimentError("growth.arrive: " + unknown("class", name, names))
             known[names.index(name)] = round
-        there = np.maximum(partition.first[:, None], known[None])  # from when on a client can train on a class
-        self.held = np.where(counts & (there < partition.last[:, None]), there, NEVER).min(0)
+        trainable = np.maximum(partition.first[:, None], known[None])  # from when on a client can train on a class
+        self.held = np.where(counts & (trainable < partition.last[:, None]), trainable, NEVER).min(0)
         self.known = np.where(known == NEVER, NEVER, known)
-        holder = np.where(counts & (there == self.held[None]), np.arange(len(counts))[:, None], len(counts)).min(0)
+        holder = np.where(counts & (trainable == self.held[None]), np.arange(len(counts))[:, None], len(counts)).min(0)
         holder[self.held > self.known] = -1  # it arrives as a description alone
         self.order = [int(c) for c in np.lexsort((np.arange(len(names)), holder, self.known))]
         if not self.rounds()[1:]:
@@ -326,8 +326,8 @@ class Timeline:
 
     def rounds(self) -> list[int]:
         """Return the rounds (counted from 0) in which something may change, and round 0."""
-        found = {0, *self.known.tolist(), *self.held.tolist(), *self.last.tolist(), *self.settings.files()}
-        return sorted(round for round in found if 0 <= round < NEVER)
+        rounds = {0, *self.known.tolist(), *self.held.tolist(), *self.last.tolist(), *self.settings.files()}
+        return sorted(round for round in rounds if 0 <= round < NEVER)
 
     def version(self, round: int) -> Version:
         """Return the version that is in force in ``round``, counted from 0.

@@ -181,8 +181,8 @@ class Partition:
 
     def present(self, round: int) -> list[int]:
         """Return the clients that take part in ``round`` (counted from 0) and hold at least one sample."""
-        there = [self.remote or len(ids) > 0 for ids in self.clients]
-        return [k for k, holds in enumerate(there) if holds and self.first[k] <= round < self.last[k]]
+        holding = [self.remote or len(ids) > 0 for ids in self.clients]
+        return [k for k, holds in enumerate(holding) if holds and self.first[k] <= round < self.last[k]]
 
 
 def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> Partition:
@@ -200,8 +200,8 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
         raise ExperimentError(f"[partition]: {error}") from None
     first, last = settings.rounds()
     nothing = np.empty(0, dtype=np.int64)
-    own = (nothing if k in settings.without else benchmark.train[ids] for k, ids in enumerate(held))
-    return Partition(tuple(own), first, last)
+    kept = (nothing if k in settings.without else benchmark.train[ids] for k, ids in enumerate(held))
+    return Partition(tuple(kept), first, last)
 
 
 def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[Ids]:
@@ -254,13 +254,13 @@ def _from_file(settings: PartitionSettings, benchmark: Benchmark, labels: Ids, s
         parts = np.split(stream(seed, "partition file", c).permutation(ids), cuts)
         for k, part in zip(holders[c], parts, strict=False):
             clients[k].append(part)
-    for k, own in enumerate(clients):
-        if not any(map(len, own)):
+    for k, parts_of_client in enumerate(clients):
+        if not any(map(len, parts_of_client)):
             raise ExperimentError(
                 f"client {k} would hold no sample: lower partition.clients ({settings.clients}) or give it a class in "
                 "partition.file"
             )
-    return [np.sort(np.concatenate(own)) for own in clients]
+    return [np.sort(np.concatenate(parts_of_client)) for parts_of_client in clients]
 
 
 def _read_holders(settings: PartitionSettings, path: Path, benchmark: Benchmark) -> dict[int, dict[int, float]]:

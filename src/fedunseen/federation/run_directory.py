@@ -154,9 +154,11 @@ class RunDirectory:
         """Record who the parties of a deployment are, and what each held when it was last connected."""
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):
-            known = {one["name"]: one for one in parse_json(self.parties_path.read_bytes())}
+            known = {party["name"]: party for party in parse_json(self.parties_path.read_bytes())}
         now = {p.name: {"name": p.name, "classes": p.classes, "samples": p.samples} for p in parties}
-        write_json(self.parties_path, [one if one["samples"] else known.get(name, one) for name, one in now.items()])
+        write_json(
+            self.parties_path, [party if party["samples"] else known.get(name, party) for name, party in now.items()]
+        )
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
@@ -169,17 +171,19 @@ class RunDirectory:
     def _judged(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``warnings``, the findings of a diagnosis, and ``summary``; of several seeds, the warnings of each."""
         if "seeds" in result:
-            told = {
+            of_seed = {
                 seed: (RunDirectory(self.path / f"seed-{seed}").result() or {}).get("warnings", [])
                 for seed in result["seeds"]
             }
-            first, *others = told.values()
-            common = [one for one in first if all(one in other for other in others)]  # of the data, not of chance
+            first, *others = of_seed.values()
+            common = [
+                warning for warning in first if all(warning in other for other in others)
+            ]  # of the data, not of chance
             more = [
-                {**one, "what": f"Seed {seed}: {one['what']}"}
-                for seed, own in told.items()
-                for one in own
-                if one not in common
+                {**warning, "what": f"Seed {seed}: {warning['what']}"}
+                for seed, warnings in of_seed.items()
+                for warning in warnings
+                if warning not in common
             ]
             return {"warnings": common + more}
         if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
@@ -190,7 +194,7 @@ class RunDirectory:
         scaled = bool({"l2", "standard", "min-max"} & set(self.manifest()["experiment"]["data"].get("features") or ()))
         findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions, scaled)
         summary = summarize(result, answers, space.names, space.unseen, descriptions)
-        return {"warnings": [one._asdict() for one in findings], **({"summary": summary} if summary else {})}
+        return {"warnings": [warning._asdict() for warning in findings], **({"summary": summary} if summary else {})}
 
     def complete(self) -> bool:
         """Say whether the run is complete and all that it left behind is whole."""
@@ -210,16 +214,16 @@ class RunDirectory:
         """Read the lines of all rounds, up to the first that is not whole: a kill may have cut the last one short."""
         if not self.metrics_path.exists():
             return []
-        found: list[dict[str, Any]] = []
+        lines: list[dict[str, Any]] = []
         for line in self.metrics_path.read_bytes().split(b"\n")[:-1]:  # a whole line ends in a newline
             try:
                 value = parse_json(line)
             except ValueError:
                 break
-            if not isinstance(value, dict) or value.get("round") != len(found) + 1:
+            if not isinstance(value, dict) or value.get("round") != len(lines) + 1:
                 break
-            found.append(value)
-        return found
+            lines.append(value)
+        return lines
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append one round's line, flushed to disk."""
@@ -249,14 +253,14 @@ class RunDirectory:
         tensors = {f"params/{name}": value for name, value in state.params.items()}
         tensors |= {f"state/{name}": value for name, value in state.server.items()}
         shelved: dict[int, Shelved] = {}
-        for client, own in state.clients.items():
-            if isinstance(own, Shelved) and (not shelved or own.layout == next(iter(shelved.values())).layout):
-                shelved[client] = own
+        for client, values in state.clients.items():
+            if isinstance(values, Shelved) and (not shelved or values.layout == next(iter(shelved.values())).layout):
+                shelved[client] = values
             else:
-                tensors |= {f"client/{client}/{name}": value for name, value in own.items()}
+                tensors |= {f"client/{client}/{name}": value for name, value in values.items()}
         metadata = {}
         if shelved:
-            changed = {client: own for client, own in shelved.items() if self._written.get(client) is not own}
+            changed = {client: values for client, values in shelved.items() if self._written.get(client) is not values}
             if len(changed) + self._since >= len(shelved):  # what is out of date would take as much room as what is not
                 changed, self._parts, self._since = shelved, [], 0
             else:
@@ -302,9 +306,9 @@ class RunDirectory:
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
         """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""
-        found = {int(path.stem.removeprefix("before-")) - 1: path for path in self.checkpoints.glob("before-*")}
-        known = [done for done in found if done <= rounds]
-        return (max(known), found[max(known)]) if known else None
+        kept = {int(path.stem.removeprefix("before-")) - 1: path for path in self.checkpoints.glob("before-*")}
+        early_enough = [done for done in kept if done <= rounds]
+        return (max(early_enough), kept[max(early_enough)]) if early_enough else None
 
     def save_space(self, round: int, version: Mapping[str, Any]) -> None:
         """Write the class space that is in force from ``round`` (counted from 0) on, unless it is there."""
@@ -319,21 +323,21 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it is damaged.
         """
-        found = [path for path in self._space_files() if int(path.stem) < rounds]
-        if not found:
+        earlier = [path for path in self._space_files() if int(path.stem) < rounds]
+        if not earlier:
             return None
-        problem = f"{found[-1]} is damaged: restore it, or run the experiment again in another --out"
-        return read_json(found[-1], problem, ("round", "classes"))
+        problem = f"{earlier[-1]} is damaged: restore it, or run the experiment again in another --out"
+        return read_json(earlier[-1], problem, ("round", "classes"))
 
     def _space_files(self) -> list[Path]:
         """Return the versions of the class space, oldest first."""
-        found = [path for path in self.spaces.glob("*.json") if path.stem.isdecimal()]
-        return sorted(found, key=lambda path: int(path.stem))
+        files = [path for path in self.spaces.glob("*.json") if path.stem.isdecimal()]
+        return sorted(files, key=lambda path: int(path.stem))
 
     def _checkpoint_files(self) -> list[Path]:
         """Return the checkpoints, oldest first."""
-        found = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdecimal()]
-        return sorted(found, key=lambda path: int(path.stem))
+        files = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdecimal()]
+        return sorted(files, key=lambda path: int(path.stem))
 
     def newest_checkpoint(self, device: torch.device) -> State | None:
         """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if there is none."""
@@ -364,9 +368,9 @@ class RunDirectory:
             RunDirectoryError: it is of another model: a text encoder, say, has changed since.
         """
         for name, value in first.items():
-            found = state.params.get(name)
-            if found is None or found.shape != value.shape:
-                shape = "none" if found is None else f"one of shape {tuple(found.shape)}"
+            saved = state.params.get(name)
+            if saved is None or saved.shape != value.shape:
+                shape = "none" if saved is None else f"one of shape {tuple(saved.shape)}"
                 raise RunDirectoryError(
                     f"{self.checkpoints}: the parameter {name!r} has the shape {tuple(value.shape)} now, but the "
                     f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
@@ -389,15 +393,15 @@ class RunDirectory:
         Raises:
             RunDirectoryError: one is missing or damaged.
         """
-        shelf, found = Shelf(device), dict[int, Shelved]()
+        shelf, records = Shelf(device), dict[int, Shelved]()
         parts = parts_of(path)
         for part in parts:
             try:
-                found |= read_records(part, shelf)
+                records |= read_records(part, shelf)
             except (OSError, SafetensorError, ValueError) as error:
                 raise RunDirectoryError(f"{part} cannot be read ({error})") from None
-        self._written, self._parts, self._since = found, [part.name for part in parts], len(found)
-        return found
+        self._written, self._parts, self._since = records, [part.name for part in parts], len(records)
+        return records
 
 
 def parts_of(path: Path) -> list[Path]:
@@ -471,9 +475,9 @@ def of_clients(
         RunDirectoryError: the file is missing or damaged.
     """
     with _opened(path, device) as file:
-        for client, own in of_each_client({name: name for name in file.keys()}).items():  # noqa: SIM118
+        for client, names in of_each_client({name: name for name in file.keys()}).items():  # noqa: SIM118
             if clients is None or client in clients:
-                yield client, {name: file.get_tensor(stored) for name, stored in own.items()}
+                yield client, {name: file.get_tensor(stored) for name, stored in names.items()}
 
 
 def _is_leftover(name: str) -> bool:
@@ -494,11 +498,11 @@ def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Say which settings differ: ["method.lr was 0.1, is 0.2"]."""
-    found: list[str] = []
+    differences: list[str] = []
     for key in sorted({*old, *new} - {"name"} if not prefix else {*old, *new}):  # a name changes no result
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
         if isinstance(a, dict) and isinstance(b, dict):
-            found += _differences(a, b, f"{name}.")
+            differences += _differences(a, b, f"{name}.")
         elif a != b:
-            found.append(f"{name} was {a!r}, is {b!r}")
-    return found
+            differences.append(f"{name} was {a!r}, is {b!r}")
+    return differences

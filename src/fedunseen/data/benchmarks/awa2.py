@@ -61,5 +61,5 @@ class Awa2(PublishedBenchmark):
             attributes,
             builtin_groups("AWA2", len(attributes)),
         )
-        own = class_split(root, names, "trainclasses.txt", "testclasses.txt", "valclasses.txt")
-        return ImageFiles(folder, files, labels), table, own
+        split = class_split(root, names, "trainclasses.txt", "testclasses.txt", "valclasses.txt")
+        return ImageFiles(folder, files, labels), table, split

@@ -181,8 +181,8 @@ def _image_shape(path: Path, given: NDArray[Any] | None, features: NDArray[Any])
     if given is None:
         return None
     shape = tuple(given.ravel().tolist()) if given.dtype.kind in "iu" else ()
-    own = features.shape[1:]
-    fits = math.prod(shape) == math.prod(own) if len(own) == 1 else shape == own
+    sample_shape = features.shape[1:]
+    fits = math.prod(shape) == math.prod(sample_shape) if len(sample_shape) == 1 else shape == sample_shape
     if len(shape) not in (2, 3) or min(shape) < 1 or not fits:
         raise DataError(
             f"{path}: image_shape is {given.ravel().tolist()}, but the features have the shape {features.shape}: give "

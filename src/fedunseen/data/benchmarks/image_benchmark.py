@@ -340,15 +340,15 @@ def read_numbered(path: Path) -> list[tuple[int, str]]:
     Raises:
         DataError: if a line is otherwise, or a number occurs twice.
     """
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     for i, line in enumerate(read_lines(path), 1):
         number, *text = line.split(None, 1)
         if not number.isdecimal() or not text:
             raise DataError(f"{path}, line {i}: {line!r} is not a number and a text")
-        if int(number) in found:
+        if int(number) in texts:
             raise DataError(f"{path}, line {i}: the number {number} occurs twice")
-        found[int(number)] = text[0]
-    return list(found.items())
+        texts[int(number)] = text[0]
+    return list(texts.items())
 
 
 def read_matrix(path: Path, rows: int, columns: int) -> NDArray[np.float64]:

@@ -173,13 +173,13 @@ def _files(root: Path) -> list[Path]:
     """Return the CSV files: ``root`` itself, or what lies in it or in a folder of the usual name there."""
     if root.is_file():
         return [root]
-    found = _csv_files(Sent140.home(root))
-    if not found:
+    files = _csv_files(Sent140.home(root))
+    if not files:
         raise DataError(
             f"{root} holds no Sentiment140: unpack trainingandtestdata.zip ({Sent140.page}) there, or name a CSV file "
             "of its six columns in data.root"
         )
-    return found
+    return files
 
 
 def _csv_files(folder: Path) -> list[Path]:

@@ -128,9 +128,9 @@ def _folder(root: Path, dataset: str) -> Path:
         if _complete(root):
             return root
         for place in places:
-            found = [child.name for child in place.iterdir() if _complete(child)] if place.is_dir() else []
-            if found:
-                raise DataError(f"{unknown('dataset', dataset, found)} in {place}")
+            datasets = [child.name for child in place.iterdir() if _complete(child)] if place.is_dir() else []
+            if datasets:
+                raise DataError(f"{unknown('dataset', dataset, datasets)} in {place}")
         raise DataError(f"{folder} is missing, and no other dataset is in {root}: {hint}")
     for file in (FEATURES, SPLITS):
         if not (folder / file).is_file():

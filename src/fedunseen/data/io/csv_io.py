@@ -115,7 +115,11 @@ def _check_separator(path: Path, first: Sequence[str]) -> None:
 
 
 def _width_problem(row: Sequence[str], wanted: int) -> str:
-    numbers = [f"{one},{two}" for one, two in pairwise(row) if one.lstrip("-").isdecimal() and two.isdecimal()]
+    numbers = [
+        f"{whole},{fraction}"
+        for whole, fraction in pairwise(row)
+        if whole.lstrip("-").isdecimal() and fraction.isdecimal()
+    ]
     comma = f": if {numbers[0]} is one number, write it with a point" if len(row) > wanted and numbers else ""
     return f"{len(row)} cells, but the first line has {wanted}{comma}"
 

@@ -264,18 +264,18 @@ def list_images(folder: Path) -> list[str]:
     Every file counts as an image, whatever its ending, so that none is left out unnoticed. The exceptions are hidden
     files and what file managers leave behind. A folder that links lead to again is listed once, so that loops end.
     """
-    found: list[str] = []
+    files: list[str] = []
     known = {_identity(folder)}
     for place, folders, names in os.walk(folder, followlinks=True):
         shown_folders = sorted(name for name in folders if not name.startswith("."))
         folders[:] = []
         for name in shown_folders:
-            if (one := _identity(Path(place, name))) not in known:
-                known.add(one)
+            if (identity := _identity(Path(place, name))) not in known:
+                known.add(identity)
                 folders.append(name)
         shown = [name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES]
-        found += [(Path(place).relative_to(folder) / name).as_posix() for name in shown]
-    return sorted(found)
+        files += [(Path(place).relative_to(folder) / name).as_posix() for name in shown]
+    return sorted(files)
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:

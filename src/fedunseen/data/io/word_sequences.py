@@ -77,11 +77,11 @@ def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
         pieces, table = _minilm(split)
     else:
         known, table = read_vectors(Path(vectors).expanduser(), set(chain.from_iterable(split)))
-        pieces = [[known[word] for word in own if word in known] for own in split]
+        pieces = [[known[word] for word in words_of_text if word in known] for words_of_text in split]
     has_vector = np.asarray(table.any(axis=1))
     ids = np.full((len(texts), words), PADDING, dtype=np.int32)
-    for i, own in enumerate(pieces):
-        kept = [piece for piece in own if has_vector[piece]][:words]
+    for i, words_of_text in enumerate(pieces):
+        kept = [piece for piece in words_of_text if has_vector[piece]][:words]
         ids[i, : len(kept)] = kept
     return WordIds(ids, table)
 
