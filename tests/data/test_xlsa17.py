@@ -402,7 +402,7 @@ def test_real_photos_of_animals(real_data):
     assert not np.isin(chosen.test_unseen, np.append(benchmark.test_seen, benchmark.test_unseen)).any()
 
 
-def test_real_quantised_features(real_data):
+def test_real_quantized_features(real_data):
     benchmark = load(real_data / "xlsa17", dataset="CIFAR100_MBV2", attributes="original_att")
     assert benchmark.features.dtype == np.uint8
     assert benchmark.features.shape == (30000, 1280)

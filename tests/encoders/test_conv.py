@@ -149,7 +149,7 @@ def test_multiply_adds_are_counted_by_hand():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("pool", "least"), [("flatten", 0.9), ("average", 0.3)])
-def test_it_recognises_pairs_that_it_never_saw(pool, least):
+def test_it_recognizes_pairs_that_it_never_saw(pool, least):
     """A linear map from the features to the 20 attributes; chance is 1 in 20."""
     benchmark = DigitPairs.load(DigitPairs.Settings(train_per_class=40, test_per_class=10), 0)
     network = backbone(pool=pool, widths=(16, 32))

@@ -95,7 +95,7 @@ def test_images_are_prepared_as_the_weights_were_trained():
 
 @pytest.mark.slow
 def test_frozen_features_are_the_packages(package, photographs):
-    """Although normalisations were folded into convolutions, and channels come last."""
+    """Although normalizations were folded into convolutions, and channels come last."""
     own = encoder(output="maps")
     with torch.inference_mode():
         expected = package.extract_features(own.prepare(torch.from_numpy(photographs))).numpy()
@@ -190,8 +190,7 @@ def test_what_is_wrong_with_settings_and_images(monkeypatch):
     with pytest.raises(DataError) as error:
         encoder((4, 8, 8))
     assert str(error.value) == (
-        "encoder.name = 'efficientnet-lite' takes colour or grey images, but these have 4 channels: name another "
-        "encoder"
+        "encoder.name = 'efficientnet-lite' takes color or grey images, but these have 4 channels: name another encoder"
     )
     with pytest.raises(ValidationError, match=r"frozen_layers has no effect where trained = false freezes all"):
         EfficientNetLiteSettings(frozen_layers=("_bn0.*",))

@@ -30,7 +30,7 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def bert_folder(tmp_path_factory):
-    """Save a small BERT with its tokeniser."""
+    """Save a small BERT with its tokenizer."""
     transformers = pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("bert")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
@@ -100,7 +100,7 @@ def test_a_bert_is_averaged_over_its_words(bert_folder):
     np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_sentence_model_that_normalises_is_followed(bert_folder, tmp_path):
+def test_a_sentence_model_that_normalizes_is_followed(bert_folder, tmp_path):
     folder = shutil.copytree(bert_folder, tmp_path / "copy")
     (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.Normalize"}]')
     raw, unit = embed_texts(["cat"], str(bert_folder)), embed_texts(["cat"], str(folder))

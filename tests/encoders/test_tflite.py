@@ -1,4 +1,4 @@
-"""The quantised encoder: on a real MobileNetV2 and real photos."""
+"""The quantized encoder: on a real MobileNetV2 and real photos."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_vectors_are_the_means_of_maps(mobilenet, apples):
     vectors = encoder(mobilenet, apples).encode(apples[:8])
     assert (maps.shape, maps.dtype) == ((8, 1280, 7, 7), np.float16)
     assert (vectors.shape, vectors.dtype) == ((8, 1280), np.float32)
-    step = np.diff(np.unique(vectors)).min()  # of the quantised vectors, which end at 255 steps
+    step = np.diff(np.unique(vectors)).min()  # of the quantized vectors, which end at 255 steps
     means = maps.astype(np.float32).mean((2, 3))
     assert step == pytest.approx(0.01908, abs=1e-5)
     assert np.abs(vectors - np.minimum(means, 255 * step)).max() < 0.51 * step + 1e-3
@@ -175,5 +175,5 @@ def test_the_last_pooling_is_found_by_the_graph(tmp_path):
         _find_tensors(FakeInterpreter(shapes, operations, np.float32), tmp_path)
     assert str(caught.value) == (
         f"{tmp_path} takes float32 (1, 8, 8, 3), not the bytes of one image (1, height, width, channels): "
-        "give a quantised image model"
+        "give a quantized image model"
     )

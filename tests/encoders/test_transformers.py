@@ -119,7 +119,7 @@ def test_grey_images_are_repeated(resnet_folder, photographs):
     assert np.array_equal(resnet(resnet_folder, shape=(1, 20, 24)).encode(grey), expected)
 
 
-def test_the_normalisation_of_the_folder_is_taken(resnet_folder, photographs, tmp_path):
+def test_the_normalization_of_the_folder_is_taken(resnet_folder, photographs, tmp_path):
     folder = shutil.copytree(resnet_folder, tmp_path / "copy")
     model = transformers.ResNetModel.from_pretrained(folder).eval()
     said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}

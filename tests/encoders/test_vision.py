@@ -26,7 +26,7 @@ WORDS = ["[UNK]", "[PAD]", "cat", "dog", "a", "photo"]
 
 
 def saved(kind, folder):
-    """Save a small random model of one kind, with its text part and a tokeniser of a few words where it has one."""
+    """Save a small random model of one kind, with its text part and a tokenizer of a few words where it has one."""
     torch.manual_seed(0)
     side = {"image_size": 24, "patch_size": 8}
     texts = {**SMALL, "vocab_size": len(WORDS), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 1}
@@ -124,7 +124,7 @@ def test_other_sizes_interpolate_the_positions(folders, photographs, kind):
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_the_folder_says_size_and_normalisation(folders, photographs, tmp_path):
+def test_the_folder_says_size_and_normalization(folders, photographs, tmp_path):
     folder = shutil.copytree(folders["clip"][0], tmp_path / "copy")
     said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7], "crop_size": {"height": 16, "width": 16}}
     (folder / "preprocessor_config.json").write_text(json.dumps(said))

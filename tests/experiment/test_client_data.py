@@ -246,7 +246,7 @@ def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch
         hosted(chosen, link, tmp_path / "run")
     assert str(said.value).startswith(f"{tmp_path / 'run'} cannot be written (")
     assert "No space left on device" in str(said.value)
-    assert str(said.value).endswith("choose another --out, or mend that and go on with --resume")
+    assert str(said.value).endswith("choose another --out, or fix that and go on with --resume")
     assert set(full.values()) == {0}
     heard = [unpack(answer)[0].get("error", "") for name, answer in link.heard if name == "north"]
     assert sum("No space left on device" in one for one in heard) == 2  # told, and asked again

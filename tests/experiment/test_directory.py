@@ -232,7 +232,7 @@ def test_a_file_is_no_directory(make, tmp_path):
         with pytest.raises(RunDirectoryError) as error:
             run(make({"run.seeds": seeds}), tmp_path / "file" / "below")
         assert str(error.value).startswith(f"{tmp_path / 'file' / 'below'} cannot be written (")
-        assert str(error.value).endswith("): choose another --out, or mend that and go on with --resume")
+        assert str(error.value).endswith("): choose another --out, or fix that and go on with --resume")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished,
         run(make(), tmp_path / "run")
     assert str(error.value) == (
         f"{tmp_path / 'run'} cannot be written (No space left on device): "
-        "choose another --out, or mend that and go on with --resume"
+        "choose another --out, or fix that and go on with --resume"
     )
     monkeypatch.setattr(safetensors.torch, "save_file", real)
     assert content(run(make(), tmp_path / "run", resume=True).path) == content(finished.path)

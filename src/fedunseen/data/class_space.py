@@ -266,7 +266,7 @@ def same_text(rows: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[
 
 
 def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Read classes that are to be recognised without any training.
+    """Read classes that are to be recognized without any training.
 
     The file is CSV with the column ``name`` and a column for each attribute of ``space``, in any order, with
     or without its group (``colour: red`` or ``red``). A ``split`` column is ignored, and so are the undescribed

@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params, linear_layer, transformed
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
 
-__all__ = ["Conv", "Conv4", "Conv4Settings", "ConvBackbone", "ConvSettings", "Norm", "normalise"]
+__all__ = ["Conv", "Conv4", "Conv4Settings", "ConvBackbone", "ConvSettings", "Norm", "normalize"]
 
 Norm = Literal["group", "batch", "batch-statistics", "none"]
 
@@ -28,11 +28,11 @@ class ConvSettings(EncoderSettings):
 
     name: Literal["conv"] = "conv"
     widths: tuple[PositiveInt, ...] = Field((32, 64), min_length=1)
-    """Channels of the blocks, each a 3 x 3 convolution, a normalisation, ReLU and, where there is room, pooling."""
+    """Channels of the blocks, each a 3 x 3 convolution, a normalization, ReLU and, where there is room, pooling."""
     smallest: PositiveInt = 2
     """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter than this."""
     norm: Norm = "group"
-    """Normalisation: `group` (of four to eight channels, within a sample), `batch` (BatchNorm with running statistics;
+    """Normalization: `group` (of four to eight channels, within a sample), `batch` (BatchNorm with running statistics;
     clients then train one at a time), `batch-statistics` (those of the samples at hand, in tests too: what published
     MAML does, and transductive, since queries then help one another) or `none`."""
     pool: Literal["flatten", "average"] = "flatten"
@@ -62,7 +62,7 @@ class Conv4Settings(ConvSettings):
 
     name: Literal["conv4"] = "conv4"  # type: ignore[assignment]
     widths: tuple[PositiveInt, ...] = Field((32, 32, 32, 32), min_length=1)
-    """Channels of the blocks, each a 3 x 3 convolution, a normalisation, ReLU and, where there is room, pooling."""
+    """Channels of the blocks, each a 3 x 3 convolution, a normalization, ReLU and, where there is room, pooling."""
     smallest: PositiveInt = 1
     """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter than this."""
 
@@ -97,12 +97,12 @@ class ConvBackbone(Backbone):
         super().__init__(maps if output == "maps" else (settings.outputs or self.flat,))
         self.image_shape = image_shape
         # Pure without running statistics, but on a CPU seldom faster for it: mapped over 10 clients, the convolutions
-        # cost 0.7 (small batches, no normalisation) to 3 times (GroupNorm, 32 x 32 images) what one client at a time
+        # cost 0.7 (small batches, no normalization) to 3 times (GroupNorm, 32 x 32 images) what one client at a time
         # does. The trainer decides by the number of multiplications; a GPU gains.
         self.batched = settings.norm != "batch"
 
     def init(self, rng: np.random.Generator) -> Params:
-        """Draw the convolutions from N(0, 2 / (9 channels)) (He et al. 2015); normalisations start as identities."""
+        """Draw the convolutions from N(0, 2 / (9 channels)) (He et al. 2015); normalizations start as identities."""
         params: Params = {}
         assert self.image_shape is not None
         before = self.image_shape[0]
@@ -126,7 +126,7 @@ class ConvBackbone(Backbone):
         maps = as_images(inputs, self.image_shape) - 0.5
         for i, pooled in enumerate(self.halves):
             maps = F.conv2d(maps, params[f"f.conv{i}.weight"], params.get(f"f.conv{i}.bias"), padding=1)
-            maps = normalise(params, f"f.norm{i}", maps, self.settings.norm, training)
+            maps = normalize(params, f"f.norm{i}", maps, self.settings.norm, training)
             # The largest of some numbers, or zero: in which order makes no difference, but a quarter of the work.
             maps = torch.relu(F.max_pool2d(maps, 2) if pooled else maps)
         maps = as_floats(maps)
@@ -150,8 +150,8 @@ def groups(channels: int) -> int:
     return next((channels // size for size in range(8, 3, -1) if channels % size == 0), 1)
 
 
-def normalise(params: Params, name: str, maps: Tensor, norm: Norm, training: bool) -> Tensor:
-    """Normalise maps (n, channels, height, width) by the layer ``name``, as ``ConvSettings.norm`` says."""
+def normalize(params: Params, name: str, maps: Tensor, norm: Norm, training: bool) -> Tensor:
+    """Normalize maps (n, channels, height, width) by the layer ``name``, as ``ConvSettings.norm`` says."""
     if norm == "none":
         return maps
     weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]

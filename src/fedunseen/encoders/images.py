@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = [
-    "CLIP", "HALF", "IMAGENET", "Normalization", "Preparation", "Resize", "as_floats", "as_images", "normalised",
+    "CLIP", "HALF", "IMAGENET", "Normalization", "Preparation", "Resize", "as_floats", "as_images", "normalized",
     "resized",
 ]  # fmt: skip
 
@@ -51,7 +51,7 @@ def resized(images: Tensor, size: tuple[int, int], resize: Resize) -> Tensor:
     return F.interpolate(images, size=size, mode=resize, antialias=True).clamp(0, 1)  # bicubic may overshoot
 
 
-def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """Return ``(images - mean) / deviation`` of images (n, 1 or C, H, W), with C channels: grey is repeated."""
     shape = (len(mean), 1, 1)
     shift, scale = (torch.tensor(list(values), device=images.device).reshape(shape) for values in (mean, deviation))
@@ -60,7 +60,7 @@ def normalised(images: Tensor, mean: Sequence[float], deviation: Sequence[float]
 
 @dataclass(frozen=True)
 class Preparation:
-    """How images become what a network takes: resized, grey repeated, normalised."""
+    """How images become what a network takes: resized, grey repeated, normalized."""
 
     image_shape: tuple[int, int, int]
     size: int
@@ -71,4 +71,4 @@ class Preparation:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return (n, 3, size, size) of images, bytes or floats in [0, 1]."""
         images = resized(as_images(inputs, self.image_shape), (self.size, self.size), self.resize)
-        return normalised(images, self.mean, self.deviation)
+        return normalized(images, self.mean, self.deviation)

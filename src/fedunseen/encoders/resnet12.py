@@ -1,6 +1,6 @@
 """ResNet-12, the deep network of few-shot learning (Oreshkin et al. 2018, TADAM; Lee et al. 2019, MetaOptNet).
 
-Four blocks, each of three 3 x 3 convolutions with normalisations, a shortcut of one 1 x 1 convolution, LeakyReLU (0.1)
+Four blocks, each of three 3 x 3 convolutions with normalizations, a shortcut of one 1 x 1 convolution, LeakyReLU (0.1)
 and 2 x 2 pooling; then the mean over cells. No published one has FedFSL's "about 5 million" parameters: the widths
 50-100-200-400 have 4.88 million, 64-160-320-640 (MetaOptNet) 12.4 million.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
-from fedunseen.encoders.conv import Norm, normalise
+from fedunseen.encoders.conv import Norm, normalize
 from fedunseen.encoders.images import as_floats, as_images
 
 __all__ = ["ResNet12", "ResNet12Backbone", "ResNet12Settings"]
@@ -33,7 +33,7 @@ class ResNet12Settings(EncoderSettings):
     widths: tuple[PositiveInt, ...] = Field((50, 100, 200, 400), min_length=1)
     """Channels of the blocks; the default has 4.88 million parameters."""
     norm: Norm = "group"
-    """Normalisation, as for `conv`: `group`, `batch`, `batch-statistics` or `none`."""
+    """Normalization, as for `conv`: `group`, `batch`, `batch-statistics` or `none`."""
     outputs: PositiveInt | None = None
     """A linear layer to so many features at the end, for a method that takes vectors."""
 
@@ -112,10 +112,10 @@ class ResNet12Backbone(Backbone):
             for j in range(3):
                 conv = f"{name}.conv{j}"
                 through = F.conv2d(through, params[f"{conv}.weight"], params.get(f"{conv}.bias"), padding=1)
-                through = normalise(params, f"{name}.norm{j}", through, self.settings.norm, training)
+                through = normalize(params, f"{name}.norm{j}", through, self.settings.norm, training)
                 through = F.leaky_relu(through, _SLOPE) if j < 2 else through
             shortcut = F.conv2d(maps, params[f"{name}.shortcut.weight"], params.get(f"{name}.shortcut.bias"))
-            through = through + normalise(params, f"{name}.norm3", shortcut, self.settings.norm, training)
+            through = through + normalize(params, f"{name}.norm3", shortcut, self.settings.norm, training)
             maps = F.leaky_relu(F.max_pool2d(through, 2) if pooled else through, _SLOPE)  # it grows: order is free
         maps = as_floats(maps)
         if self.output == "maps":

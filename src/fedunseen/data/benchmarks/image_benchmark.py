@@ -58,7 +58,7 @@ class ImageSettings(DataSettings):
     root: Path
     """The folder of the data set."""
     size: int = Field(224, ge=8, le=2048)
-    """Side of the decoded images in pixels: the centre square that is cut out."""
+    """Side of the decoded images in pixels: the center square that is cut out."""
     resize: int | None = Field(None, ge=8, le=4096)
     """Length of the shorter side before the cut; unset, 8/7 of `size`: 256 for 224, 512 for 448."""
     skip_unreadable: bool = False

@@ -1,7 +1,7 @@
 """Image files to arrays of bytes: read, turned upright, resized, cropped, and kept in a memory-mapped file.
 
 The protocol is the usual one of ImageNet networks: the shorter side is resized to ``resize`` (bilinear, with
-antialiasing), then the centre square of ``size`` is taken. 256 and 224 are the common values, 512 and 448 those of
+antialiasing), then the center square of ``size`` is taken. 256 and 224 are the common values, 512 and 448 those of
 GEM and MSDN.
 
 A benchmark's images are decoded once. The result lies in the cache folder, whole or not at all. Its name depends on the
@@ -80,7 +80,7 @@ class Decoded(NamedTuple):
 
 
 def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
-    """Resize an opened image to a shorter side of ``resize``, and return the centre square of ``size``.
+    """Resize an opened image to a shorter side of ``resize``, and return the center square of ``size``.
 
     Only the first frame is taken. It is turned as its EXIF data say, and transparent parts become white.
 

