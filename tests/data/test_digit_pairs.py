@@ -136,7 +136,7 @@ def test_reads_a_real_photo(real_data):
 def test_bad_pictures(tmp_path, image):
     with pytest.raises(DataError, match=r"none\.png is missing$"):
         read(tmp_path / "none.png")
-    sentence = r"a\.png is not a readable picture$"
+    sentence = r"a\.png is not a readable image$"
     noise = np.random.default_rng(0).integers(0, 256, (80, 160), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "whole.png")
     whole = (tmp_path / "whole.png").read_bytes()
@@ -144,5 +144,5 @@ def test_bad_pictures(tmp_path, image):
         (tmp_path / "a.png").write_bytes(content)
         with pytest.raises(DataError, match=sentence):
             read(tmp_path / "a.png")
-    with pytest.raises(DataError, match="is not a readable picture"):
+    with pytest.raises(DataError, match="is not a readable image"):
         read(tmp_path)
