@@ -82,7 +82,7 @@ class DigitPairs(BenchmarkLoader):
         """Read a picture of two digits side by side, shape (1, 128); see :func:`read_strokes`.
 
         Raises:
-            DataError: if the file is missing or not a readable picture.
+            DataError: if the file is missing or not a readable image.
         """
         return read_strokes(Path(path), (HEIGHT, WIDTH)).reshape(1, HEIGHT * WIDTH)
 
