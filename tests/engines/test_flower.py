@@ -494,11 +494,12 @@ def test_a_party_that_is_asked_again_has_no_more_budget(place):
 
 
 def test_an_array_that_names_one_piece_many_times():
+    from flwr.app import Array
+
     from fedunseen.engines.carriers.flower import superlink
-    from fedunseen.engines.carriers.flower.content import packed
     from fedunseen.engines.carriers.flower.private import get_all_nested_objects
 
-    array = packed(b"x" * 1000)["bytes"]
+    array = Array("uint8", (1000,), "bytes", b"x" * 1000)
     pieces = {number: one.deflate() for number, one in get_all_nested_objects(array).items()}
     superlink._check_inflated(pieces, 3000)
     (whole,) = (number for number, content in pieces.items() if content.startswith(b"Array "))

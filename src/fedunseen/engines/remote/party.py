@@ -184,7 +184,8 @@ class Party:
     def _discreet(self, text: str) -> str:
         """Replace the paths of the party's folders in a text that is sent."""
         for name, folder in self.folders.items():
-            text = text.replace(str(folder), name)
+            for path in (folder.resolve(), folder):
+                text = text.replace(str(path), name)
         return text
 
     def _join(self, header: dict[str, Any], statistics: Params) -> bytes:

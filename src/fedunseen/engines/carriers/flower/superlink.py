@@ -165,7 +165,7 @@ class Gate:
         begin = time.monotonic()
         if action == "pull-messages":
             await self._wait(name)
-        await self.app(scope, receive, watched)
+        await self.app(scope, await _whole(receive), watched)
         if pulled and pulled[0]["status"] == 200 and name in self.seen and self.seen[name].token == token:
             body = b"".join(event.get("body", b"") for event in pulled)
             if not PullMessagesResponse.FromString(body).messages_list:
@@ -235,6 +235,23 @@ class Gate:
             self.seen.pop(name, None)
         elif name in self.seen and self.seen[name].token == token:
             self.seen[name].heard = time.monotonic()
+
+
+async def _whole(receive: Receive) -> Receive:
+    """Receive a request's body, and return what passes it on whole: each piece costs Flower's layers a millisecond."""
+    pieces: list[bytes] = []
+    event: MutableMapping[str, Any] = {"more_body": True}
+    while event.get("more_body", False):
+        event = await receive()
+        pieces.append(event.get("body", b""))
+    if event["type"] == "http.request":
+        event = {"type": "http.request", "body": b"".join(pieces), "more_body": False}
+    events = [event]
+
+    async def replay() -> MutableMapping[str, Any]:
+        return events.pop() if events else await receive()
+
+    return replay
 
 
 def _signed(headers: Mapping[bytes, bytes]) -> bool:
