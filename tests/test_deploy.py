@@ -64,7 +64,9 @@ def lines():
         program, *words = shlex.split(unit(path)["Service"]["ExecStart"])
         assert program.endswith("/fedunseen")
         yield path.name, words
-    page = (ROOT / "docs" / "operating.md").read_text("utf-8")
+    page = "\n".join(
+        (ROOT / "docs" / name).read_text("utf-8") for name in ("containers.md", "maintenance.md", "operating.md")
+    )
     for text in [page, (DEPLOY / "compose.yaml").read_text("utf-8")]:
         for found in re.findall(r"^(?:\$|#  ) fedunseen (.*)$", text, re.MULTILINE):
             yield "shown", shlex.split(found)

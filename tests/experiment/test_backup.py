@@ -1,4 +1,4 @@
-"""A copy of a run directory, made as docs/operating.md says while the run goes on, resumes to the same bits."""
+"""A copy of a run directory, made as docs/maintenance.md says while the run goes on, resumes to the same bits."""
 
 import shutil
 import threading
