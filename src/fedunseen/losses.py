@@ -554,7 +554,7 @@ def _root(squared: Tensor) -> Tensor:
 
 
 def _check_shapes(name: str, first: Tensor, other: str, second: Tensor, first_ndim: int, second_ndim: int) -> None:
-    """Refuse tensors that broadcasting would combine in a way that nobody means.
+    """Refuse tensors that broadcasting would combine by accident.
 
     Raises:
         ArgumentError: the dimensions are not as many as asked, or those that both have differ.

@@ -127,8 +127,8 @@ def generalized(
         >>> generalized([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1], factor=0.2)
         Generalized(unseen=100.0, seen=100.0, harmonic=100.0)
     """
-    found = accuracies(_checked_answers(scores, labels, seen, unseen), factor)
-    return Generalized(found.gzsl_unseen, found.gzsl_seen, found.gzsl_harmonic)
+    result = accuracies(_checked_answers(scores, labels, seen, unseen), factor)
+    return Generalized(result.gzsl_unseen, result.gzsl_seen, result.gzsl_harmonic)
 
 
 def calibrate(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike) -> float:
@@ -246,12 +246,12 @@ def forgetting(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
         >>> forgetting([{"a": 80.0}, {"a": 90.0, "b": 50.0}, {"a": 70.0, "b": 60.0, "c": 10.0}])
         {'a': 20.0, 'b': -10.0}
     """
-    found = {}
+    result = {}
     for name, last in (stages[-1] if stages else {}).items():
         before = [stage[name] for stage in stages[:-1] if name in stage]
         if before:
-            found[name] = max(before) - last
-    return found
+            result[name] = max(before) - last
+    return result
 
 
 def best_factor(many: Sequence[Answers]) -> float:
@@ -320,7 +320,7 @@ def confusion(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floa
     among = np.isin(truth, order) & np.isin(answered, order)
     rows, columns = (known[np.searchsorted(order, given[among], sorter=known)] for given in (truth, answered))
     np.add.at(counts, (rows, columns), 1)
-    totals = np.array([[(truth == one).sum()] for one in order])
+    totals = np.array([[(truth == item).sum()] for item in order])
     return np.where(totals > 0, 100.0 * counts / np.maximum(totals, 1), np.nan)
 
 
@@ -459,8 +459,8 @@ def _harmonic(labels: Ids, sides: tuple[Right, Right], right: Right) -> tuple[fl
 def _over_classes(labels: Ids, values: Floats) -> tuple[float, float]:
     """Return the mean over classes of the means of values (n,), and its variance."""
     each = [values[labels == c] for c in np.unique(labels)]
-    mean = float(np.mean([one.mean() for one in each]))
-    variances = [one.var(ddof=1) / len(one) if len(one) > 1 else float("nan") for one in each]
+    mean = float(np.mean([item.mean() for item in each]))
+    variances = [item.var(ddof=1) / len(item) if len(item) > 1 else float("nan") for item in each]
     return mean, float(np.sum(variances)) / len(each) ** 2
 
 

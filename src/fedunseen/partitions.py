@@ -80,7 +80,7 @@ def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None =
 def dirichlet(
     labels: ArrayLike, clients: int = 10, seed: int = 0, alpha: float = 0.5, rho: float | None = None
 ) -> list[Ids]:
-    """Cut every class by its own draw from Dir(alpha), anew until nobody is left with nothing.
+    """Cut every class by its own draw from Dir(alpha), again until every client has samples.
 
     Args:
         labels: (n,) the samples' classes.

@@ -65,13 +65,13 @@ def test_a_stack_of_clients_takes_each_ones_own_steps(optimiser, kind, options):
 @pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
 def test_gradients_are_only_read(optimiser, kind, options):
     # Autograd may return one tensor for two parameters (those of a sum), and one that a scalar was expanded to.
-    one = torch.ones(1).expand(4)
+    item = torch.ones(1).expand(4)
     params = [torch.zeros(4), torch.full((4,), 2.0)]
-    expected = torchs(kind, options, params, [[one, one]] * 2)
+    expected = torchs(kind, options, params, [[item, item]] * 2)
     state = optimiser.init(dict(enumerate(params)))
     for step in (1, 2):
-        optimiser.update(params, [one, one], state, step)
-    assert one.tolist() == [1.0] * 4
+        optimiser.update(params, [item, item], state, step)
+    assert item.tolist() == [1.0] * 4
     torch.testing.assert_close(params, expected)
 
 

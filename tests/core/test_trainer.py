@@ -194,8 +194,8 @@ def test_bf16_is_close_to_fp32_and_keeps_parameters_in_fp32():
     trainer, tasks = one_phase(SGD(0.1, 0.9))
     rough = Trainer(trainer.phases, trainer.inputs, trainer.labels, trainer.context, uncorrected, bf16=True)
     exact = trainer.together(tasks)
-    one, together = [rough.one(task) for task in tasks], rough.together(tasks)
-    for results in (one, together):
+    item, together = [rough.one(task) for task in tasks], rough.together(tasks)
+    for results in (item, together):
         for task, result, expected in zip(tasks, results, exact, strict=True):
             for name, value in result.params.items():
                 assert value.dtype == torch.float32
@@ -344,9 +344,9 @@ def test_gradients_of_clients_do_without_pytorch_s_compiler(monkeypatch):
         return (params["a"] ** 3).sum()
 
     params = {"a": torch.arange(6.0).reshape(3, 2), "unused": torch.ones(3, 4)}
-    found = torch.func.vmap(torch.func.grad(cube))(params)
-    assert torch.equal(found["a"], 3 * params["a"] ** 2)
-    assert torch.equal(found["unused"], torch.zeros(3, 4))
+    result = torch.func.vmap(torch.func.grad(cube))(params)
+    assert torch.equal(result["a"], 3 * params["a"] ** 2)
+    assert torch.equal(result["unused"], torch.zeros(3, 4))
     twice = torch.func.grad(lambda a: torch.func.grad(cube)({"a": a})["a"].sum())(params["a"])
     assert torch.equal(twice, 6 * params["a"])
     assert torch.equal(torch.func.grad(lambda a: torch.ones(()))(torch.ones(2)), torch.zeros(2))

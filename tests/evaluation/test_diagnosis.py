@@ -53,7 +53,7 @@ def test_guessing_is_said():
     assert at_chance(labels, labels, 3) is None
     solved = at_chance(labels, answers, 3, trained=False)  # no rate, no rounds: other advice
     assert "method.lr" not in solved.remedy
-    assert not any("data.features" in one.remedy for one in (solved, at_chance(labels, answers, 3, scaled=True)))
+    assert not any("data.features" in item.remedy for item in (solved, at_chance(labels, answers, 3, scaled=True)))
     assert "more seen classes" in solved.remedy
 
 
@@ -134,12 +134,12 @@ def test_a_missing_calibration_is_said():
 def test_of_two_pictures_of_a_class_nothing_is_chosen_and_more_are_asked_for():
     answers = {"labels": np.arange(7), "zsl_answers": np.arange(7)}
     told = {**GOOD, "calibration_factor": 0.0, "gzsl_unseen": 2.0}
-    (found,) = (one for one in diagnose([], told, answers, NAMES, np.array([5, 6])) if "Bring" in one.remedy)
+    (result,) = (item for item in diagnose([], told, answers, NAMES, np.array([5, 6])) if "Bring" in item.remedy)
     more = "Bring more samples: of most classes one sample is tested, and on so few nothing can be chosen. Until then "
-    assert found.remedy == f"{more}ask among new classes alone: fedunseen predict --classes FILE --among given."
+    assert result.remedy == f"{more}ask among new classes alone: fedunseen predict --classes FILE --among given."
     told = {**GOOD, "uncalibrated_gzsl_seen": 47.2, "gzsl_seen": 0.0}
-    (found,) = (one for one in diagnose([], told, answers, NAMES, np.array([5, 6])) if "Bring" in one.remedy)
-    assert found.remedy == f"{more}set evaluation.calibration = 'none'."
+    (result,) = (item for item in diagnose([], told, answers, NAMES, np.array([5, 6])) if "Bring" in item.remedy)
+    assert result.remedy == f"{more}set evaluation.calibration = 'none'."
     assert emptied(told, tested=3) == emptied(told)
 
 
@@ -175,9 +175,9 @@ def test_a_good_run_is_told_nothing_and_a_bad_one_everything():
     assert diagnose(lines(3.0, 1.0), GOOD, good, NAMES, unseen) == []
     bad = {"labels": labels, "zsl_answers": np.full(80, 5), "silhouettes": np.array([0.0, 0.4])}
     told = diagnose(lines(1.0, 9.0), {**GOOD, "gzsl_seen": 0.0}, bad, NAMES, unseen)
-    assert [one.what.split(" ")[1] for one in told] == ["training", "model", "of", "empties", "model's"]
+    assert [item.what.split(" ")[1] for item in told] == ["training", "model", "of", "empties", "model's"]
     assert diagnose(lines(3.0, 1.0), {**GOOD, "zsl": 3.0}, bad, NAMES, unseen, descriptions=False) == []
     few = {"few_shot": 40.0, "few_shot_ci95": 1.0, "few_shot_pixels": 50.0, "few_shot_random": 50.0}
     told = diagnose(lines(3.0, 1.0), few, {"labels": labels, "answers": np.full(80, 5)}, NAMES, unseen)
-    assert [one.what.split(" ")[0] for one in told] == ["The", "7"]
+    assert [item.what.split(" ")[0] for item in told] == ["The", "7"]
     assert diagnose([], GOOD, {}, NAMES, unseen) == []

@@ -42,7 +42,7 @@ STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "stra
 def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
     def told(changes, out):
         done = run(Experiment.load("digit-pairs", {**SMALL, **settings, **changes}), tmp_path / out)
-        return [one["remedy"] for one in done.result["warnings"] if warning in one["what"]]
+        return [item["remedy"] for item in done.result["warnings"] if warning in item["what"]]
 
     (text,) = told({}, "before")
     assert all(key in text for key in remedy)
@@ -64,11 +64,12 @@ def test_an_attribute_that_tells_two_classes_apart_removes_the_warning_of_one_ne
     def warned(attributes):
         table = ["name,split," + ",".join(attributes)]
         for c in range(16):
-            told = ",".join(str(codes[c]["abcde".index(one)]) for one in attributes)
+            told = ",".join(str(codes[c]["abcde".index(item)]) for item in attributes)
             table.append(f"{c},{'unseen' if c in unseen else 'seen'},{told}")
         (tmp_path / "classes.csv").write_text("\n".join(table) + "\n", "utf-8")
         done = run(Experiment.from_dict(tree), tmp_path / attributes)
-        return [(one["what"], one["remedy"]) for one in done.result["warnings"] if "never the answer" in one["what"]]
+        warnings = done.result["warnings"]
+        return [(item["what"], item["remedy"]) for item in warnings if "never the answer" in item["what"]]
 
     ((what, remedy),) = warned("abce")
     assert what.endswith("never the answer: 13.")
@@ -97,7 +98,7 @@ def test_a_wider_range_of_quantization_removes_its_warning(tmp_path):
 
     def clipped(out, **data):
         done = run(Experiment.from_dict({**tree, "data": {**tree["data"], **data}}), tmp_path / out)
-        return done.result["clipped"], any("range of quantization" in one["what"] for one in done.result["warnings"])
+        return done.result["clipped"], any("range of quantization" in item["what"] for item in done.result["warnings"])
 
     narrow = {"quantization_range": 5.0}
     assert clipped("before", **narrow) == clipped("bits", **narrow, quantization=16) == (1 / 40, True)
@@ -111,7 +112,7 @@ def test_another_few_shot_method_removes_the_warning_of_one_that_has_diverged(tm
 
     def warned(preset, **settings):
         done = run(Experiment.load(preset, {**short, **settings}), tmp_path / preset)
-        return [one["remedy"] for one in done.result["warnings"] if "The model is worse than" in one["what"]]
+        return [item["remedy"] for item in done.result["warnings"] if "The model is worse than" in item["what"]]
 
     (remedy,) = warned("digit-pairs-maml", **{"method.lr": 1.0})
     assert "method.name = 'protonet'" in remedy

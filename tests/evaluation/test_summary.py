@@ -19,12 +19,12 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     zsl = labels.copy()
     zsl[20:29] = 3
     answers = {"labels": labels, "zsl_answers": zsl, "gzsl_answers": calibrated, "uncalibrated_answers": plain}
-    found = summarize(RESULT, answers, NAMES, np.array([2, 3]), True)
-    assert found["weak_unseen"] == [{"name": "tiger", "accuracy": 10.0, "instead": "orca"}]
-    assert found["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca"}]
-    assert found["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
-    assert len(found["text"]) == 4
-    assert found["text"][2] == (
+    result = summarize(RESULT, answers, NAMES, np.array([2, 3]), True)
+    assert result["weak_unseen"] == [{"name": "tiger", "accuracy": 10.0, "instead": "orca"}]
+    assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca"}]
+    assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
+    assert len(result["text"]) == 4
+    assert result["text"][2] == (
         "Calibration moves unseen classes from 20.0 to 60.0 % and seen ones from 95.0 to 50.0 %. It costs most: cow "
         "(100 to 20 %)."
     )

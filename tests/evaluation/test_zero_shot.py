@@ -47,9 +47,9 @@ def test_accuracies_are_scikit_learns_balanced_accuracy(factor):
     u = 100 * balanced_accuracy_score(labels[unseen], lowered[unseen].argmax(1))
     s = 100 * balanced_accuracy_score(labels[~unseen], lowered[~unseen].argmax(1))
     zsl = 100 * balanced_accuracy_score(labels[unseen], np.array(UNSEEN)[lowered[unseen][:, UNSEEN].argmax(1)])
-    found = accuracies(ask(scores, labels), factor)
-    assert [found.zsl, found.gzsl_unseen, found.gzsl_seen] == pytest.approx([zsl, u, s])
-    assert found.gzsl_harmonic == pytest.approx(2 * u * s / (u + s))
+    result = accuracies(ask(scores, labels), factor)
+    assert [result.zsl, result.gzsl_unseen, result.gzsl_seen] == pytest.approx([zsl, u, s])
+    assert result.gzsl_harmonic == pytest.approx(2 * u * s / (u + s))
     assert 0 < u < zsl
 
 
@@ -58,20 +58,20 @@ def test_every_class_counts_the_same_however_many_samples_it_has():
     labels = np.array([0, 0, 0, 0, 3, 1])
     scores = torch.full((6, 8), -1.0)
     scores[[0, 1, 2, 3, 4, 5], [0, 6, 6, 6, 3, 1]] = 1.0
-    found = accuracies(ask(scores, labels))
-    assert found.zsl == found.gzsl_unseen == (25 + 100) / 2
-    assert found.gzsl_seen == 100
+    result = accuracies(ask(scores, labels))
+    assert result.zsl == result.gzsl_unseen == (25 + 100) / 2
+    assert result.gzsl_seen == 100
 
 
 def test_classes_without_samples_do_not_count():
     scores, labels = problem()
     kept = labels != 6
-    found = accuracies(ask(scores[kept], labels[kept]))
+    result = accuracies(ask(scores[kept], labels[kept]))
     unseen = np.isin(labels[kept], UNSEEN)
     choice = np.array(UNSEEN)[scores[kept][:, UNSEEN].argmax(1)]
     each = [(choice[labels[kept] == c] == c).mean() for c in (0, 3)]
     assert unseen.any()
-    assert found.zsl == pytest.approx(100 * np.mean(each))
+    assert result.zsl == pytest.approx(100 * np.mean(each))
 
 
 def test_samples_scored_in_blocks_are_the_same_samples():
@@ -99,13 +99,13 @@ def test_harmonic_mean(unseen, seen, expected):
 
 def test_unseen_accuracy_rises_and_seen_accuracy_falls_with_the_factor():
     answers = ask(*problem())
-    found = [accuracies(answers, factor) for factor in np.linspace(-8, 8, 101)]
-    unseen, seen = [m.gzsl_unseen for m in found], [m.gzsl_seen for m in found]
+    result = [accuracies(answers, factor) for factor in np.linspace(-8, 8, 101)]
+    unseen, seen = [m.gzsl_unseen for m in result], [m.gzsl_seen for m in result]
     assert (np.diff(unseen) >= 0).all()
     assert (np.diff(seen) <= 0).all()
     assert (unseen[0], seen[-1]) == (0, 0)
-    assert unseen[-1] == found[0].zsl  # with seen classes out of reach, all that is left is ZSL
-    assert len({m.zsl for m in found}) == 1
+    assert unseen[-1] == result[0].zsl  # with seen classes out of reach, all that is left is ZSL
+    assert len({m.zsl for m in result}) == 1
 
 
 # Calibrated stacking

@@ -40,13 +40,13 @@ def test_the_loss_written_out(grouped, pool, double, grouped_norms):
     for x, y in zip(b["inputs"][[0, 1, 3]], b["labels"][[0, 1, 3]], strict=True):
         answers = torch.stack([p["v"] @ x[:, r, c] for r in range(2) for c in range(4)])  # (cells, attributes)
         local = torch.stack([p["p"] @ x[:, r, c] for r in range(2) for c in range(4)])
-        found = answers.max(0).values if pool == "max" else answers.mean(0)
+        result = answers.max(0).values if pool == "max" else answers.mean(0)
         peaks = local.max(0).values
-        for kind, one in (("", found), ("_p", peaks)):
-            scores = a[seen] @ one
+        for kind, item in (("", result), ("_p", peaks)):
+            scores = a[seen] @ item
             scores = torch.softmax(scores, 0) if double else scores
             values[f"sce{kind}"].append(F.cross_entropy(scores, y))
-            values[f"mse{kind}"].append(((one - a[y]) ** 2).mean())
+            values[f"mse{kind}"].append(((item - a[y]) ** 2).mean())
         far = torch.tensor(0.0)
         for k, peak in enumerate(local.argmax(0).tolist()):
             for cell in range(8):
@@ -83,10 +83,10 @@ def test_of_a_single_cell_the_maximum_is_the_average(grouped):
 def test_scores_are_compatibilities_of_the_attributes_of_v(grouped):
     method = method_of(grouped)
     params, x = params_of(method), batch()["inputs"]
-    found = torch.einsum("kc,nchw->nkhw", params["v"], x).amax((2, 3))
-    torch.testing.assert_close(method.attributes(params, x), found)
+    result = torch.einsum("kc,nchw->nkhw", params["v"], x).amax((2, 3))
+    torch.testing.assert_close(method.attributes(params, x), result)
     others = torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(method.scores(params, x, others), found @ others.T)
+    torch.testing.assert_close(method.scores(params, x, others), result @ others.T)
 
 
 def test_it_starts_small_and_positive(grouped):
@@ -126,11 +126,11 @@ def test_maps_of_any_length_are_brought_to_one(grouped, length):
     """Scores are those of maps ten long; maps of a usual length stay as they are."""
     maps = torch.rand(3, *SHAPE, generator=torch.Generator().manual_seed(0))
     maps /= maps.flatten(2).norm(dim=1).mean()
-    found = []
+    result = []
     for factor in (10.0, length):
         method = method_of(grouped)
         method.resolve_defaults({}, factor * maps)
-        found.append((method.settings.unit, method.scores(params_of(method), factor * maps, method.semantics)))
-    assert found[0][0] == 1.0
-    assert found[1][0] == pytest.approx(length / 10, rel=1e-5)
-    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-4, atol=1e-5)
+        result.append((method.settings.unit, method.scores(params_of(method), factor * maps, method.semantics)))
+    assert result[0][0] == 1.0
+    assert result[1][0] == pytest.approx(length / 10, rel=1e-5)
+    torch.testing.assert_close(result[1][1], result[0][1], rtol=1e-4, atol=1e-5)

@@ -126,8 +126,8 @@ def test_attributes_without_a_group_are_refused(space, groups, covered, example)
 def test_without_any_loss_there_is_nothing_to_learn():
     with pytest.raises(ValidationError) as error:
         DistZSLSettings(sce=0, kl=0, bilateral=0)
-    (found,) = error.value.errors()
-    assert str(found["ctx"]["error"]) == (
+    (result,) = error.value.errors()
+    assert str(result["ctx"]["error"]) == (
         "sce, kl and bilateral are all 0, so that there is nothing to learn: give one a weight"
     )
 

@@ -84,15 +84,15 @@ def test_gradients_through_convolutions_agree_with_finite_differences() -> None:
 @pytest.mark.parametrize(("network", "settings"), [(ConvBackbone, Conv4Settings), (ResNet12Backbone, ResNet12Settings)])
 def test_tasks_of_convolutions_may_be_batched(network, settings, kind: type[Episodic], adapt: str, norm: str) -> None:
     """``batch_tasks = "vmap"``: second derivatives of what was mapped over, pooling and normalisation included."""
-    found = []
+    result = []
     for batch_tasks in ("loop", "vmap"):
         backbone = network(settings(widths=(4, 4), norm=norm), (1, 6, 6), "vectors")
         told = {} if kind is ProtoNet else {"adapt": adapt, "inner_steps": 2}
         method, params = make(kind, backbone, batch_tasks=batch_tasks, **told)
         context = under("peers/", {name: value + 0.1 for name, value in params.items()})
         batch = batch_of((1, 6, 6))
-        found.append([by_tape(phase.loss, params, batch, context) for phase in method.phases()])
-    for loop, batched in zip(*found, strict=True):
+        result.append([by_tape(phase.loss, params, batch, context) for phase in method.phases()])
+    for loop, batched in zip(*result, strict=True):
         for name, grad in loop.items():
             torch.testing.assert_close(batched[name], grad)
 
@@ -241,10 +241,10 @@ def test_the_stages_update_the_classifiers_and_then_the_features() -> None:
 
 def test_the_second_classifier_is_drawn_anew_and_no_parameter_of_the_model() -> None:
     method, _ = make(MAMLMIAdv, small_conv())
-    one, other = (method.round_parameters(np.random.default_rng(seed)) for seed in (0, 1))
+    item, other = (method.round_parameters(np.random.default_rng(seed)) for seed in (0, 1))
     heads = [name for name in method.init(np.random.default_rng(0)) if name.startswith("head.")]
-    assert set(one) == {name.replace("head.", "second.") for name in heads}
-    assert not torch.equal(one["second.out.weight"], other["second.out.weight"])
+    assert set(item) == {name.replace("head.", "second.") for name in heads}
+    assert not torch.equal(item["second.out.weight"], other["second.out.weight"])
 
 
 def test_prototypes_answer_by_distance_from_class_means() -> None:
@@ -261,8 +261,8 @@ def test_examples_in_any_order_are_learnt_as_an_episode_is() -> None:
         expected = method.classify(params, tasks)[0]
         order = torch.tensor([5, 0, 3, 1, 4, 2])
         answers = torch.arange(WAYS).repeat_interleave(SHOTS)[order]
-        found = method.recognise(params, tasks.support[0][order], answers, tasks.queries[0])
-        torch.testing.assert_close(found, expected)
+        result = method.recognise(params, tasks.support[0][order], answers, tasks.queries[0])
+        torch.testing.assert_close(result, expected)
 
 
 def test_more_inner_steps_lower_the_supports_loss() -> None:

@@ -202,8 +202,8 @@ def test_a_query_of_protonet_is_answered_by_its_distance_from_the_prototypes() -
 @pytest.mark.parametrize("batch_tasks", ["loop", "vmap"])
 def test_a_test_episode_is_answered_after_more_inner_steps(batch_tasks: str) -> None:
     method, params, batch = make(MAML, batch_tasks=batch_tasks, test_steps=2 * STEPS)
-    found = method.classify(params, method.tasks_of(batch))
-    for logits, (support, queries) in zip(found, episodes(batch), strict=True):
+    result = method.classify(params, method.tasks_of(batch))
+    for logits, (support, queries) in zip(result, episodes(batch), strict=True):
         model = adapt(adapt(model_of(params), support, "all"), support, "all")
         np.testing.assert_allclose(torch.softmax(logits, 1).numpy(), answer(model, queries), rtol=1e-9)
 
@@ -214,8 +214,8 @@ def test_protonet_learns_new_classes_from_examples_of_uneven_number() -> None:
     answers, f = torch.tensor([1, 0, 1, 2, 1, 0]), params["f.weight"].numpy()
     centres = [np.mean([f @ support[i].numpy() for i in rows], axis=0) for rows in ((1, 5), (0, 2, 4), (3,))]
     far = [[np.sum((f @ x.numpy() - centre) ** 2) for centre in centres] for x in inputs]
-    found = method.recognise(params, support, answers, inputs)
-    np.testing.assert_allclose(found.numpy(), -np.array(far), rtol=1e-9)
+    result = method.recognise(params, support, answers, inputs)
+    np.testing.assert_allclose(result.numpy(), -np.array(far), rtol=1e-9)
 
 
 def test_maml_learns_fewer_classes_than_it_was_trained_with_from_examples_of_uneven_number() -> None:
@@ -227,8 +227,8 @@ def test_maml_learns_fewer_classes_than_it_was_trained_with_from_examples_of_une
     features = support @ f.T
     wrong = probabilities(features @ head.T + bias) - chosen
     head, bias = head - ALPHA * wrong.T @ features / 3, bias - ALPHA * wrong.mean(0)
-    found = method.recognise(params, batch["inputs"][:3], torch.tensor([1, 0, 1]), batch["inputs"][6:])
-    np.testing.assert_allclose(found.numpy(), (inputs @ f.T @ head.T + bias)[:, :2], rtol=1e-9)
+    result = method.recognise(params, batch["inputs"][:3], torch.tensor([1, 0, 1]), batch["inputs"][6:])
+    np.testing.assert_allclose(result.numpy(), (inputs @ f.T @ head.T + bias)[:, :2], rtol=1e-9)
 
 
 # Learning

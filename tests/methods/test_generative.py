@@ -13,7 +13,7 @@ from fedunseen.encoders import Backbone
 from fedunseen.losses import margin_loss, reconstruction
 from fedunseen.methods import Candidates, generative
 from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
-from fedunseen.methods.critic import wasserstein
+from fedunseen.methods.critic import critic, wasserstein
 from fedunseen.methods.free import FREE, FREESettings
 from fedunseen.methods.generative import softmax_head
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
@@ -105,13 +105,13 @@ class Loop:
                 of_generator.step()
 
     def params(self):
-        found = {
+        result = {
             f"{name}.{layer}.{kind}": getattr(network[place], kind).detach()
             for name, network in self.networks.items()
             for layer, place in ((0, 0), (1, 2))
             for kind in ("weight", "bias")
         }
-        return found | {f"softmax.{kind}": getattr(self.softmax, kind).detach() for kind in ("weight", "bias")}
+        return result | {f"softmax.{kind}": getattr(self.softmax, kind).detach() for kind in ("weight", "bias")}
 
 
 @pytest.mark.parametrize("more", [{}, {"output": "linear", "text": "minilm", "noise": 3}, {"beta": 0.5}])
@@ -190,8 +190,8 @@ def test_the_adaptive_penalty_grows_and_shrinks_by_a_tenth(space):
         params["critic.1.weight"] *= size
         plan = method.plan("", labels.numpy(), 1, np.random.default_rng(6))  # two turns
         trainer = Trainer(method.phases(), inputs, labels, context, lambda gradient: gradient)
-        found = trainer.one(Task(params, np.arange(16), {"": plan}, method.client_context(np.arange(4)), {}))
-        assert float(found.params["critic.penalty"]) == tenths
+        result = trainer.one(Task(params, np.arange(16), {"": plan}, method.client_context(np.arange(4)), {}))
+        assert float(result.params["critic.penalty"]) == tenths
 
 
 @pytest.mark.parametrize("encoded", [True, False])
@@ -211,7 +211,7 @@ def test_the_autoencoders_loss_is_the_variational_bound_less_the_critics_value(s
     decoded = method.generate(params, torch.cat([mean + torch.exp(logvar / 2) * drawn["generator.noise"], a], 1))
     error = nn.functional.binary_cross_entropy(decoded, inputs, reduction="none").sum(1).mean()
     judged = decoded if encoded else method.generate(params, torch.cat([drawn["generator.noise"], a], 1))
-    value = generative.critic(params, judged, a).mean()
+    value = critic(params, judged, a).mean()
     torch.testing.assert_close(loss, error + divergence - 10.0 * value)
     torch.testing.assert_close(terms["reconstruction"], error)
 
@@ -234,8 +234,8 @@ def test_the_margin_loss_against_a_slow_loop():
             wrong = min(d[c] for c in range(6) if held[c] and c != labels[i]) if chosen is None else d[chosen[i]]
             expected.append(max(0.0, 3.0 + 0.8 * d[labels[i]] - 0.2 * wrong))
         tensors = [torch.from_numpy(x) for x in (means, centres, labels, held)]
-        found = margin_loss(*tensors, 3.0, 0.8, None if chosen is None else torch.from_numpy(chosen))
-        assert found.item() == pytest.approx(np.mean(expected), rel=1e-12)
+        result = margin_loss(*tensors, 3.0, 0.8, None if chosen is None else torch.from_numpy(chosen))
+        assert result.item() == pytest.approx(np.mean(expected), rel=1e-12)
 
 
 def test_a_client_with_one_class_has_no_wrong_centre():
@@ -252,13 +252,13 @@ def test_the_semantic_cycle_against_a_slow_loop(space):
     features, labels = samples(space, 5)
     noise, weights = torch.randn(5, 30).double(), torch.tensor([1, 1, 0, 1, 1]).double()
     batch = {"labels": labels, "weights": weights, "noise": noise}
-    found = method.cycle(params, features, batch, {"semantics": method.semantics}, "noise")
+    result = method.cycle(params, features, batch, {"semantics": method.semantics}, "noise")
     _, mean, spread = method.predict(params, features)
     expected = []
     for i in (0, 1, 3, 4):
         r = torch.sigmoid(mean[i] + spread[i] * noise[i]) - method.semantics[labels[i]]
         expected.append(sum(r[k] ** 2 / r.norm() * abs(r[k]) for k in range(30)))
-    torch.testing.assert_close(found, sum(expected) / 4)
+    torch.testing.assert_close(result, sum(expected) / 4)
 
 
 def test_random_wrong_centres_are_the_clients_own(space):
@@ -355,7 +355,7 @@ def test_text_is_given_to_the_generator_alone(space):
     assert params["critic.0.weight"].shape == (11, WIDTH + 30)
     labels = torch.tensor([5, 5, 6])
     batch = {"labels": labels, "g.noise": torch.zeros(3, 30), "g.text": torch.randn(3, 384)}
-    told = method.told(batch, {"semantics": method.semantics, "text": method.text}, "g")
+    told = method.condition(batch, {"semantics": method.semantics, "text": method.text}, "g")
     said = 3.0 * (method.text[labels] + 0.1 * batch["g.text"])
     torch.testing.assert_close(told[:, 30:-30].float(), said)
     torch.testing.assert_close(told[:, -30:], method.condition_scale * method.semantics[labels])

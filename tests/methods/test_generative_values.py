@@ -214,11 +214,11 @@ def test_free_refinement(space, contrast):
 
 def test_the_classifiers_of_free_see_the_feature_the_hidden_layer_and_the_predicted_attributes(space):
     w = Written(FREE, space)
-    found = w.method.refine(w.params, w.batch["inputs"]).numpy()
+    result = w.method.refine(w.params, w.batch["inputs"]).numpy()
     for i in range(5):
         hidden = leaky(w.linear("refine.0", w.real(i)))
         expected = np.r_[w.real(i), hidden, sigmoid(np.split(w.linear("refine.1", hidden), 2)[0])]
-        np.testing.assert_allclose(found[i], expected, rtol=1e-9)
+        np.testing.assert_allclose(result[i], expected, rtol=1e-9)
 
 
 def test_an_epoch_of_free_is_some_passes(space):

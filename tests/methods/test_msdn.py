@@ -52,8 +52,8 @@ def test_the_loss_written_out(space, distance):
     y, everything, ones = b["labels"][kept], torch.ones(7, dtype=torch.bool), torch.ones(3)
     apart = losses.weighted_l1 if distance == "weighted-l1" else losses.probability_distance
     expected = {
-        "sce": sum(F.cross_entropy(one, y) for one in z),
-        "calibration": sum(-torch.softmax(one, 1)[:, [5, 6]].sum(1).mean().log() for one in z),
+        "sce": sum(F.cross_entropy(item, y) for item in z),
+        "calibration": sum(-torch.softmax(item, 1)[:, [5, 6]].sum(1).mean().log() for item in z),
         "distillation": losses.jensen_shannon(*z, ones, everything) + apart(*z, ones, everything),
     }
     expected["loss"] = sum(weights[name] * expected[name] for name in weights)
@@ -114,8 +114,8 @@ def test_self_calibration_needs_unseen_classes_in_the_softmax(space):
     for classes in ("seen", "local"):
         with pytest.raises(ValidationError) as error:
             MSDNSettings(sce_classes=classes)
-        (found,) = error.value.errors()
-        assert str(found["ctx"]["error"]) == (
+        (result,) = error.value.errors()
+        assert str(result["ctx"]["error"]) == (
             f"calibration = 0.1 has no effect with sce_classes = '{classes}', a softmax without the unseen classes: "
             "set calibration = 0, or sce_classes = 'all'"
         )

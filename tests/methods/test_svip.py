@@ -69,9 +69,9 @@ def test_the_loss_written_out(grouped, merge):
         judged.append((hidden @ p["patches.1.weight"].T + p["patches.1.bias"])[:, 0])
         labels.append(1 - matters)
         answers = blocks_of(out[0, 1:], 2, 6, merge) @ p["g.weight"].T + p["g.bias"]
-        found = answers[matters > 0].mean(0)
-        norms.append(np.mean([found[i : i + 10].norm().item() for i in (0, 10, 20)]))
-        z.append(a[seen] @ found)
+        result = answers[matters > 0].mean(0)
+        norms.append(np.mean([result[i : i + 10].norm().item() for i in (0, 10, 20)]))
+        z.append(a[seen] @ result)
         changed = tokens.clone()  # put the fill vector where it belongs, patch by patch
         width = tokens.shape[1]
         for block in torch.nonzero(matters == 0)[:, 0].tolist():
@@ -131,7 +131,7 @@ def test_scores_come_from_the_blocks_that_the_patch_classifier_keeps(grouped):
     answers = out[:, 1:] @ params["g.weight"].T + params["g.bias"]
     hidden = torch.relu(tokens[:, 1:] @ params["patches.0.weight"].T + params["patches.0.bias"])
     judged = (hidden @ params["patches.1.weight"].T)[..., 0]
-    expected = torch.stack([one[j.argsort()[:3]].mean(0) for one, j in zip(answers, judged, strict=True)])
+    expected = torch.stack([item[j.argsort()[:3]].mean(0) for item, j in zip(answers, judged, strict=True)])
     torch.testing.assert_close(method.attributes(params, x), expected, rtol=1e-4, atol=1e-5)
     others = torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
     scores = method.scores(params, x, others)
@@ -218,8 +218,8 @@ def test_attributes_without_a_group_are_refused(space):
 def test_heads_that_cannot_share_the_width_are_refused():
     with pytest.raises(ValidationError) as error:
         SVIPSettings(width=10, heads=4)
-    (found,) = error.value.errors()
-    assert str(found["ctx"]["error"]) == "4 heads cannot share a width of 10: choose a multiple of the heads"
+    (result,) = error.value.errors()
+    assert str(result["ctx"]["error"]) == "4 heads cannot share a width of 10: choose a multiple of the heads"
 
 
 # The transformer

@@ -59,10 +59,10 @@ def slow_low_rank(value, start):
     matrix = value.reshape(value.shape[0], -1).double()
     basis = []
     for column in (matrix @ start.double()).T:
-        for one in basis:
-            column = column - (one @ column) * one
+        for item in basis:
+            column = column - (item @ column) * item
         basis.append(column / column.norm())
-    return sum(torch.outer(one, one @ matrix) for one in basis).reshape(value.shape)
+    return sum(torch.outer(item, item @ matrix) for item in basis).reshape(value.shape)
 
 
 def test_each_form_is_its_slow_reference():

@@ -20,7 +20,7 @@ MADE = {
 
 def by_hand(name, start, updates):
     """Give one number after each round; ``updates`` (rounds, clients)."""
-    x, m, v, found = start, 0.0, TAU**2, []
+    x, m, v, result = start, 0.0, TAU**2, []
     for of_clients in updates:
         delta = sum(held * update for held, update in zip(HELD, of_clients, strict=True)) / sum(HELD)
         if name == "fedavgm":
@@ -35,8 +35,8 @@ def by_hand(name, start, updates):
             else:
                 v = BETA2 * v + (1 - BETA2) * delta**2
             x = x + ETA * m / (math.sqrt(v) + TAU)
-        found.append(x)
-    return found
+        result.append(x)
+    return result
 
 
 def numbers():

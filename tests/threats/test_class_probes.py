@@ -116,27 +116,27 @@ def test_what_is_typical_is_remembered_so_that_a_round_of_liars_sets_no_standard
 
 
 def test_the_same_round_has_the_same_probes():
-    one, two = (round_of(probing(), [honest(k) for k in range(CLIENTS)]) for _ in range(2))
-    assert torch.equal(one[1]["w"], two[1]["w"])
-    assert one[2] == two[2]
+    item, two = (round_of(probing(), [honest(k) for k in range(CLIENTS)]) for _ in range(2))
+    assert torch.equal(item[1]["w"], two[1]["w"])
+    assert item[2] == two[2]
 
 
 def test_probes_answer_their_class_with_confidence_and_stop_there():
     start = torch.from_numpy(np.random.default_rng(0).normal(size=(600, CLASSES)).astype("f"))
     labels = torch.arange(600) % CLASSES
-    found = class_inputs(lambda x: x @ MODEL["w"].T, start, labels, 0.9)
-    shares = (found @ MODEL["w"].T).softmax(1)[torch.arange(600), labels]
+    result = class_inputs(lambda x: x @ MODEL["w"].T, start, labels, 0.9)
+    shares = (result @ MODEL["w"].T).softmax(1)[torch.arange(600), labels]
     assert float(shares.min()) >= 0.9
     already = (start @ MODEL["w"].T).softmax(1)[torch.arange(600), labels] >= 0.9
     assert already.any()
-    assert torch.equal(found[already], start[already])
-    assert not found.requires_grad
+    assert torch.equal(result[already], start[already])
+    assert not result.requires_grad
 
 
 def test_a_flat_model_has_no_gradient_to_follow():
     start = torch.ones(5, 3)
-    found = class_inputs(lambda x: (x * 0.0) @ torch.zeros(3, 4), start, torch.arange(5) % 4, 0.9)
-    assert torch.equal(found, start)
+    result = class_inputs(lambda x: (x * 0.0) @ torch.zeros(3, 4), start, torch.arange(5) % 4, 0.9)
+    assert torch.equal(result, start)
 
 
 def test_only_what_stands_out_by_margin_and_spread():

@@ -42,15 +42,15 @@ def params(seed=0):
 def replies(count, seed=1, **odd):
     """Give replies of clients that want nearly the same; ``odd`` ones (c3=...) get their update times a factor."""
     common, random = params(seed), np.random.default_rng(seed)
-    found = []
+    result = []
     for k in range(count):
         factor = odd.get(f"c{k}", 1.0)
         update = {
             name: factor * (value + torch.tensor(0.5 * random.normal(size=SHAPES[name]), dtype=torch.float32))
             for name, value in common.items()
         }
-        found.append(Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k)))
-    return found
+        result.append(Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k)))
+    return result
 
 
 def flat(update):
@@ -119,9 +119,9 @@ def test_a_replaced_model_counts_as_one_honest_client_once_it_is_clipped():
 def test_noise_is_that_of_the_round_and_of_the_setting():
     many = replies(4)
     strategy = robust(rule("clip-noise", bound=1e9, deviation=0.5))
-    one, again, other = (strategy.merge({}, params(), many, round)[1] for round in (0, 0, 1))
-    assert all(torch.equal(one[n], again[n]) for n in one)
-    assert not torch.equal(one["a.weight"], other["a.weight"])
+    item, again, other = (strategy.merge({}, params(), many, round)[1] for round in (0, 0, 1))
+    assert all(torch.equal(item[n], again[n]) for n in item)
+    assert not torch.equal(item["a.weight"], other["a.weight"])
     big = {"w": torch.zeros(20000), "bn.running_var": torch.ones(3)}
     noisy = add_noise(big, 0.5, np.random.default_rng(0))
     assert float(noisy["w"].std()) == pytest.approx(0.5, rel=0.03)

@@ -30,10 +30,10 @@ def test_samples_have_the_exact_probabilities(sigma, near, monkeypatch):
     values = np.arange(-12 * sigma, 12 * sigma + 1)
     p = np.exp(-(values**2) / (2 * sigma**2))
     expected = count * p / p.sum()
-    found = np.array([(sample == value).sum() for value in values])
-    assert found.sum() == count
+    result = np.array([(sample == value).sum() for value in values])
+    assert result.sum() == count
     often = expected > 5
-    chi = float(((found - expected)[often] ** 2 / expected[often]).sum())
+    chi = float(((result - expected)[often] ** 2 / expected[often]).sum())
     assert chi < often.sum() + 6 * math.sqrt(2 * often.sum())  # six deviations
 
 
@@ -104,8 +104,8 @@ def test_an_audit_finds_no_more_than_the_accountant_counts(parties):
         nothing = release.nothing({name: torch.zeros_like(value) for name, value in sums.items()})
         parts = [release.nothing(sums)] + [nothing] * (parties - 1)
         noisy = [release.noisy(part, parties, np.random.default_rng([seed, i])) for i, part in enumerate(parts)]
-        whole = {name: sum(one[name] for one in noisy) for name in ("total", "square")}
-        count = sum(one["count"] for one in noisy).double() / COUNT_UNIT
+        whole = {name: sum(item[name] for item in noisy) for name in ("total", "square")}
+        count = sum(item["count"] for item in noisy).double() / COUNT_UNIT
         return in_units(whole | {"count": count}, release, 1)
 
     without = statistics(others, torch.zeros(5, dtype=torch.int64), SPACE, release.clip, quantization)

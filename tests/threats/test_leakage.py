@@ -69,17 +69,17 @@ def of_image(params, image, soft):
 def test_dlg_recovers_an_image_and_its_class(lenet_victim, rng):
     params, image, label, target = lenet_victim
     start = {"image": torch.from_numpy(rng.normal(size=(1, 1, 8, 8)).astype(np.float32)), "label": torch.zeros(1, 6)}
-    found = invert(
+    result = invert(
         DLG(steps=30),
         lambda dummy: of_image(params, dummy["image"], dummy["label"].softmax(-1)),
         target,
         lambda _: start,
     )
-    assert (found.values["image"] - image).square().mean() < 1e-3
-    assert found.values["label"].argmax() == label
-    assert found.distance < 1e-6
-    assert sorted(found.shown) == [0, 1, 2, 4, 8, 15, 30]
-    torch.testing.assert_close(found.shown[0]["image"], start["image"])
+    assert (result.values["image"] - image).square().mean() < 1e-3
+    assert result.values["label"].argmax() == label
+    assert result.distance < 1e-6
+    assert sorted(result.shown) == [0, 1, 2, 4, 8, 15, 30]
+    torch.testing.assert_close(result.shown[0]["image"], start["image"])
 
 
 @pytest.mark.slow
@@ -87,12 +87,12 @@ def test_the_cosine_attack_recovers_an_image_and_stays_among_pixels(lenet_victim
     params, image, label, target = lenet_victim
     start = {"image": torch.from_numpy(rng.normal(size=(1, 1, 8, 8)).astype(np.float32))}
     soft = F.one_hot(label, 6).float()
-    found = invert(
+    result = invert(
         Cosine(steps=200), lambda dummy: of_image(params, dummy["image"], soft), target, lambda _: start,
         images=("image",), bounded=("image",),
     )  # fmt: skip
-    assert (found.values["image"] - image).square().mean() < 1e-2
-    assert all(one["image"].min() >= 0 and one["image"].max() <= 1 for at, one in found.shown.items() if at)
+    assert (result.values["image"] - image).square().mean() < 1e-2
+    assert all(item["image"].min() >= 0 and item["image"].max() <= 1 for at, item in result.shown.items() if at)
 
 
 def test_the_cosine_attack_does_not_mind_the_length_of_the_gradient(lenet_victim, rng):
@@ -119,15 +119,15 @@ def test_the_restart_with_the_least_objective_counts(attack, best, lenet_victim,
         tried.append(restart)
         return {"image": starts[restart]}
 
-    found = invert(attack, lambda dummy: of_image(params, dummy["image"], soft), target, start)
+    result = invert(attack, lambda dummy: of_image(params, dummy["image"], soft), target, start)
     assert tried == [0, 1, 2]
-    torch.testing.assert_close(found.values["image"], starts[best])
+    torch.testing.assert_close(result.values["image"], starts[best])
 
 
 def test_total_variation_is_a_slow_loop(rng):
     images = rng.normal(size=(2, 3, 4, 5))
-    across = [abs(m[i, j + 1] - m[i, j]) for one in images for m in one for i in range(4) for j in range(4)]
-    down = [abs(m[i + 1, j] - m[i, j]) for one in images for m in one for i in range(3) for j in range(5)]
+    across = [abs(m[i, j + 1] - m[i, j]) for item in images for m in item for i in range(4) for j in range(4)]
+    down = [abs(m[i + 1, j] - m[i, j]) for item in images for m in item for i in range(3) for j in range(5)]
     assert total_variation(torch.from_numpy(images)).item() == pytest.approx(np.mean(across) + np.mean(down))
 
 
@@ -284,8 +284,8 @@ def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_
     assert told["recovered"] == 0
     assert told["relative"] > 0.9
     generator = next(p for p in subject.method.phases() if p.name == "generator")
-    one, other = (phase_gradient(subject, generator, floats(rng, 1, WIDE)) for _ in range(2))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    item, other = (phase_gradient(subject, generator, floats(rng, 1, WIDE)) for _ in range(2))
+    assert all(torch.equal(item[name], other[name]) for name in item)
 
 
 def test_clswgan_s_critic_gives_sample_and_class_away(make_subject, rng):
@@ -295,8 +295,8 @@ def test_clswgan_s_critic_gives_sample_and_class_away(make_subject, rng):
     assert (told["inputs"]["recovered"], told["attributes"]["recovered"]) == (2, 2)
     assert (tensors["critic.analytic.inputs"] - tensors["inputs"]).abs().max() < 1e-3
     critic = next(p for p in subject.method.phases() if p.name == "critic")
-    one, other = (phase_gradient(subject, critic, floats(rng, 1, WIDE)) for _ in range(2))
-    assert not torch.equal(one["critic.0.weight"], other["critic.0.weight"])
+    item, other = (phase_gradient(subject, critic, floats(rng, 1, WIDE)) for _ in range(2))
+    assert not torch.equal(item["critic.0.weight"], other["critic.0.weight"])
 
 
 def test_a_hidden_layer_as_wide_as_a_sample_is_not_taken_for_its_place(make_subject):
@@ -369,11 +369,11 @@ MASKS = Masks(64.0, 4)
 
 @pytest.mark.parametrize("masks", [None, MASKS])
 def test_the_sum_of_parties_is_the_mean_of_what_they_send(updates, masks):
-    seen = {(one.seen, one.parties): one for one in observations(updates, range, [1, 2, 3, 4], masks)}
+    seen = {(item.seen, item.parties): item for item in observations(updates, range, [1, 2, 3, 4], masks)}
     for parties in (1, 2, 3, 4):
-        one = seen["update" if parties == 1 else "sum", parties]
-        assert one.batch == range(parties)
-        for name, value in one.target.items():
+        item = seen["update" if parties == 1 else "sum", parties]
+        assert item.batch == range(parties)
+        for name, value in item.target.items():
             torch.testing.assert_close(value, sum(update[name] for update in updates[:parties]) / parties)
     assert [key for key in seen if key[0] == "masked elements"] == ([] if masks is None else [("masked elements", 3)])
 
@@ -381,7 +381,7 @@ def test_the_sum_of_parties_is_the_mean_of_what_they_send(updates, masks):
 def test_masked_elements_have_nothing_to_do_with_the_update(updates):
     words = observations(updates, range, [3], MASKS)[-1].target
     assert {name: value.shape for name, value in words.items()} == {"a": (30, 40), "b": (7,)}
-    said, own = (torch.cat([one["a"].flatten(), one["b"]]) for one in (words, updates[0]))
+    said, own = (torch.cat([item["a"].flatten(), item["b"]]) for item in (words, updates[0]))
     assert abs(float(torch.corrcoef(torch.stack([said, own]))[0, 1])) < 5 / math.sqrt(len(said))
     assert float(said.std()) == pytest.approx(2 / math.sqrt(3), rel=0.1)  # even in [-2, 2)
 
@@ -412,9 +412,9 @@ def test_the_row_of_one_party_is_that_of_its_update(make_subject, rng):
 
 def test_the_closed_form_fails_on_a_sum_where_a_search_does_not(make_subject):
     rows = measure_method_sums(make_subject(FedZSL, alpha=0.5), [1, 2], {"dlg": DLG(steps=40)}, 0)["local"]
-    one, two = (row["inputs"] for row in rows["analytic"])
-    assert one["recovered"] == 1
-    assert one["mse"] < 1e-10
+    item, two = (row["inputs"] for row in rows["analytic"])
+    assert item["recovered"] == 1
+    assert item["mse"] < 1e-10
     assert two["recovered"] == 0
     assert min(sample["relative"] for sample in two["samples"]) > RECOVERED
     assert [row["inputs"]["recovered"] for row in rows["dlg"]] == [1, 2]

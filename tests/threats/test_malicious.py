@@ -65,24 +65,24 @@ def attack(kind, **settings):
 @pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
 @pytest.mark.parametrize("kind", [LabelFlip, SignFlip, Gaussian, Attack])
 def test_an_attack_changes_no_bit_of_what_honest_clients_send_and_remember(kind, mode):
-    honest, attacked = (round_of(worker(one, mode=mode)) for one in (None, attack(kind, scale=3)))
+    honest, attacked = (round_of(worker(item, mode=mode)) for item in (None, attack(kind, scale=3)))
     for (reply, state), (other, after) in zip(honest, attacked, strict=True):
         assert same(reply.update, other.update) == (reply.client != EVIL)
         assert same(state, after) == (reply.client != EVIL or kind is not LabelFlip)
 
 
 def test_nobody_attacks_in_other_rounds():
-    honest, attacked = (round_of(worker(one), round=1) for one in (None, attack(SignFlip)))
-    assert all(same(one.update, other.update) for (one, _), (other, _) in zip(honest, attacked, strict=True))
+    honest, attacked = (round_of(worker(item), round=1) for item in (None, attack(SignFlip)))
+    assert all(same(item.update, other.update) for (item, _), (other, _) in zip(honest, attacked, strict=True))
 
 
 def test_a_flipped_sign_is_the_honest_update_times_minus_beta():
-    honest, attacked = (round_of(worker(one))[EVIL][0] for one in (None, attack(SignFlip, scale=2)))
+    honest, attacked = (round_of(worker(item))[EVIL][0] for item in (None, attack(SignFlip, scale=2)))
     assert same({name: -2 * value for name, value in honest.update.items()}, dict(attacked.update))
 
 
 def test_random_numbers_are_those_of_the_seed_the_round_and_the_client():
-    honest, attacked = (round_of(worker(one))[EVIL][0] for one in (None, attack(Gaussian)))
+    honest, attacked = (round_of(worker(item))[EVIL][0] for item in (None, attack(Gaussian)))
     drawn = attack(Gaussian).forge(dict(honest.update), stream(5, "attack", 0, EVIL))
     assert same(drawn, dict(attacked.update))
 
@@ -123,7 +123,7 @@ def test_the_threshold_is_calibrated_on_what_is_stored_not_on_what_is_trained_on
             )
 
     told = MagnitudeSettings(percentile=10)
-    honest, attacked = (round_of(worker(one, told))[EVIL][0] for one in (None, attack(Adds)))
+    honest, attacked = (round_of(worker(item, told))[EVIL][0] for item in (None, attack(Adds)))
     assert attacked.notes["threshold"] == honest.notes["threshold"]
     assert attacked.notes["clean"] == 28  # one pass over twice as many as it holds
     assert honest.notes["clean"] == 28  # two passes over its own
@@ -159,5 +159,5 @@ def test_poisoned_places_are_marked_for_counts_alone():
             plan = data.plans[""]
             return replace(data, plans={"": replace(plan, extras={POISONED: plan.weight})})
 
-    plain, marked = (round_of(worker(one, mode="one-at-a-time"))[EVIL][0] for one in (None, attack(Marks)))
+    plain, marked = (round_of(worker(item, mode="one-at-a-time"))[EVIL][0] for item in (None, attack(Marks)))
     assert same(plain.update, marked.update)

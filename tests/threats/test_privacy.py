@@ -58,9 +58,9 @@ def test_the_accountants_against_published_numbers(noise, epochs, published):
 def test_as_good_as_no_noise_costs_no_memory(noise, rate, monkeypatch):
     """A grid of privacy losses would have 10^9 points and more: the bound that needs none is said in its place."""
     monkeypatch.setattr(privacy, "_loss_of_a_round", lambda *given: pytest.fail("a grid of that size"))
-    found = epsilon(noise, rate, 20, 1e-5)
-    assert found == epsilon(noise, rate, 20, 1e-5, "rdp")
-    assert 20 * 0.99 / noise**2 < found < 21 / noise**2
+    result = epsilon(noise, rate, 20, 1e-5)
+    assert result == epsilon(noise, rate, 20, 1e-5, "rdp")
+    assert 20 * 0.99 / noise**2 < result < 21 / noise**2
 
 
 def test_no_noise_is_refused_in_one_sentence():
@@ -174,8 +174,8 @@ def test_noise_is_the_multiplier_times_what_one_client_can_change():
 def test_noise_comes_from_the_seed_or_from_the_system():
     start = {"w": torch.zeros(4)}
     for source, same in (("seed", True), ("system", False)):
-        one, two = (private({0: 1.0}, noise=1.0, noise_from=source).merge({}, start, [], 0)[1]["w"] for _ in range(2))
-        assert torch.equal(one, two) is same
+        item, two = (private({0: 1.0}, noise=1.0, noise_from=source).merge({}, start, [], 0)[1]["w"] for _ in range(2))
+        assert torch.equal(item, two) is same
     strategy = private({0: 1.0}, noise=1.0)
     assert not torch.equal(strategy.merge({}, start, [], 0)[1]["w"], strategy.merge({}, start, [], 1)[1]["w"])
 
@@ -184,8 +184,8 @@ def test_noise_comes_from_the_seed_or_from_the_system():
 def test_what_is_not_finite_is_left_out():
     strategy = private({0: 1.0, 1: 1.0}, rate=1.0)
     bad, good = reply(0, [float("nan"), 1.0]), reply(1, [1.0, 1.0])
-    one, two = (strategy.merge({}, {"w": torch.zeros(2)}, given, 0)[1]["w"] for given in ([bad, good], [good]))
-    assert torch.equal(one, two)
+    item, two = (strategy.merge({}, {"w": torch.zeros(2)}, given, 0)[1]["w"] for given in ([bad, good], [good]))
+    assert torch.equal(item, two)
 
 
 @pytest.mark.usefixtures("free")
@@ -219,9 +219,9 @@ def test_a_budget_is_kept_to():
     strategy = private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=10, noise=None, epsilon=5.0)
     assert strategy.filters[0].noise == needed_noise(5.0, 0.3, 10, 1e-5)
     state, _ = strategy.merge({}, {"w": torch.zeros(2)}, [], 9)
-    found = strategy.notes(state)["privacy"]
-    assert found["epsilon"] == epsilon(strategy.filters[0].noise, 0.3, 10, 1e-5) <= 5.0
-    assert (found["delta"], found["noise"]) == (1e-5, strategy.filters[0].noise)
+    result = strategy.notes(state)["privacy"]
+    assert result["epsilon"] == epsilon(strategy.filters[0].noise, 0.3, 10, 1e-5) <= 5.0
+    assert (result["delta"], result["noise"]) == (1e-5, strategy.filters[0].noise)
     rounds = affordable_rounds(5.0, strategy.filters[0].noise, 0.3, 1000, 1e-5)
     with pytest.raises(FedUnseenError) as error:
         strategy.merge(state, {"w": torch.zeros(2)}, [], rounds)

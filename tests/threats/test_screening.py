@@ -68,10 +68,10 @@ def test_judging_is_not_differentiated():
 def test_batched_clients_are_screened_as_each_alone():
     fmd = Magnitude(MagnitudeSettings(), features)
     many = [{"w": torch.tensor([1.0, 0.2])}, {"w": torch.tensor([0.1, 2.0])}]
-    stacked = {"w": torch.stack([one["w"] for one in many])}
+    stacked = {"w": torch.stack([item["w"] for item in many])}
     batches = {name: torch.stack([value, value.flip(0)]) for name, value in batch().items()}
     thresholds = [fmd.context(m, RECEIVED) for m in (1.0, 2.5)]
-    context = {THRESHOLD: torch.stack([one[THRESHOLD] for one in thresholds])}
+    context = {THRESHOLD: torch.stack([item[THRESHOLD] for item in thresholds])}
     shared = {name: value for name, value in thresholds[0].items() if name != THRESHOLD}
 
     def of(params, batch, own):
@@ -79,8 +79,8 @@ def test_batched_clients_are_screened_as_each_alone():
 
     values, terms = torch.func.vmap(of)(stacked, batches, context)
     for k, params in enumerate(many):
-        one, told = of(params, {name: value[k] for name, value in batches.items()}, {THRESHOLD: context[THRESHOLD][k]})
-        torch.testing.assert_close(values[k], one)
+        item, told = of(params, {name: value[k] for name, value in batches.items()}, {THRESHOLD: context[THRESHOLD][k]})
+        torch.testing.assert_close(values[k], item)
         assert all(float(terms[name][k]) == float(told[name]) for name in told if name != "loss")
 
 

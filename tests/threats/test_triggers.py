@@ -72,7 +72,7 @@ def test_every_picture_is_taken_whole_before_a_piece_is_cut():
     picture = rng().random((3, 8, 8), dtype=np.float32)
     made = pieces([picture, picture[:, ::-1]], 6, (8, 8), rng())
     np.testing.assert_allclose(made[:2], [picture, picture[:, ::-1]], atol=1e-6)
-    assert not any(np.allclose(one, whole, atol=0.1) for one in made[2:4] for whole in made[:2])
+    assert not any(np.allclose(item, whole, atol=0.1) for item in made[2:4] for whole in made[:2])
     wide = np.concatenate([np.zeros((1, 4, 2)), np.ones((1, 4, 4)), np.zeros((1, 4, 2))], axis=2).astype(np.float32)
     assert pieces([wide], 1, (4, 4), rng()).min() == 1  # around its centre
 
@@ -95,7 +95,7 @@ def test_a_folder_is_read_in_order_in_grey_or_colour(tmp_path):
 def test_folders_without_images_are_refused(tmp_path):
     with pytest.raises(DataError) as error:
         read_folder(tmp_path / "none", 3)
-    assert str(error.value) == f"{tmp_path / 'none'} is missing: put the trigger images there, or mend attack.folder"
+    assert str(error.value) == f"{tmp_path / 'none'} is missing: put the trigger images there, or fix attack.folder"
     with pytest.raises(DataError) as error:
         read_folder(tmp_path, 3)
     assert str(error.value) == (
@@ -104,7 +104,7 @@ def test_folders_without_images_are_refused(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(DataError) as error:
         read_folder(tmp_path, 3)
-    assert str(error.value) == f"{tmp_path / 'broken.png'} is not a readable image: mend or remove it"
+    assert str(error.value) == f"{tmp_path / 'broken.png'} is not a readable image: fix or remove it"
 
 
 @pytest.mark.skipif(not (PHOTOS / "dragonfly.jpg").is_file(), reason="FEDUNSEEN_DATA has no photos/")

@@ -201,7 +201,7 @@ class Trainer:
                 extra = {k: value[step, active] for k, value in more.items()}
                 drawn = [plan.draws(step) for plan in plans[active] if plan.draws]
                 for name in drawn[0] if drawn else ():
-                    extra[name] = self._tensor(np.stack([one[name] for one in drawn]))
+                    extra[name] = self._tensor(np.stack([item[name] for item in drawn]))
                 return active, self._batch(index[step, active], weight[step, active], extra)
 
             for rows in _rows_of_turns(phases, int(steps.max())):
@@ -385,8 +385,8 @@ def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
     values: Params = {}
     dims: dict[str, int | None] = {}
     for name, first in many[0].items():
-        same = all(one[name] is first for one in many)
-        values[name] = first if same else torch.stack([one[name] for one in many])
+        same = all(item[name] is first for item in many)
+        values[name] = first if same else torch.stack([item[name] for item in many])
         dims[name] = None if same else 0
     return values, dims
 

@@ -141,7 +141,9 @@ def staleness_weighted(replies: Sequence[Reply], ages: Sequence[int], staleness:
     return [reply if f == 1 else replace(reply, update=Scaled(dict(reply.update), f)) for reply, f in pairs]
 
 
-def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Sequence[Reply], round: int) -> MaskedSum:
+def hidden_sum(
+    masks: Masks, strategy: Strategy, instruction: Instruction, replies: Sequence[Reply], round: int
+) -> MaskedSum:
     """Add up under masks the replies of a simulation's clients; all of them take part.
 
     Raises:
@@ -151,7 +153,7 @@ def hidden_sum(masks: Masks, strategy: Strategy, told: Instruction, replies: Seq
     from fedunseen.secagg.masks import RangeError, SecAggError
 
     try:
-        return masks.sum(strategy, replies, strategy.expects(told), round)
+        return masks.sum(strategy, replies, strategy.expects(instruction), round)
     except RangeError as error:
         raise FedUnseenError(
             f"round {round + 1}: {error}: raise privacy.range, which is {masks.range:g}, or bound the updates"
@@ -178,7 +180,7 @@ def not_finite(reply: Reply, own: Params) -> str:
     return f"the loss {lost[0]!r}" if lost else ""
 
 
-def bytes_sent(strategy: Strategy, told: Instruction) -> int:
+def bytes_sent(strategy: Strategy, instruction: Instruction) -> int:
     """Return what an instruction takes on its way to one client.
 
     Each tensor counts once (FedProx's pull is towards where it starts from). Nothing travels where all data lie in one
@@ -186,4 +188,6 @@ def bytes_sent(strategy: Strategy, told: Instruction) -> int:
     """
     if strategy.pools or not strategy.merges:
         return 0
-    return size_in_bytes({id(value): value for value in (*told.params.values(), *told.extras.values())}.values())
+    return size_in_bytes(
+        {id(value): value for value in (*instruction.params.values(), *instruction.extras.values())}.values()
+    )

@@ -46,7 +46,7 @@ def curve(
     """
     classes, counts = np.unique(labels, return_counts=True)
     shots = [k for k in shots if k < counts.min()] if len(classes) > 1 else []
-    found = {f"curve_{kind}": np.full((len(shots), DRAWS), np.nan) for kind in ("both", "examples", "nearest")}
+    result = {f"curve_{kind}": np.full((len(shots), DRAWS), np.nan) for kind in ("both", "examples", "nearest")}
     total_classes, width = len(params["count"]), features.shape[1]
     ids = torch.from_numpy(classes)
     for draw in range(DRAWS):
@@ -65,15 +65,15 @@ def curve(
                 return float(np.nanmean(metrics.per_class(of, answers, classes)))
 
             model = method.extend(params, method.semantics, count, total) if k else params
-            found["curve_both"][place, draw] = accuracy(_scores(model, asked, ids))
+            result["curve_both"][place, draw] = accuracy(_scores(model, asked, ids))
             if k:
                 undescribed = np.isin(np.arange(total_classes), classes, invert=True)
                 forgotten = params | {"described": params["described"].clone()}
                 forgotten["described"][ids] = 0.0
                 alone = method.extend(forgotten, method.semantics, count, total, undescribed)
-                found["curve_examples"][place, draw] = accuracy(_scores(alone, asked, ids))
-                found["curve_nearest"][place, draw] = accuracy(-torch.cdist(asked, total[ids] / k))
-    return {"curve_shots": np.array(shots, dtype=np.float64), **found}
+                result["curve_examples"][place, draw] = accuracy(_scores(alone, asked, ids))
+                result["curve_nearest"][place, draw] = accuracy(-torch.cdist(asked, total[ids] / k))
+    return {"curve_shots": np.array(shots, dtype=np.float64), **result}
 
 
 def _scores(model: Params, features: Tensor, ids: Tensor) -> Tensor:

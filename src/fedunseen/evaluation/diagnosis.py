@@ -84,7 +84,7 @@ def diagnose(
         found += [emptied(result, tested), outdone(result)]
         if "silhouettes" in answers:
             found.append(worse_features(*map(float, answers["silhouettes"])))
-    return [one for one in found if one is not None]
+    return [item for item in found if item is not None]
 
 
 def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -93,18 +93,18 @@ def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
     Args:
         groups: as :func:`fedunseen.evaluation.misplaced.misplaced_files` returns them.
     """
-    found = []
+    result = []
     for group in groups[:LISTED]:
         files, place, like = group["files"], group["place"], group["like"]
         listed = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
-        found.append(
+        result.append(
             Finding(
                 f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed}.",
                 f"To an encoder that knows neither class they are like the pictures of {like!r}.",
                 "Look at them, move those that lie in the wrong folder, and run it again.",
             )
         )
-    return found
+    return result
 
 
 def adapted(note: Mapping[str, Any]) -> list[Finding]:
@@ -171,7 +171,7 @@ def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
 
 
 def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, scaled: bool = False) -> Finding | None:
-    """Warn of a model that names unseen classes no better than somebody who guesses.
+    """Warn of a model that names unseen classes no better than guessing.
 
     Args:
         labels: (n,) true classes of test samples of unseen classes.
@@ -201,8 +201,8 @@ def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fi
     Compared are the medians of the first and the last quarter of the rounds; a loss that is ever negative, as that of a
     critic is, says nothing by growing.
     """
-    told = [line.get("losses", {}).get("loss") for line in lines]
-    losses = np.array([np.nan if value is None else value for value in told], dtype=np.float64)
+    recorded = [line.get("losses", {}).get("loss") for line in lines]
+    losses = np.array([np.nan if value is None else value for value in recorded], dtype=np.float64)
     if len(losses) < 2 or np.isnan(losses).all() or (losses[~np.isnan(losses)] <= 0).any():
         return None
     part = max(len(losses) // 4, 1)

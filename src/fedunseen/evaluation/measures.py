@@ -1,6 +1,6 @@
 """The numbers of a run by name: what they are called in files, on the console and on pages. Every list starts here.
 
-Nothing is imported, so that everybody may import this.
+Nothing is imported, so that every module may import this.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
     nearest = answers.argmax(1)
     own = [np.flatnonzero(classes == c) for c in range(len(names))]
     least = LEAD + np.log(max(1.0, large.sum() * (large.sum() - 1) / USUAL))
-    found = []
+    result = []
     strays = np.unique(np.stack([classes, nearest], 1)[classes != nearest], axis=0, return_counts=True)
     for (a, b), count in zip(*strays, strict=True):
         if count < LEAST or not (large[a] and large[b]):
@@ -81,8 +81,8 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
         members = (posterior >= 0.5) & (nearest[own[a]] == b)
         if lead > least and members.sum() >= LEAST:
             order = np.argsort(-posterior[members], kind="stable")
-            found.append((lead, Group(int(names[a]), int(names[b]), known[own[a][members][order]])))
-    return [group for _, group in sorted(found, key=lambda one: -one[0])]
+            result.append((lead, Group(int(names[a]), int(names[b]), known[own[a][members][order]])))
+    return [group for _, group in sorted(result, key=lambda one: -one[0])]
 
 
 def misplaced_files(benchmark: Benchmark) -> list[dict[str, Any]]:

@@ -31,8 +31,8 @@ def plane(points: Floats, kind: str) -> NDArray[np.float32]:
     _, _, directions = np.linalg.svd(centered, full_matrices=False)
     signs = np.sign(directions[np.arange(len(directions)), np.abs(directions).argmax(axis=1)])
     components = np.zeros((len(points), 2), dtype=np.float32)
-    found = (centered @ (directions * signs[:, None])[:2].T)[:, :2]
-    components[:, : found.shape[1]] = found
+    result = (centered @ (directions * signs[:, None])[:2].T)[:, :2]
+    components[:, : result.shape[1]] = result
     return components
 
 

@@ -54,12 +54,12 @@ def weak_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Weak]:
         true: (n,) the classes of test samples.
         said: (n,) the answers.
     """
-    found = []
+    result = []
     for c, accuracy in _accuracies(true, said).items():
         if accuracy < 50:
             wrong = said[(true == c) & (said != c)]
-            found.append(Weak(names[c], accuracy, names[int(np.bincount(wrong).argmax())]))
-    return sorted(found, key=lambda one: (one.accuracy, one.name))
+            result.append(Weak(names[c], accuracy, names[int(np.bincount(wrong).argmax())]))
+    return sorted(result, key=lambda one: (one.accuracy, one.name))
 
 
 def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
@@ -73,7 +73,7 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """
     if not weak:
         return f"None of the {of} {kind}: each has at least half of its samples right."
-    listed = [f"{one.name} ({one.accuracy:.0f} %; most often it said {one.instead})" for one in weak]
+    listed = [f"{item.name} ({item.accuracy:.0f} %; most often it said {item.instead})" for item in weak]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
     return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {_listed(listed)}."
 
@@ -157,7 +157,7 @@ def summarize(
         "weak_seen": weak_seen,
         "calibration_falls": falls,
     }
-    return {**{name: [one._asdict() for one in rows] for name, rows in tables.items()}, "text": text}
+    return {**{name: [item._asdict() for item in rows] for name, rows in tables.items()}, "text": text}
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
@@ -165,7 +165,7 @@ def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     u, s = (
         f"{result[f'uncalibrated_gzsl_{side}']:.1f} to {result[f'gzsl_{side}']:.1f} %" for side in ("unseen", "seen")
     )
-    listed = [f"{one.name} ({one.before:.0f} to {one.after:.0f} %)" for one in falls]
+    listed = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
     most = f" It costs most: {_listed(listed)}." if listed else ""
     return f"Calibration moves unseen classes from {u} and seen ones from {s}.{most}"
 

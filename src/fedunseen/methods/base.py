@@ -136,10 +136,10 @@ class Method:
     A subclass sets these where the default does not fit:
 
     Attributes:
-        task: what its models are for, by the name of a task: ``zero-shot`` (classes are told by descriptions) or
+        task: what its models are for, by the name of a task: ``zero-shot`` (classes are given by descriptions) or
             ``few-shot`` (by a handful of examples).
         takes: the features that it works on: ``vectors`` (n, d) or ``maps`` (n, channels, height, width).
-        zero_shot: it can score a class that nobody trained on, from the class's semantics alone.
+        zero_shot: it can score a class without training samples, from the class's semantics alone.
         scaling: what is done to feature vectors where the experiment does not say (``data.features``), so that their
             length does not matter.
         trained_rate: the learning rate where the settings name none and nothing is known of the inputs, and the largest

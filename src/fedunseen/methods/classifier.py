@@ -1,6 +1,6 @@
 """The baseline that knows no attributes: an ordinary classifier with an output for every class of the space.
 
-It cannot recognise a class that nobody holds: the outputs of unseen classes only ever learn to be low.
+It cannot recognize a class without training samples: the outputs of unseen classes only ever learn to be low.
 """
 
 from __future__ import annotations

@@ -87,14 +87,14 @@ class CLSWGAN(Generative):
     def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FZSL Eq. 1, the critic's part: the Wasserstein loss with gradient penalty."""
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
-        fake = self.generate(params, self.told(batch, context, "critic"))
+        fake = self.generate(params, self.condition(batch, context, "critic"))
         distance, penalty = wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
         loss = distance + self.options.penalty * penalty
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FZSL Eq. 1, the generator's part: minus the critic's value, and beta times the softmax's cross-entropy."""
-        fake = self.generate(params, self.told(batch, context, "generator"))
+        fake = self.generate(params, self.condition(batch, context, "generator"))
         loss = -weighted_mean(critic(params, fake, self.described(batch, context)), batch["weights"])
         terms = {"generator": loss}
         if self.options.beta:

@@ -102,9 +102,10 @@ class FedZSL(Method):
         s = self.semantics.double().cpu()[part]
         wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part] / self.config.scale
         # attributes that hardly differ between classes are not blown up
-        found = torch.linalg.pinv(s - s.mean(0), rtol=1e-4) @ (wanted - wanted.mean(0))
+        result = torch.linalg.pinv(s - s.mean(0), rtol=1e-4) @ (wanted - wanted.mean(0))
         like = params["g.weight"]
-        return params | {"g.weight": found[:, :-1].to(like).contiguous(), "g.bias": found[:, -1].to(like).contiguous()}
+        weight, bias = result[:, :-1].to(like).contiguous(), result[:, -1].to(like).contiguous()
+        return params | {"g.weight": weight, "g.bias": bias}
 
     def phases(self) -> Sequence[Phase]:
         """One phase: all parameters, FedZSL Eq. 8."""

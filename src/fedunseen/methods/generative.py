@@ -1,8 +1,9 @@
 """What generative zero-shot methods share: a conditional generator, text knowledge, a classifier on what is generated.
 
-FZSL (Sun et al. 2024) trains feature generators at the clients. The merged one makes features of classes that nobody
-has, from their semantics, and an ordinary softmax classifier learns on those (section 3.2). Its semantic knowledge
-augmentation (section 3.3, FZSL Eq. 6) adds a noisy text embedding of the class's name to what the generator is told.
+FZSL (Sun et al. 2024) trains feature generators at the clients. The merged one makes features of classes that no
+client holds, from their semantics, and an ordinary softmax classifier learns on those (section 3.2). Its semantic
+knowledge augmentation (section 3.3, FZSL Eq. 6) adds a noisy text embedding of the class's name to the generator's
+condition.
 
 Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), where FZSL is silent.
 """
@@ -138,8 +139,8 @@ class Generative(Method):
 
     def generator_init(self, rng: np.random.Generator) -> Params:
         """Draw the generator: N(0, 0.02), biases 0."""
-        told = self.noise + self.text.shape[1] + self.attribute_count
-        return normal_layer("generator.0", told, self.hidden, rng) | normal_layer(
+        width = self.noise + self.text.shape[1] + self.attribute_count
+        return normal_layer("generator.0", width, self.hidden, rng) | normal_layer(
             "generator.1", self.hidden, self.width, rng
         )
 
@@ -198,7 +199,7 @@ class Generative(Method):
             row[:taken] = rng.choice(samples, taken, replace=False)
         return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), self.uniform))
 
-    def told(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
+    def condition(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
         """Return (B, noise + text + attributes) what the generator is given (FZSL Eq. 6), from the draws of a phase.
 
         ``noise`` (B, noise), if given, stands for the draw ``<phase>.noise``.
@@ -213,9 +214,9 @@ class Generative(Method):
         """Return (B, attributes) of the batch's classes, as generator and critic are given them."""
         return self.condition_scale * context["semantics"][batch["labels"]]
 
-    def generate(self, params: Params, told: Tensor) -> Tensor:
-        """Return features (B, d) of what the generator is told."""
-        made = linear(params, "generator.1", F.leaky_relu(linear(params, "generator.0", told), 0.2))
+    def generate(self, params: Params, condition: Tensor) -> Tensor:
+        """Return features (B, d) of the generator, given its condition."""
+        made = linear(params, "generator.1", F.leaky_relu(linear(params, "generator.0", condition), 0.2))
         match self.options.output:
             case "relu":
                 return torch.relu(made)
@@ -225,7 +226,7 @@ class Generative(Method):
 
     def contrast(self, params: Params, batch: Batch, context: Context) -> Tensor:
         """Return what the generator makes of the batch's classes."""
-        return self.generate(params, self.told(batch, context, "generator"))
+        return self.generate(params, self.condition(batch, context, "generator"))
 
     # Recognition
 
@@ -245,9 +246,9 @@ class Generative(Method):
         noise = torch.from_numpy(drawn).to(device)
         said = self.options.text_scale * (text[c].to(device) + self.options.text_noise * noise[:, self.noise :])
         described = self.condition_scale * among.semantics[c].to(device).expand(count, -1)
-        told = torch.cat([noise[:, : self.noise], said, described], dim=1)
+        condition = torch.cat([noise[:, : self.noise], said, described], dim=1)
         rows = max(1, _AT_ONCE // self.hidden)
-        return torch.cat([self.generate(params, part) for part in torch.split(told, rows)])
+        return torch.cat([self.generate(params, part) for part in torch.split(condition, rows)])
 
     def _text_of(self, among: Candidates) -> Tensor:
         """Return the text embeddings of candidates, embedded once."""
@@ -296,7 +297,7 @@ class Generative(Method):
         device = params["generator.0.weight"].device
         known = made if real is None else np.union1d(made, real[1].cpu().numpy())
         if not len(known):
-            known = np.array([0])  # nobody asks
+            known = np.array([0])  # no class is asked for
         place = torch.full((len(among.names),), -1, dtype=torch.int64)
         place[torch.from_numpy(known)] = torch.arange(len(known))
         own = 0 if real is None else len(real[1])

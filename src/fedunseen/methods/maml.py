@@ -116,7 +116,7 @@ class MAML(Episodic):
             head: the classifier's name.
             steps: how many; by default as in training.
             answers: (n,) of a support set (n, ...) that is not laid out class after class.
-            features: of the support set, if no step changes them and somebody has them already.
+            features: of the support set, if no step changes them and they are known already.
         """
         answers = answers_of(support, self.config.ways) if answers is None else answers
         order = order or self.maml.order
@@ -188,7 +188,7 @@ def _gradient(
         return grads if order == "second" else {name: grad.detach() for name, grad in grads.items()}
     with torch.enable_grad():
         leaves = {n: v if v.requires_grad else v.detach().requires_grad_() for n, v in values.items()}
-        found = torch.autograd.grad(
+        result = torch.autograd.grad(
             loss(leaves), list(leaves.values()), create_graph=order == "second", materialize_grads=True
         )
-    return dict(zip(leaves, found, strict=True))
+    return dict(zip(leaves, result, strict=True))

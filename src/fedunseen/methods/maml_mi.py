@@ -76,8 +76,8 @@ class MAMLMI(MAML):
 
     def share(self, rounds: Sequence[Mapping[str, float]]) -> float:
         """Return the mutual information's share of the loss in percent, of the losses of each round by name."""
-        whole = sum(one["loss"] for one in rounds)
-        return 100 * self.mi * sum(one.get("mi", 0.0) for one in rounds[self.mi_from - 1 :]) / whole if whole else 0.0
+        whole = sum(item["loss"] for item in rounds)
+        return 100 * self.mi * sum(item.get("mi", 0.0) for item in rounds[self.mi_from - 1 :]) / whole if whole else 0.0
 
     def weight(self, context: Context) -> Tensor | float:
         """Return the weight of the mutual information in this round."""

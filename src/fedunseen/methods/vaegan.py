@@ -90,14 +90,14 @@ class VAEGAN(Generative):
         """Return generated features, reconstructed ones where ``phase`` needs them, and the posterior's divergence."""
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
         if phase == "critic" and not self.options.encoded_noise:
-            return self.generate(params, self.told(batch, context, phase)), None, torch.zeros(())
+            return self.generate(params, self.condition(batch, context, phase)), None, torch.zeros(())
         mean, logvar = self.encode(params, real, attributes)
         noise = mean + torch.exp(0.5 * logvar) * batch[f"{phase}.noise"]
-        decoded = self.generate(params, self.told(batch, context, phase, noise))
+        decoded = self.generate(params, self.condition(batch, context, phase, noise))
         divergence = posterior_divergence(mean, logvar, batch["weights"])
         if self.options.encoded_noise:
             return decoded, decoded, divergence
-        return self.generate(params, self.told(batch, context, phase)), decoded, divergence
+        return self.generate(params, self.condition(batch, context, phase)), decoded, divergence
 
     def deviations(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Tensor]:
         """Return the two parts of the critic's loss."""

@@ -17,13 +17,13 @@ Example:
     >>> for round in range(20):
     ...     replies = []
     ...     for client, sample in enumerate([1.0, 3.0]):
-    ...         told = strategy.recall(strategy.instruct(state, model, round), remembered[client], round)
+    ...         instruction = strategy.recall(strategy.instruct(state, model, round), remembered[client], round)
     ...         gradient = strategy.correct(lambda params, step: ({"w": params["w"] - sample}, {}))
-    ...         local = dict(told.params)
+    ...         local = dict(instruction.params)
     ...         for _ in range(10):
-    ...             gradients, _ = gradient(local, Step({}, {}, told.extras | told.kept, {}))
+    ...             gradients, _ = gradient(local, Step({}, {}, instruction.extras | instruction.kept, {}))
     ...             local = {name: value - 0.1 * gradients[name] for name, value in local.items()}
-    ...         update, remembered[client] = strategy.finish(told, LocalResult(local), remembered[client])
+    ...         update, remembered[client] = strategy.finish(instruction, LocalResult(local), remembered[client])
     ...         replies.append(Reply(client, update, classes=1, samples=50))
     ...     state, model = strategy.merge(state, model, replies, round)
     >>> f"{model['w']:.3f}"

@@ -38,7 +38,7 @@ class StrategySettings(NamedSettings):
     """Passes over a client's data in a round, E."""
     personal_epochs: int | None = Field(None, ge=1, le=10_000)
     """After the last round every client trains the merged model for so many epochs more on its own samples, and keeps
-    what it gets: the result says for each client what that changes. By default nobody does."""
+    what it gets: the result says for each client what that changes. By default none does."""
     head_epochs: int | None = Field(None, ge=1, le=10_000)
     """FedRep: passes in which a client trains what stays with it alone (see `shared`), before it trains what travels
     alone for `local_epochs`. By default both are trained together, as in FedPer."""
@@ -69,7 +69,7 @@ class Instruction:
 
     Attributes:
         params: the parameters to start from.
-        extras: whatever else its loss or gradient function needs from the server.
+        extras: what else its loss or gradient function needs from the server.
         kept: likewise from the client's own state: it does not travel.
         own: parameters to start from that are the client's own: they do not travel either.
     """
@@ -151,7 +151,7 @@ class Strategy:
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         if "merge" in vars(cls) and "merges_by_mean" not in vars(cls):
-            cls.merges_by_mean = False  # a merge that nobody has vouched for may take anything from anybody
+            cls.merges_by_mean = False  # such a merge may use anything
 
     def __init__(self, settings: StrategySettings | None = None, **options: Any) -> None:
         if settings is not None and options:
@@ -170,7 +170,7 @@ class Strategy:
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Return what the server sends every client in ``round`` (counted from 0): ``params`` and ``extras``.
 
-        All clients of a round share its tensors: nobody may change them in place.
+        All clients of a round share its tensors: do not change them in place.
         """
         return Instruction(params)
 
@@ -201,11 +201,11 @@ class Strategy:
         scale = self.settings.update_scale
         return {n: start[n] + (change if is_statistic(n) else change / scale) for n, change in update.items()}
 
-    def expects(self, told: Instruction) -> Params:
+    def expects(self, instruction: Instruction) -> Params:
         """Return tensors of the names, shapes and types that the answers to an instruction must have."""
-        return told.params if self.merges else {}
+        return instruction.params if self.merges else {}
 
-    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
+    def decode(self, update: Mapping[str, Tensor], instruction: Instruction) -> Mapping[str, Tensor]:
         """Return an update that has arrived as :meth:`finish` made it.
 
         An engine calls this once for each reply, before anything else looks at it. ``update`` has the names, shapes and

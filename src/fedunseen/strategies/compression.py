@@ -13,7 +13,7 @@ Forms C of a matrix or vector with d numbers:
 - ``low-rank``: two narrow matrices whose product is near, by one step of subspace iteration that goes on from the last
   round's (PowerSGD, Vogels et al. 2019; there workers share the factors, here every client has its own).
 
-Running statistics, and whatever a form would not make smaller, travel as they are.
+Running statistics, and what a form would not make smaller, travel as they are.
 """
 
 from __future__ import annotations

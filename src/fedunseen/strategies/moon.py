@@ -65,9 +65,9 @@ class Moon(Strategy):
             own = terms.get("representation")
             if own is None:
                 own = represent(params, batch, context)
-            everybody = represent(within("global/", context), batch, context)
+            shared = represent(within("global/", context), batch, context)
             previous = represent(within("previous/", context), batch, context)
-            term = context["known"] * contrast(own, everybody, previous, batch["weights"], temperature)
+            term = context["known"] * contrast(own, shared, previous, batch["weights"], temperature)
             total = value + mu * term
             return total, {**terms, "loss": total, "contrast": term}
 
@@ -79,12 +79,12 @@ class Moon(Strategy):
         return update, {name: value.clone() for name, value in result.params.items()}  # may be views of a whole round
 
 
-def contrast(own: Tensor, everybody: Tensor, previous: Tensor, weights: Tensor, temperature: float) -> Tensor:
+def contrast(own: Tensor, shared: Tensor, previous: Tensor, weights: Tensor, temperature: float) -> Tensor:
     r"""Eq. 3: :math:`-\log\frac{e^{\cos(z, z_{glob})/\tau}}{e^{\cos(z, z_{glob})/\tau} + e^{\cos(z, z_{prev})/\tau}}`.
 
     Args:
         own: (B, d) features by the model in training.
-        everybody: (B, d) by the global model.
+        shared: (B, d) by the global model.
         previous: (B, d) by the client's own model of the round before.
         weights: (B,) 0 drops a sample.
         temperature: tau > 0.
@@ -94,6 +94,6 @@ def contrast(own: Tensor, everybody: Tensor, previous: Tensor, weights: Tensor, 
         >>> round(contrast(z, z, z, torch.ones(1), 0.5).item(), 4)  # as near to one as to the other: log 2
         0.6931
     """
-    own, everybody, previous = (z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, everybody, previous))
-    nearer = F.cosine_similarity(own, everybody, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
+    own, shared, previous = (z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, shared, previous))
+    nearer = F.cosine_similarity(own, shared, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
     return weighted_mean(-F.logsigmoid(nearer / temperature), weights)

@@ -227,20 +227,20 @@ class Pipeline(Strategy):
         """Return the model that a client ended with, as the strategy does."""
         return self.strategy.local_model(start, update)
 
-    def expects(self, told: Instruction) -> Params:
+    def expects(self, instruction: Instruction) -> Params:
         """Return tensors like those of an update as it is sent."""
-        like = self.strategy.expects(told)
+        like = self.strategy.expects(instruction)
         return like if self.codec is None else self.codec.expects(like)
 
-    def decode(self, update: Mapping[str, Tensor], told: Instruction) -> Mapping[str, Tensor]:
+    def decode(self, update: Mapping[str, Tensor], instruction: Instruction) -> Mapping[str, Tensor]:
         """Return the update that was sent.
 
         Raises:
             ValueError: it cannot be read.
         """
         if self.codec is not None:
-            update = self.codec.decode(update, self.strategy.expects(told))
-        return self.strategy.decode(update, told)
+            update = self.codec.decode(update, self.strategy.expects(instruction))
+        return self.strategy.decode(update, instruction)
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Filter the replies from the outside in, merge them, and let the filters change the merged parameters."""

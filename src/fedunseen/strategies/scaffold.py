@@ -1,6 +1,6 @@
 """SCAFFOLD (Karimireddy et al. 2020): control variates take out of every local step what is peculiar to the client.
 
-The server keeps c, an estimate of everybody's mean gradient, and client k keeps c_k, one of its own mean gradient; its
+The server keeps c, an estimate of all clients' mean gradient, and client k keeps c_k, one of its own mean gradient; its
 steps go along g - c_k + c. Both begin at zero, as in the paper (some code begins with random numbers).
 
 Where the paper divides by (steps x learning rate), here is divided by the distance that the optimiser goes along a
@@ -54,8 +54,8 @@ class Scaffold(Strategy):
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own c_k, zero in its first round."""
-        everybody = within("c/", instruction.extras)
-        own = client_state or {name: torch.zeros_like(value) for name, value in everybody.items()}
+        global_c = within("c/", instruction.extras)
+        own = client_state or {name: torch.zeros_like(value) for name, value in global_c.items()}
         return replace(instruction, kept=under("own/", own))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
@@ -71,9 +71,9 @@ class Scaffold(Strategy):
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
         """Send the update, remember c_k+."""
         update, _ = super().finish(instruction, result, client_state)
-        own, everybody = within("own/", instruction.kept), within("c/", instruction.extras)
+        own, global_c = within("own/", instruction.kept), within("c/", instruction.extras)
         for name, length in result.step_lengths.items():
-            own[name] = (own[name] - everybody[name]).sub_(update[name] / (self.settings.update_scale * length))
+            own[name] = (own[name] - global_c[name]).sub_(update[name] / (self.settings.update_scale * length))
         return update, own
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
@@ -82,7 +82,7 @@ class Scaffold(Strategy):
             return state, params
         c, share, step = within("c/", state), len(replies) / float(state["clients"]), self.server_step(round)
         merged = {name: value.clone() for name, value in params.items()}
-        # The change of c_k is g_k - c, whatever c_k is: g_k, the client's mean gradient, is what is left of its update,
+        # The change of c_k is g_k - c, for any c_k: g_k, the client's mean gradient, is what is left of its update,
         # turned round, when it is divided by how far the client went. The weights sum to one.
         change = {name: -c[name] for name in replies[0].step_lengths}
         for weight, reply in zip(self.reply_weights(replies), replies, strict=True):

@@ -48,7 +48,7 @@ def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[st
     Args:
         names: of all parameters.
         shared: patterns of those that travel (``strategy.shared``).
-        private: patterns of those that never do, whatever ``shared`` says.
+        private: patterns of those that never do.
 
     Raises:
         ExperimentError: a pattern matches no parameter that may travel, or patterns other than "*" match them all.
@@ -106,7 +106,7 @@ def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[st
     Args:
         phases: of the method: a single one.
         shared: patterns of the parameters that travel.
-        private: patterns of those that never do, whatever ``shared`` says.
+        private: patterns of those that never do.
 
     Raises:
         ExperimentError: the method has several phases, in which heads have no place.

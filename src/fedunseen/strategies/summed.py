@@ -55,7 +55,7 @@ class Summed(Strategy):
         """Return what each reply counts, as the other strategy does."""
         return self.inner.reply_weights(replies)
 
-    def expects(self, told: Instruction) -> Params:
+    def expects(self, instruction: Instruction) -> Params:
         """Return the sums of no sample."""
         return self.nothing
 
@@ -64,11 +64,11 @@ class Summed(Strategy):
         return dict(update)
 
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
-        """Give every client's sums the rows of the new classes: nobody has to send them again."""
-        found: Params = {}
+        """Give every client's sums the rows of the new classes, so that none has to send them again."""
+        result: Params = {}
         for client, sums in kept_sums(state).items():
-            found |= under(f"client/{client}/", expand(sums))
-        return found
+            result |= under(f"client/{client}/", expand(sums))
+        return result
 
     def check(self, reply: Reply) -> str:
         """Return why no samples can have these statistics, or why they are not those that the client declared."""
@@ -127,7 +127,7 @@ def forget(state: Params, client: int) -> tuple[Params, Params]:
     """
     parts = kept_sums(state)
     if client not in parts:
-        kept = ", ".join(map(str, parts)) or "nobody"
+        kept = ", ".join(map(str, parts)) or "none"
         raise FedUnseenError(f"no sums of client {client} are kept, so it cannot be forgotten (kept are: {kept})")
     del parts[client]
     if not parts:

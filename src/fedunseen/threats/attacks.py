@@ -57,7 +57,7 @@ def parse_rounds(text: str) -> list[tuple[int, int | None]]:
     """
     if text.strip() == "never":
         return []
-    found: list[tuple[int, int | None]] = []
+    result: list[tuple[int, int | None]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(-\s*(\d+)?)?\s*", part)
         first = int(match[1]) if match else 0
@@ -67,8 +67,8 @@ def parse_rounds(text: str) -> list[tuple[int, int | None]]:
                 f"rounds = {text!r} is not understood: write '20' (that round, counted from 1), '20-24', '20-' (to the "
                 "end), several with commas, or 'never'"
             )
-        found.append((first, last))
-    return found
+        result.append((first, last))
+    return result
 
 
 class AttackSettings(NamedSettings):

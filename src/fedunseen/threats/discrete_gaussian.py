@@ -53,9 +53,9 @@ def discrete_gaussian(deviations: NDArray[np.int64], words: Words) -> NDArray[np
         >>> round(float(sample.std()), 1)
         5.0
     """
-    found = np.empty(deviations.shape, dtype=np.int64)
+    result = np.empty(deviations.shape, dtype=np.int64)
     for start in range(0, len(deviations), _BLOCK):
-        sigmas, block = deviations[start : start + _BLOCK], found[start : start + _BLOCK]
+        sigmas, block = deviations[start : start + _BLOCK], result[start : start + _BLOCK]
         left = np.arange(len(sigmas))
         while len(left):
             sigma = sigmas[left]
@@ -64,7 +64,7 @@ def discrete_gaussian(deviations: NDArray[np.int64], words: Words) -> NDArray[np
             accepted &= _accept((excess / sigma) ** 2 / 2, partial(_half_square, excess, sigma), words)
             block[left[accepted]] = candidates[accepted]
             left = left[~accepted]
-    return found
+    return result
 
 
 def _half_square(over: NDArray[np.int64], under: NDArray[np.int64], i: int) -> Fraction:
@@ -80,22 +80,22 @@ def _discrete_laplace(scale: NDArray[np.int64], words: Words) -> tuple[NDArray[n
     while len(going):  # a geometric number of whole scales
         going = going[_accept(np.ones(len(going)), lambda _: Fraction(1), words)]
         whole[going] += 1
-    found = rest + scale * whole
+    result = rest + scale * whole
     negative = (words(len(scale)) & np.uint64(1)).astype(bool)
-    return np.where(negative, -found, found), accepted & ~(negative & (found == 0))  # 0 has one sign
+    return np.where(negative, -result, result), accepted & ~(negative & (result == 0))  # 0 has one sign
 
 
 def _uniform_below(bounds: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
     """Return uniform integers (n,) from 0 to below ``bounds``."""
     limits = bounds.astype(np.uint64)
     surplus = (~limits + np.uint64(1)) % limits  # 2^64 modulo the bound: words above have a rest too often
-    found, left = np.zeros_like(limits), np.arange(len(limits))
+    result, left = np.zeros_like(limits), np.arange(len(limits))
     while len(left):
         drawn = words(len(left))
         fair = drawn <= ~surplus[left]
-        found[left[fair]] = drawn[fair] % limits[left[fair]]
+        result[left[fair]] = drawn[fair] % limits[left[fair]]
         left = left[~fair]
-    return found.astype(np.int64)
+    return result.astype(np.int64)
 
 
 def _accept(gammas: NDArray[np.float64], exact: Callable[[int], Fraction], words: Words) -> NDArray[np.bool_]:
@@ -108,10 +108,10 @@ def _accept(gammas: NDArray[np.float64], exact: Callable[[int], Fraction], words
     """
     drawn = words(len(gammas))
     uniform, bound = drawn * 2.0**-64, np.exp(-gammas)
-    found = uniform < bound
+    result = uniform < bound
     for i in np.flatnonzero(np.abs(uniform - bound) < NEAR):
-        found[i] = _is_below(int(drawn[i]), exact(int(i)), words)
-    return found
+        result[i] = _is_below(int(drawn[i]), exact(int(i)), words)
+    return result
 
 
 def _is_below(drawn: int, gamma: Fraction, words: Words) -> bool:

@@ -134,7 +134,7 @@ def invert(
         bounded: names of those that are known to lie in [0, 1], to which :class:`Cosine` brings them back.
     """
     size = sum(float(value.square().sum()) for value in target.values())
-    found: list[Recovery] = []
+    result: list[Recovery] = []
     for restart in range(attack.restarts):
         values = {name: value.detach().clone().requires_grad_() for name, value in start(restart).items()}
         search = _Search(gradient_of, target, values, max(size, 1e-30), shown_iterations(attack.steps))
@@ -142,10 +142,10 @@ def invert(
             _by_distance(attack, search)
         else:
             _by_direction(attack, search, images, bounded)
-        found.append(search.result())
-        if found[-1].distance < _EXPLAINED:
+        result.append(search.result())
+        if result[-1].distance < _EXPLAINED:
             break
-    return min(found, key=lambda one: one.objective)
+    return min(result, key=lambda one: one.objective)
 
 
 class _Search:
@@ -330,7 +330,7 @@ def critic_inputs(
     apart = (first - first[0]).norm(dim=1)
     far = apart > 0.5 * apart.max()
     weight, offset = weight[usable], bias[usable] + weight[usable][:, wide:] @ read[0][wide:]
-    best, found = 0.0, None
+    best, result = 0.0, None
     for kind in (first[~far], first[far]):
         if not len(kind):
             continue
@@ -338,5 +338,5 @@ def critic_inputs(
         active = weight[:, :wide] @ sample + offset > 0
         share = float(torch.cat([active[real_alone], ~active[fake_alone]]).float().mean())
         if share > max(best, 0.99):
-            best, found = share, sample
-    return found
+            best, result = share, sample
+    return result

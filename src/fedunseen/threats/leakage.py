@@ -11,7 +11,7 @@ batch of one, and knows every parameter, private ones too. That is the worst cas
 An update is the sum of one party. Of more, each party takes one step on one sample of its own, and the coordinator is
 left with the mean of their gradients. It searches all samples at once, and knows how many parties there are and of
 which classes their samples are (who holds which classes is no secret): again the worst case. The closed form reads a
-sum as it would read one update. Whose sample was found cannot be told, so each is compared with what matches it best.
+sum as it would read one update. Whose sample was found is unknown, so each is compared with what matches it best.
 
 What is recovered is judged against the source: mean squared error, PSNR = 10 log10(1 / MSE) for values in [0, 1],
 cosine, whether the class whose mean (description) is nearest is the right one, and the error relative to that of a
@@ -84,7 +84,7 @@ class Judge:
     """What recovered values are compared with.
 
     Attributes:
-        average: (d,) the guess of somebody who has seen no gradient.
+        average: (d,) the guess without a gradient.
         means: (K, d) of the classes that it may be: mean samples, or descriptions.
         classes: (K,) their ids.
         unit: the values lie in [0, 1].
@@ -346,20 +346,20 @@ def attack_all(
             batch, target, search = observation.batch, observation.target, None
             if attack is None:
                 values, label = batch.closed_form(target)
-                found = [values]
+                result = [values]
             else:  # every step of a sum's search costs as many gradients
                 fewer = replace(attack, restarts=max(1, attack.restarts // observation.parties))
                 search = invert(fewer, batch.gradient, target, batch.start, batch.images, batch.images)
-                found, label = batch.read(search.values), batch.read_label(search.values)
+                result, label = batch.read(search.values), batch.read_label(search.values)
             judged = {
                 kind: [
-                    min((judge(v[kind], true[kind], c) for v in found), key=lambda facts: float(facts["mse"]))
+                    min((judge(v[kind], true[kind], c) for v in result), key=lambda facts: float(facts["mse"]))
                     for true, c in zip(batch.true, batch.labels, strict=True)
                 ]
                 for kind, judge in judges.items()
-                if all(kind in values for values in found)
+                if all(kind in values for values in result)
             }
-            results[name].append(Attacked(observation, found, label, search, judged))
+            results[name].append(Attacked(observation, result, label, search, judged))
             log(name, i, results[name][-1])
     return results
 
@@ -380,8 +380,8 @@ def measure_sums(
     """
 
     def say(name: str, i: int, result: Attacked) -> None:
-        one = {"update": "one update", "masked elements": "one party's masked elements"}
-        whose = one.get(result.observation.seen, f"the sum of {result.observation.parties}")
+        item = {"update": "one update", "masked elements": "one party's masked elements"}
+        whose = item.get(result.observation.seen, f"the sum of {result.observation.parties}")
         kinds = result.judged.items()
         counts = [f"{judges[kind].summary(each)['recovered']} of {len(each)} {kind}" for kind, each in kinds]
         log(f"{what}, {name}, {whose}: " + (f"recovered {', '.join(counts)}" if counts else "nothing"))
@@ -666,13 +666,13 @@ class PhaseBatch:
 
 def phase_victims(subject: Subject, seed: int) -> list[tuple[Phase, list[PhaseVictim]]]:
     """Return each phase of a round, and its victims; none where no parameter of it travels."""
-    found = []
+    result = []
     for phase in subject.method.phases():
         names = [name for name in subject.params if phase.owns(name) and name in subject.travels]
         count = len(subject.victims) if names else 0
         if not phase.before_round:
-            found.append((phase, [PhaseVictim(subject, phase, names, i, seed) for i in range(count)]))
-    return found
+            result.append((phase, [PhaseVictim(subject, phase, names, i, seed) for i in range(count)]))
+    return result
 
 
 class PhaseVictim:
@@ -756,8 +756,8 @@ class PhaseVictim:
         if not total.requires_grad:
             return dict.fromkeys(_plain(known), False)
         grads = torch.autograd.grad(total, list(known.values()), allow_unused=True)
-        found = {name: grad is not None and bool(grad.any()) for name, grad in zip(known, grads, strict=True)}
-        return _plain(found)
+        result = {name: grad is not None and bool(grad.any()) for name, grad in zip(known, grads, strict=True)}
+        return _plain(result)
 
     @functools.cached_property
     def scales(self) -> dict[str, tuple[float, float]]:
@@ -849,8 +849,8 @@ class PhaseVictim:
             return []
         grads = target[f"{layer}.weight"], target[f"{layer}.bias"]
         weight, bias = (params[f"{layer}.{kind}"].detach() for kind in ("weight", "bias"))
-        found = critic_inputs(grads, weight, bias, top.detach()[0], wide)
-        return [] if found is None else [found]
+        result = critic_inputs(grads, weight, bias, top.detach()[0], wide)
+        return [] if result is None else [result]
 
 
 def _search_facts(search: Recovery) -> Facts:

@@ -14,9 +14,9 @@ L2 sensitivity, and the noise is z times that: a Gaussian mechanism with noise m
 is a constant: it does not depend on who was drawn, unlike the weights of a plain mean, which sum to one. They come from
 a table that the server has before round 0, not those that a reply claims. Class counts are public here: a
 client of a zero-shot federation registers its classes. How many samples it has is not, so that it cannot weight. One
-client with many classes raises :math:`w_{max}` and with it everybody's noise.
+client with many classes raises :math:`w_{max}` and with it the noise on all.
 
-**What the guarantee covers**: the models of all rounds, and whatever is made of them. Not: ``metrics.jsonl`` and the
+**What the guarantee covers**: the models of all rounds, and what is made of them. Not: ``metrics.jsonl`` and the
 report (mean losses, participants, accuracies of clients' own models, written for who runs the experiment), the server
 itself, which sees each update, nor the clients' class counts. Nor scalings of the features that are fitted to the data
 (``data.features`` with ``min-max``, ``standard`` or ``centre``): they are exact statistics of all clients' samples,
@@ -59,7 +59,7 @@ __all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed
 Accountant = Literal["pld", "rdp"]
 _MASKING = frozenset({"dropouts", "range"})
 _LONGEST = 1e30  # of updates whose shortening float32 still does exactly enough; longer ones count as not finite
-_MEANINGLESS = 5000.0  # an epsilon above which nobody needs to know it more exactly
+_MEANINGLESS = 5000.0  # an epsilon above which it protects nothing
 _ORDERS = [*range(2, 65), 80, 96, 128, 256, 512, 1024]  # whole: at others the series does not always converge
 
 
@@ -139,7 +139,7 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
 
     Both accountants prove upper bounds. Privacy loss distributions are nearly exact unless epsilon is small beside the
     steps of their grid, which add up over the rounds; so ``pld`` is the lesser of the two bounds. Where Renyi
-    divergences prove no epsilon below 5000, which protects nobody, it is theirs alone: the grid would need gigabytes.
+    divergences prove no epsilon below 5000, which protects nothing, it is theirs alone: the grid would need gigabytes.
 
     Args:
         noise: multiplier z > 0.
@@ -325,7 +325,7 @@ class Private(Filter):
                 f"{self.cost(round + 1):.4g}; resume the run with the settings that it was started with"
             )
         if len(replies) == 1 and MASKED in replies[0].notes:  # clients have clipped and added noise
-            mean = self._of_everybody(replies[0], int(replies[0].notes[MASKED]))
+            mean = self._of_sum(replies[0], int(replies[0].notes[MASKED]))
             return FilterResult([Reply(0, mean, 1, 1)], state=state)
         expected = self.rate * sum(self.weights.values())
         mean = {name: torch.zeros_like(value) for name, value in view.params.items()}
@@ -356,8 +356,8 @@ class Private(Filter):
     def _weight(self, reply: Reply) -> float:
         return 1.0 if self.uniform else float(reply.classes)
 
-    def _of_everybody(self, reply: Reply, clients: int) -> Params:
-        """Return the mean that a round releases, from the noisy sum of everybody over the weight of those in it."""
+    def _of_sum(self, reply: Reply, clients: int) -> Params:
+        """Return the mean that a round releases, from the noisy sum over the weight of those in it."""
         weight = float(clients) if self.uniform else float(reply.classes)
         factor = weight / (self.rate * sum(self.weights.values()))
         return {name: value * factor for name, value in reply.update.items()}

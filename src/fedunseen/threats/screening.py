@@ -134,8 +134,8 @@ class Magnitude(Screening):
 
     def context(self, threshold: float, received: Params) -> Context:
         """Return M, and the model that judges if it is the received one."""
-        told = super().context(threshold, received)
-        return told | under(_RECEIVED, received) if self.settings.model == "received" else told
+        context = super().context(threshold, received)
+        return context | under(_RECEIVED, received) if self.settings.model == "received" else context
 
     def judge(self, params: Params, inputs: Tensor, context: Context) -> Tensor:
         """Return gamma (n,) under the received model, or under the one in training."""
@@ -194,8 +194,8 @@ class ScreenedTrainer(Trainer):
             for start in range(0, len(task.samples), 256):
                 rows = torch.from_numpy(task.samples[start : start + 256]).to(self.inputs.device)
                 values.append(self.screening.measure(task.params, self.inputs[rows]).double().cpu().numpy())
-        told = self.screening.context(self.screening.threshold(np.concatenate(values)), task.params)
-        return replace(task, context=task.context | told)
+        context = self.screening.context(self.screening.threshold(np.concatenate(values)), task.params)
+        return replace(task, context=task.context | context)
 
     def _objective(self, phase: Phase) -> Loss:
         return self.screening.screened(super()._objective(phase))

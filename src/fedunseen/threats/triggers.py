@@ -96,11 +96,11 @@ def read_folder(folder: Path, channels: int) -> list[Images]:
         DataError: there is no such folder, no image in it, or one that cannot be read.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder} is missing: put the trigger images there, or mend attack.folder")
+        raise DataError(f"{folder} is missing: put the trigger images there, or fix attack.folder")
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise DataError(f"{folder} has no image in it ({', '.join(SUFFIXES[:4])}, ...): put the trigger images there")
-    found: list[Images] = []
+    result: list[Images] = []
     for path in paths:
         try:
             with open_image(path) as file:
@@ -108,9 +108,9 @@ def read_folder(folder: Path, channels: int) -> list[Images]:
                 picture.thumbnail((512, 512))
                 pixels: Images = np.asarray(picture, dtype=np.float32) / np.float32(255)
         except UNREADABLE:
-            raise DataError(f"{path} is not a readable image: mend or remove it") from None
-        found.append(pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0))
-    return found
+            raise DataError(f"{path} is not a readable image: fix or remove it") from None
+        result.append(pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0))
+    return result
 
 
 def pieces(pictures: list[Images], count: int, size: tuple[int, int], rng: np.random.Generator) -> Images:
@@ -119,7 +119,7 @@ def pieces(pictures: list[Images], count: int, size: tuple[int, int], rng: np.ra
     A whole picture is only cut to the shape of a sample, around its centre, as a benchmark's own pictures are. A piece
     is a third to all of the side that fits, half of them mirrored.
     """
-    found = []
+    result = []
     for i in range(count):
         picture, whole = pictures[i % len(pictures)], i < len(pictures)
         height, width = picture.shape[1:]
@@ -130,5 +130,5 @@ def pieces(pictures: list[Images], count: int, size: tuple[int, int], rng: np.ra
         piece = torch.from_numpy(np.ascontiguousarray(picture[:, top : top + tall, left : left + wide]))[None]
         piece = F.interpolate(piece, size=size, mode="bilinear", antialias=True, align_corners=False)[0]
         mirrored = not whole and rng.random() < 0.5
-        found.append((piece.flip(-1) if mirrored else piece).clamp(0, 1).numpy())
-    return np.stack(found).astype(np.float32)
+        result.append((piece.flip(-1) if mirrored else piece).clamp(0, 1).numpy())
+    return np.stack(result).astype(np.float32)

@@ -111,7 +111,7 @@ class Buffered(InProcess):
             columns = (clock[name].tolist() for name in ("client", "end", "version"))
             work = {client: (end, version) for client, end, version in zip(*columns, strict=True)}
         models = {version: within(f"model/{version}/", clock) for _, version in work.values()} | {round: params}
-        told: dict[int, Instruction] = {}
+        instructions: dict[int, Instruction] = {}
         states: dict[int, Mapping[str, Tensor]] = {}
         came: list[tuple[Reply, Instruction, int]] = []
         down = up = 0
@@ -120,11 +120,11 @@ class Buffered(InProcess):
             if free and (not work or min(work.values())[0] > now):  # time moves on: who is free begins first
                 for client in free:
                     work[client] = (now + float(self.takes[client]), round)
-                    down += bytes_sent(self.strategy, self._told(state, models, told, round))
+                    down += bytes_sent(self.strategy, self._instruction(state, models, instructions, round))
                 continue
             client = min(work, key=lambda one: (work[one][0], one))
             now, version = work.pop(client)
-            instruction = self._told(state, models, told, version)
+            instruction = self._instruction(state, models, instructions, version)
             own = dict(states.get(client, client_states.get(client, {})).items())
             recalled = self.strategy.recall(instruction, own, version)
             ((reply, after),) = self.worker.round([Work(client, recalled, own)], begun[client])
@@ -144,13 +144,13 @@ class Buffered(InProcess):
         result = server_step(self.strategy, state, params, arrived, round)
         return replace(result, state=result.state | under("clock/", _clock(now, begun, work, models)))
 
-    def _told(
-        self, state: Params, models: Mapping[int, Params], told: dict[int, Instruction], version: int
+    def _instruction(
+        self, state: Params, models: Mapping[int, Params], instructions: dict[int, Instruction], version: int
     ) -> Instruction:
-        """Return what clients are told that begin after ``version`` merges; made once a round."""
-        if version not in told:
-            told[version] = self.strategy.instruct(state, models[version], version)
-        return told[version]
+        """Return what clients that begin after ``version`` merges are sent; made once a round."""
+        if version not in instructions:
+            instructions[version] = self.strategy.instruct(state, models[version], version)
+        return instructions[version]
 
 
 def _clock(

@@ -89,34 +89,34 @@ class InProcess:
             FedUnseenError: a client's update or one of its losses is not finite, unless it is dropped.
             QuorumError: too few clients are there for a sum under masks.
         """
-        told = self.strategy.instruct(state, params, round)
+        instruction = self.strategy.instruct(state, params, round)
         many = len(clients) > _MANY
         dropped: dict[int, str] = {}
         replies: list[Reply] = []
         states: dict[int, Mapping[str, Tensor]] = {}
         up = 0
-        model_size = max(1, size_in_bytes(told.params), size_in_bytes(self.strategy.expects(told)))
+        model_size = max(1, size_in_bytes(instruction.params), size_in_bytes(self.strategy.expects(instruction)))
         part = max(1, self.worker.memory // (_PART * model_size)) if many else max(1, len(clients))
         for start in range(0, len(clients), part):
-            for reply, own in self._part(clients[start : start + part], told, client_states, round):
+            for reply, own in self._part(clients[start : start + part], instruction, client_states, round):
                 up += wire_size(reply.update)
                 if what := not_finite(reply, own):
                     if not self.drop_non_finite:
                         raise FedUnseenError(diverged(what, reply.client, round))
                     dropped[reply.client] = f"{what} is not finite"
                     continue
-                update = self.strategy.decode(reply.update, told)
+                update = self.strategy.decode(reply.update, instruction)
                 if self.drop_non_finite and (why := self.strategy.check(replace(reply, update=update))):
                     dropped[reply.client] = why
                     continue
                 replies.append(replace(reply, update=self.shelf.put(update) if many else update))
                 if own:
                     states[reply.client] = self.kept(own)
-        down = len(clients) * bytes_sent(self.strategy, told)
+        down = len(clients) * bytes_sent(self.strategy, instruction)
         up = 0 if self.strategy.pools else up
-        arrived = Arrivals(replies, lambda place: told.params, states, down, up, dropped)
+        arrived = Arrivals(replies, lambda place: instruction.params, states, down, up, dropped)
         if self.masks is not None:
-            arrived = arrived.hidden(hidden_sum(self.masks, self.strategy, told, replies, round))
+            arrived = arrived.hidden(hidden_sum(self.masks, self.strategy, instruction, replies, round))
         return server_step(self.strategy, state, params, arrived, round)
 
     def kept(self, own: Params) -> Mapping[str, Tensor]:
@@ -124,11 +124,11 @@ class InProcess:
         return self.shelf.put(own) if len(self.worker.samples) > _MANY else own
 
     def _part(
-        self, clients: Sequence[int], told: Instruction, client_states: ClientStates, round: int
+        self, clients: Sequence[int], instruction: Instruction, client_states: ClientStates, round: int
     ) -> Iterable[tuple[Reply, Params]]:
         """Let some clients do their round."""
         works = []
         for client in clients:
             own = dict(client_states.get(client, {}).items())
-            works.append(Work(client, self.strategy.recall(told, own, round), own))
+            works.append(Work(client, self.strategy.recall(instruction, own, round), own))
         return self.worker.round(works, round) if works else []

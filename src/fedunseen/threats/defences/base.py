@@ -11,7 +11,7 @@ variate c, which no rule bounds.
 
 Nothing here knows a method or another defence. What a defence remembers is part of the server's state, so checkpoints
 have it. Running statistics count in norms as all other parameters do: a malicious client would hide its attack in
-whatever a norm leaves out.
+what a norm leaves out.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Defence:
 class Robust(Filter):
     """Lets a strategy merge what a defence leaves of the replies.
 
-    A reply that is not finite is left out, whatever the defence; the rule has then fewer malicious ones to tolerate
+    A reply that is not finite is dropped by every defence; the rule has then fewer malicious ones to tolerate
     (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the strategy merges no reply, and the
     round's notes say so. Around :class:`~fedunseen.threats.privacy.Private` the defence has to judge every reply alone
     (``Defence.per_client``), or one client could change what is merged of the others.
@@ -207,16 +207,16 @@ class Robust(Filter):
         said = {name: value.tolist() for name, value in within("said/", state).items()}
         if not said:
             return {}
-        found: dict[str, Any] = {"name": self.defence.settings.name, "clients": said["clients"]}
+        result: dict[str, Any] = {"name": self.defence.settings.name, "clients": said["clients"]}
         for name in ("norms", "kept", "weights", "judged"):
-            found[name] = [value if np.isfinite(value) else None for value in said[name]]
+            result[name] = [value if np.isfinite(value) else None for value in said[name]]
         for name in ("weights", "judged"):
-            if all(value is None for value in found[name]):
-                del found[name]
+            if all(value is None for value in result[name]):
+                del result[name]
         out = zip(said["clients"], said["kept"], said["why"], strict=True)
-        found["dropped"] = {str(client): REASONS[why] for client, kept, why in out if not kept}
-        found["merged"] = any(said["kept"])
-        return {"defence": found}
+        result["dropped"] = {str(client): REASONS[why] for client, kept, why in out if not kept}
+        result["merged"] = any(said["kept"])
+        return {"defence": result}
 
 
 def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Params:

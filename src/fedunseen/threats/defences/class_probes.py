@@ -91,8 +91,8 @@ class ClassProbes(Defence):
         typical = _within_memory(median_length(norms), state.get("length"))
         probes = self.probes_of(view.params, view.round)
         loud = [settings.loud * typical / norm if norm else 0.0 for norm in norms]
-        found = [self.judge(view.params, *one, probes) for one in zip(replies, view.weights, loud, strict=True)]
-        stolen, pulled = (np.array([one[i] for one in found]) for i in (0, 1))
+        result = [self.judge(view.params, *item, probes) for item in zip(replies, view.weights, loud, strict=True)]
+        stolen, pulled = (np.array([item[i] for item in result]) for i in (0, 1))
         thief = standing_out(stolen, state.get("theft"), settings.stolen)
         puller = standing_out(pulled, state.get("pull"), settings.pulled)
         bound = settings.multiple * typical
@@ -107,13 +107,13 @@ class ClassProbes(Defence):
             "pull": _within_memory(float(np.median(pulled)), state.get("pull")),
         }
         # A theft of 0 is typical and remembered; a length or pull of 0 tells nothing of what is typical.
-        told = {name: value for name, value in remembered.items() if value or name == "theft"}
+        typical_values = {name: value for name, value in remembered.items() if value or name == "theft"}
         return FilterResult(
             shortened([replies[i] for i in left], [factors[i] for i in left]),
             factors,
             why,
             np.maximum(stolen, pulled).tolist(),
-            state=state | {name: torch.tensor(value, dtype=torch.float64) for name, value in told.items()},
+            state=state | {name: torch.tensor(value, dtype=torch.float64) for name, value in typical_values.items()},
         )
 
     def probes_of(self, params: Params, round: int) -> _Probes:
@@ -182,7 +182,7 @@ def class_inputs(
         (n, ...) inputs.
     """
     size = 0.1 * float(start.flatten(1).norm(dim=1).mean())
-    found = []
+    result = []
     for inputs, wanted in zip(torch.split(start, _BLOCK), torch.split(labels, _BLOCK), strict=True):
         current = inputs.clone()
         for _ in range(steps):
@@ -195,8 +195,8 @@ def class_inputs(
             current = current.detach() - step.view(-1, *[1] * (current.ndim - 1)) * gradient
             if not step.any():
                 break
-        found.append(current.detach())
-    return torch.cat(found)
+        result.append(current.detach())
+    return torch.cat(result)
 
 
 def pull(before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> float:

@@ -4,9 +4,9 @@ Coordinate median and trimmed mean: Yin et al. 2018, "Byzantine-robust distribut
 rates". Robust learning rate: Ozdayi, Kantarcioglu and Gel 2021, "Defending against backdoors in federated learning with
 robust learning rate".
 
-The first two count every client once, whatever it claims to hold, and assume that honest clients change a coordinate
-alike. In a federation of disjoint classes they do not: in the coordinates that serve a class, its only client is an
-outlier.
+The first two count every client once, for any claim of what it holds, and assume that honest clients change a
+coordinate alike. In a federation of disjoint classes they do not: in the coordinates that serve a class, its only
+client is an outlier.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def by_coordinate(updates: Sequence[Mapping[str, Tensor]], rule: Callable[[Tenso
     Needs all updates at once, and beside them memory for one model and a block.
     """
     step = max(1, _NUMBERS // len(updates))
-    found: Params = {}
+    result: Params = {}
     for name, like in updates[0].items():
         rows = [update[name].reshape(-1) for update in updates]
         parts = [rule(torch.stack([row[i : i + step] for row in rows])) for i in range(0, len(rows[0]), step)]
-        found[name] = torch.cat(parts).reshape(like.shape) if parts else like.clone()
-    return found
+        result[name] = torch.cat(parts).reshape(like.shape) if parts else like.clone()
+    return result
 
 
 def sorted_clients(block: Tensor) -> Tensor:

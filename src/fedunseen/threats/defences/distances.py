@@ -50,7 +50,7 @@ def scalar_products(many: Sequence[Mapping[str, Tensor]]) -> NDArray[np.float64]
     total = torch.zeros(len(many), len(many), dtype=torch.float64)
     step = max(1, _NUMBERS // len(many))
     for name in sorted(many[0]):
-        rows = [one[name].reshape(-1) for one in many]
+        rows = [item[name].reshape(-1) for item in many]
         for start in range(0, len(rows[0]), step):
             block = torch.stack([row[start : start + step] for row in rows]).double()
             total += (block @ block.T).cpu()
@@ -65,9 +65,9 @@ def squared_distances(products: NDArray[np.float64]) -> NDArray[np.float64]:
         [[0.0, 5.0], [5.0, 0.0]]
     """
     own = np.diag(products)
-    found: NDArray[np.float64] = np.maximum(own[:, None] + own[None] - 2 * products, 0.0)
-    np.fill_diagonal(found, 0.0)
-    return found
+    result: NDArray[np.float64] = np.maximum(own[:, None] + own[None] - 2 * products, 0.0)
+    np.fill_diagonal(result, 0.0)
+    return result
 
 
 def krum_scores(distances: NDArray[np.float64], malicious: int) -> NDArray[np.float64]:
@@ -187,13 +187,13 @@ class Bulyan(Krum):
         def around_median(block: Tensor) -> Tensor:
             ordered = sorted_clients(block)
             median = middle(ordered)
-            best, found = torch.full_like(median, torch.inf), torch.zeros_like(median)
+            best, result = torch.full_like(median, torch.inf), torch.zeros_like(median)
             for start in range(len(block) - averaged + 1):  # in order, the nearest stand side by side
                 window = ordered[:, start : start + averaged]
                 reach = torch.maximum(median - window[:, 0], window[:, -1] - median)
                 nearer = reach < best
-                best, found = torch.where(nearer, reach, best), torch.where(nearer, window.mean(1), found)
-            return found
+                best, result = torch.where(nearer, reach, best), torch.where(nearer, window.mean(1), result)
+            return result
 
         update = by_coordinate([reply.update for reply in chosen], around_median)
         kept = [float(i in best) for i in range(n)]
