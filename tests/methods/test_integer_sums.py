@@ -13,7 +13,10 @@ from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace, Quantization, Scaler
 from fedunseen.methods.closed_form import statistics as module
 from fedunseen.methods.closed_form.statistics import (
+    EXACT_ROWS,
     add,
+    add_products,
+    add_totals,
     check_capacity,
     dequantized,
     no_sums,
@@ -177,3 +180,30 @@ def test_more_than_a_hundredth_of_features_clipped_is_a_warning_with_the_number(
     result = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run").result
     (warning,) = [one for one in result["warnings"] if "range of quantization" in one["what"]]
     assert warning["what"].startswith(f"{100 * result['clipped']:.1f} %")
+
+
+def test_on_a_gpu_products_take_float32_and_nothing_changes_its_place(monkeypatch):
+    """On the meta device, whose tensors have no numbers and refuse operands in main memory."""
+    monkeypatch.setattr(torch, "_int_mm", None)  # is for processors
+    rows = torch.empty(3000, 128, dtype=torch.int8, device="meta")
+    labels = torch.empty(3000, dtype=torch.int64, device="meta")
+    square = torch.empty(128, 128, dtype=torch.int64, device="meta")
+    add_products(square, rows)
+    add_products(square, rows.to(torch.int16))  # more than 8 bits
+    total = add_totals(torch.empty(7, 128, dtype=torch.int64, device="meta"), rows, labels)
+    assert (total.device.type, total.dtype) == ("meta", torch.int64)
+    assert (square.device.type, square.dtype) == ("meta", torch.int64)
+    with pytest.raises(RuntimeError):
+        add_totals(torch.zeros(7, 128, dtype=torch.int64), rows, labels)
+
+
+def test_blocks_of_float32_are_exact_for_the_largest_numbers(monkeypatch):
+    """What a GPU takes: 1,024 rows a block, whose products stay below 2^24."""
+    monkeypatch.setattr(module, "_multiplies_int8", lambda: False)
+    rows = torch.full((3 * EXACT_ROWS + 5, 70), 127, dtype=torch.int8)
+    rows[:, ::3] = -127
+    square = torch.zeros(70, 70, dtype=torch.int64)
+    add_products(square, rows)
+    exact = rows.long().T @ rows.long()
+    assert torch.equal(square.triu(), exact.triu())
+    assert EXACT_ROWS * 127**2 < 2**24
