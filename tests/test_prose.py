@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PROSE = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "prose.py"))
-LATER = {"federation.md", "SECURITY.md"}
+LATER = {"federation.md"}
 
 
 @pytest.mark.parametrize("page", [page for page in PROSE["pages"]() if page.name not in LATER], ids=lambda p: p.name)
