@@ -211,6 +211,15 @@ def test_one_seed_has_no_deviation_and_nothing_done_has_no_chart(made):
     assert page.tables[0][1][-1][0] == "not run"
 
 
+def test_a_band_over_seeds_is_one_standard_deviation_wide(made):
+    figure = '[[figures]]\nlines = ["strategy"]\nband = "seeds"\nonly = { data = "digits", kl = "1.0" }'
+    sweep, found, out = made(figure)
+    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    assert (page.charts[0]["lines"], page.charts[0]["bands"]) == (2, 2)
+    i = next(i for i, row in enumerate(found) if row.cell.key == "digits / 1.0 / fedavg")
+    assert f"fedavg {31 + i}% ({30 + i} to {32 + i})" in page.charts[0]["titles"][-1]
+
+
 def test_runs_of_different_length_share_a_chart(made):
     sweep, found, out = made()
     short = out / found[2].run / "seed-1" / "metrics.jsonl"  # digits / 1.0 / fedavg
