@@ -332,7 +332,7 @@ def measure(asked: argparse.Namespace) -> None:
 
     from fedunseen.core.parameters import size_in_bytes
     from fedunseen.engines.carriers import carrier
-    from fedunseen.engines.remote.coordinator import Meeting, Member
+    from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.assemble import assemble, partition_of, prepared
@@ -371,14 +371,14 @@ def measure(asked: argparse.Namespace) -> None:
                 link = stack.enter_context(adapter.host(place))
                 for name in NAMES:
                     machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
-                members = [Member(name) for name in NAMES]
+                members = [PartyStatus(name) for name in NAMES]
             else:
                 factory = importlib.import_module(Path(__file__).stem).simulated
                 link = stack.enter_context(
                     adapter.simulate(Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events)))
                 )
-                members = [Member(str(client)) for client in range(len(NAMES))]
-            federation.engine.connect(Meeting(link, members, "benchmark"))  # type: ignore[union-attr]
+                members = [PartyStatus(str(client)) for client in range(len(NAMES))]
+            federation.engine.connect(Session(link, members, "benchmark"))  # type: ignore[union-attr]
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
             federation.engine.finish()  # type: ignore[union-attr]
     print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
@@ -633,7 +633,7 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
     """
     from fedunseen.cli.main import main as command
     from fedunseen.engines.remote import party
-    from fedunseen.engines.remote.coordinator import Distributed, Meeting
+    from fedunseen.engines.remote.coordinator import Distributed, Session
     from fedunseen.federation import State
     from fedunseen.federation.run_directory import RunDirectory
 
@@ -653,7 +653,7 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
         while not Path(told["go"]).exists() and time.monotonic() < end:
             time.sleep(0.005)
 
-    def held_connect(self: Distributed, meeting: Meeting) -> None:
+    def held_connect(self: Distributed, meeting: Session) -> None:
         merge = self.strategy.merge
 
         def held_merge(state: Any, params: Any, replies: Any, round: int) -> Any:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
-from fedunseen.engines.remote.keeper import descendants
+from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
 from processes import ENGINES, command, free_port

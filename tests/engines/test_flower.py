@@ -22,9 +22,9 @@ from typer.testing import CliRunner
 from fedunseen.cli.main import app
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.keeper import descendants
 from fedunseen.engines.remote.link import Host, Join, Simulate
 from fedunseen.engines.remote.requests import exchange
+from fedunseen.engines.remote.supervisor import descendants
 from processes import GUARD, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")

@@ -19,8 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedunseen.engines.remote.keeper import descendants
 from fedunseen.engines.remote.link import PartyGone
+from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.tools.deal import deal
 from processes import command, environment, free_port, until

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.engines.remote import coordinator
-from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.masking import instruction_digest
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
@@ -203,7 +203,7 @@ def loose(tmp_path, data, kits):
 
 def hosted(link, out, resume=False, preset="digit-pairs", **more):
     settings = {"engine__name": "nvflare", "engine__mode": "deployment", "privacy__aggregation": "masked", **more}
-    meeting = Meeting(link, [Member(name) for name in NAMES], kit=link.kits and link.kits / "coordinator")
+    meeting = Session(link, [PartyStatus(name) for name in NAMES], kit=link.kits and link.kits / "coordinator")
     return run(experiment(preset, **settings), out, resume, meeting=lambda: nullcontext(meeting))
 
 

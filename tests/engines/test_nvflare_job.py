@@ -20,7 +20,7 @@ pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 from fedunseen.engines.carriers.nvflare import kit
 from fedunseen.engines.carriers.nvflare.job import Place
 from fedunseen.engines.carriers.nvflare.workspace import MODULES, allowed, home
-from fedunseen.engines.remote.keeper import Child
+from fedunseen.engines.remote.supervisor import Child
 from fedunseen.tools.nvflare_job import Party
 
 pytestmark = pytest.mark.slow

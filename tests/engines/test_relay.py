@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedunseen.engines.remote.relay import ENDED, Port, Switchboard, dial
+from fedunseen.engines.remote.relay import ENDED, Port, RelayServer, dial
 from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, until
 
@@ -19,7 +19,7 @@ def heard(channel):
 @pytest.fixture
 def board(tmp_path):
     """A switchboard, and the channel of a relay that has said that two parties are there."""
-    made = Switchboard()
+    made = RelayServer()
     with Port(tmp_path, made.serve) as port:
         channel = dial(port.environment)
         channel.send({"parties": {"a": "1", "b": "2"}})
@@ -114,7 +114,7 @@ def coordinator(tmp_path):
     pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
     from fedunseen.engines.carriers.nvflare.job import Coordinator
 
-    board = Switchboard()
+    board = RelayServer()
     with Port(tmp_path, board.serve) as port:
         made = Coordinator()
         made.engine, made.channel = Engine(), dial(port.environment)

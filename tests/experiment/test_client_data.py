@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote import coordinator
-from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
@@ -93,7 +93,7 @@ def members(folders, tmp_path, names=NAMES):
 
 def hosted(chosen, link, out, resume=False):
     deployed = chosen.with_overrides(DEPLOYED)
-    return run(deployed, out, resume, meeting=lambda: nullcontext(Meeting(link, [Member(name) for name in NAMES])))
+    return run(deployed, out, resume, meeting=lambda: nullcontext(Session(link, [PartyStatus(name) for name in NAMES])))
 
 
 SETTINGS = [
@@ -481,7 +481,7 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     deal(few, tmp_path / "data", ("north", "south"))
     parties = members(tmp_path / "data", tmp_path, NAMES[:2])
     deployed = few.with_overrides(DEPLOYED)
-    met = Meeting(Inline(parties), [Member(name) for name in parties])
+    met = Session(Inline(parties), [PartyStatus(name) for name in parties])
     done = run(deployed, tmp_path / "run", meeting=lambda: nullcontext(met))
     here = run(few.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "here"))
@@ -512,7 +512,7 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     links = {"apart": Lossy(members(folders, tmp_path)), "near": Simulated()}
     for place, (kind, link) in enumerate(links.items()):
         names = NAMES if kind == "apart" else ("0", "1", "2")
-        met = Meeting(link, [Member(name) for name in names])
+        met = Session(link, [PartyStatus(name) for name in names])
         one = deployed if not place else chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2})
         if not place:
             run(one, tmp_path / kind, meeting=lambda met=met: nullcontext(met))

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from fedunseen import Experiment, run
 from fedunseen.cli.dashboard import bind_address_of, both, watched
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, QuorumError
-from fedunseen.engines.remote.coordinator import Member
+from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.serve.dashboard import create_app
 from fedunseen.serve.run_monitor import RunMonitor
 
@@ -39,7 +39,7 @@ def monitor(tmp_path):
 @pytest.fixture
 def federation(tmp_path):
     """A watched deployment of three parties, of which two are needed."""
-    parties = [Member(name, False, 0, 0) for name in ("north", "south", "west")]
+    parties = [PartyStatus(name, False, 0, 0) for name in ("north", "south", "west")]
     seen = RunMonitor(Experiment.load("digit-pairs", {**SMALL, **DEPLOYED}), tmp_path / "run")
     seen.meet(parties)
     return seen, parties
@@ -84,14 +84,14 @@ def test_a_deployment_waits_until_enough_parties_are_there(federation):
 
 
 def test_a_reply_that_a_defence_leaves_out_was_not_merged(monitor):
-    monitor.meet([Member("client 0", True, 8, 80), Member("client 1", True, 8, 80)])
+    monitor.meet([PartyStatus("client 0", True, 8, 80), PartyStatus("client 1", True, 8, 80)])
     monitor.on_round("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
     first, second = monitor.state()["parties"]
     assert (first["rounds"], second["rounds"], second["missed"]["why"]) == (1, 0, "too far away")
 
 
 def test_another_stage_begins_anew(monitor):
-    monitor.meet([Member("client 0", True, 8, 80)])
+    monitor.meet([PartyStatus("client 0", True, 8, 80)])
     monitor.on_round("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
     assert monitor.phase() == "training"  # the run proper is still to come
     monitor.on_round("training", 0, 1, None)

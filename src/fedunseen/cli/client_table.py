@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedunseen.cli.logs import is_json
 from fedunseen.cli.progress import numbers, state
-from fedunseen.engines.remote.coordinator import Member
+from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment import Progress
 
 __all__ = ["ClientTable", "client_table"]
@@ -25,7 +25,7 @@ _log = logging.getLogger("fedunseen.federation")
 class ClientTable:
     """A table of the parties, drawn anew from what is known of them whenever it is shown."""
 
-    def __init__(self, parties: Sequence[Member]) -> None:
+    def __init__(self, parties: Sequence[PartyStatus]) -> None:
         self.parties, self.title = parties, "waiting for parties"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -41,7 +41,7 @@ class ClientTable:
 
 
 @contextmanager
-def client_table(parties: Sequence[Member]) -> Iterator[Progress]:
+def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
     """Yield what hears of every round: a live table on a terminal, a line a round elsewhere."""
     if is_json() or not sys.stderr.isatty():
         yield _say_round

@@ -185,7 +185,7 @@ def host(
         client_table,  # now, since PyTorch comes with some of these, which takes seconds
     )
     from fedunseen.engines.carriers import carrier
-    from fedunseen.engines.remote.coordinator import Meeting, Member
+    from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
@@ -201,14 +201,14 @@ def host(
             "coordinator that lies, so every party has to join with --consent dropouts"
         )
     out = out or free_directory(chosen)
-    members = [Member(name) for name in names]
+    members = [PartyStatus(name) for name in names]
     place = Host(out / "engine", at, port, kit, tuple(names))
 
     @contextmanager
-    def meet() -> Iterator[Meeting]:
+    def meet() -> Iterator[Session]:
         with logged(place.folder), carrier(name).host(place) as link:
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
-            yield Meeting(link, members, kit=kit)
+            yield Session(link, members, kit=kit)
 
     with _terminable(), watched(listen_at, chosen, out) as monitor:
         with client_table(members) as shown, tracked(shown, track or [], out, chosen) as on_round:

@@ -216,7 +216,7 @@ def merge(
     free_folder(out)
     asked = files.read(plan, "plan")
     given = coordinator.gather(asked, answers)
-    from fedunseen.engines.remote.coordinator import Member
+    from fedunseen.engines.remote.coordinator import PartyStatus
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
     from fedunseen.secagg.masks import digest_of
@@ -235,7 +235,7 @@ def merge(
 
     @contextmanager
     def meet() -> Iterator[coordinator.Table]:
-        members = [Member(name) for name in asked["parties"]]
+        members = [PartyStatus(name) for name in asked["parties"]]
         yield coordinator.Table(parties=members, brought=brought)
 
     done = run_experiment(experiment, out, meeting=meet)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.data import Benchmark, Scaler
 from fedunseen.engines import Distributed
-from fedunseen.engines.remote.coordinator import Deployment, Meeting
+from fedunseen.engines.remote.coordinator import Deployment, Session
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
@@ -111,7 +111,7 @@ class Growth(ABC):
         self._enter(replace(version, space=space, held=held, left=tuple(n for n in version.left if n not in names)))
         return self.federation, self.task
 
-    def meet(self, meeting: Meeting) -> None:
+    def meet(self, meeting: Session) -> None:
         """Set the link to the parties, before the first round; a simulation needs none."""
         return None
 
@@ -163,9 +163,9 @@ class Simulated(Growth):
 class Deployed(Growth):
     """The versions of a deployment, which parties change when they take part."""
 
-    meeting: Meeting | None = None
+    meeting: Session | None = None
 
-    def meet(self, meeting: Meeting) -> None:
+    def meet(self, meeting: Session) -> None:
         """Set the link to the parties."""
         self.meeting = meeting
 

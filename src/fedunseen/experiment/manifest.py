@@ -23,7 +23,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
-from fedunseen.engines.remote.coordinator import Member
+from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment.encoder_files import carry, carry_text, remembered, remembered_text
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
@@ -120,11 +120,11 @@ def _bytes(path: Path) -> bytes:
         raise ExperimentError(f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file") from None
 
 
-def clients_of(federation: Federation) -> list[Member]:
+def clients_of(federation: Federation) -> list[PartyStatus]:
     """Return the clients of a simulation, and how much each holds."""
     labels = federation.labels.cpu().numpy()
     return [
-        Member(f"client {client}", True, len(np.unique(labels[ids])), len(ids))
+        PartyStatus(f"client {client}", True, len(np.unique(labels[ids])), len(ids))
         for client, ids in enumerate(federation.partition.clients)
     ]
 

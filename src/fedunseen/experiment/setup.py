@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
 from fedunseen.engines import DistributedSettings, InProcess
 from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.coordinator import Meeting, Member
+from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.client_data import simulated
@@ -37,10 +37,10 @@ from fedunseen.tasks import Evaluator
 
 __all__ = ["Meet", "Present", "Setup", "Stage"]
 
-Meet = Callable[[], AbstractContextManager[Meeting]]
+Meet = Callable[[], AbstractContextManager[Session]]
 """Opens the link to the parties of a deployment."""
 
-Present = Callable[[Sequence[Member]], None]
+Present = Callable[[Sequence[PartyStatus]], None]
 """Is called with the clients before the first round."""
 
 
@@ -80,7 +80,7 @@ class Setup:
     choice: Choice = field(default_factory=Choice)
     rounds: int = 0
     growth: Growth | None = None
-    meeting: Meeting | None = None
+    meeting: Session | None = None
     nested: bool = False
     selection: bool = False
     chosen: Mapping[str, Any] = field(default_factory=dict)
@@ -187,7 +187,7 @@ class Setup:
             threads = str(max(1, torch.get_num_threads() // settings.processes))
             place = Simulate(self.directory.path / "engine", clients, settings.processes, simulated, threads)
             with carrier(settings.name).simulate(place) as link:
-                yield replace(self, meeting=Meeting(link, [Member(str(client)) for client in range(clients)]))
+                yield replace(self, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
         else:
             yield self
 

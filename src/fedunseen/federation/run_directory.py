@@ -47,7 +47,7 @@ from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
 from fedunseen.data import ClassSpace
-from fedunseen.engines.remote.coordinator import Member
+from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.evaluation.diagnosis import diagnose
 from fedunseen.evaluation.summary import summarize
 from fedunseen.federation.federation import State
@@ -150,7 +150,7 @@ class RunDirectory:
         """Return the id of this run, which stays the same when it is resumed."""
         return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
 
-    def note_parties(self, parties: Sequence[Member]) -> None:
+    def note_parties(self, parties: Sequence[PartyStatus]) -> None:
         """Record who the parties of a deployment are, and what each held when it was last connected."""
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from fedunseen.core.errors import QuorumError
 from fedunseen.engines import DistributedSettings
-from fedunseen.engines.remote.coordinator import Member, needed
+from fedunseen.engines.remote.coordinator import PartyStatus, needed
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment import Experiment
 from fedunseen.experiment.traits import task_of
@@ -128,7 +128,7 @@ class RunMonitor(Monitor):
         super().__init__()
         self.experiment, self.path = experiment, path
         self._stage, self._round, self._rounds = "", 0, 0
-        self._parties: Sequence[Member] = ()
+        self._parties: Sequence[PartyStatus] = ()
         self._merged: dict[int, int] = {}
         self._seconds: dict[int, float] = {}
         self._refused: dict[int, tuple[int, str]] = {}  # client -> the last round without its reply, and why
@@ -137,7 +137,7 @@ class RunMonitor(Monitor):
         settings = experiment.engine
         self.deployed = isinstance(settings, DistributedSettings) and settings.mode == "deployment"
 
-    def meet(self, parties: Sequence[Member]) -> None:
+    def meet(self, parties: Sequence[PartyStatus]) -> None:
         """Take note of the parties, in the order of the clients. Members of a deployment change while it runs."""
         with self._guard:
             self._parties = parties
@@ -195,7 +195,7 @@ class RunMonitor(Monitor):
             told |= {} if name == "none" else {section: name}
         return told
 
-    def _party(self, client: int, one: Member) -> dict[str, Any]:
+    def _party(self, client: int, one: PartyStatus) -> dict[str, Any]:
         missed = self._refused.get(client)
         return {
             "name": one.name,

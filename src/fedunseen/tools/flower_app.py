@@ -42,7 +42,7 @@ def coordinate(grid: Any, told: Mapping[str, Any]) -> Run:
     with GridLink(grid, names).carried() as link, _logged(logging.StreamHandler(sys.stderr)):
         link.present()  # nodes start their parties while PyTorch is imported here
         from fedunseen.engines.carriers.flower import simulated_by
-        from fedunseen.engines.remote.coordinator import Meeting, Member
+        from fedunseen.engines.remote.coordinator import PartyStatus, Session
         from fedunseen.experiment import Experiment, run
         from fedunseen.experiment.deployed import deployed, notes
 
@@ -57,11 +57,11 @@ def coordinate(grid: Any, told: Mapping[str, Any]) -> Run:
             _log.info("note: %s", note)
 
         @contextmanager
-        def meet() -> Iterator[Meeting]:
+        def meet() -> Iterator[Session]:
             file = out / "engine" / "federation.log"
             file.parent.mkdir(parents=True, exist_ok=True)
             with _logged(logging.FileHandler(file, encoding="utf-8")):
-                yield Meeting(link, [Member(name) for name in names], kit=kit, greeting=120.0)
+                yield Session(link, [PartyStatus(name) for name in names], kit=kit, greeting=120.0)
 
         done = run(experiment, out, resume=True, progress=_progress, meeting=meet)
         _log.info("%s; run: %s", done.headline(), done.path)

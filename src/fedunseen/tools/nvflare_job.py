@@ -44,7 +44,7 @@ class Coordinator(LocalCoordinator):
 
     def coordinate(self, link: Link, sites: list[str], place: Place) -> None:
         """Run the experiment."""
-        from fedunseen.engines.remote.coordinator import Meeting, Member
+        from fedunseen.engines.remote.coordinator import PartyStatus, Session
         from fedunseen.experiment import Experiment, run
         from fedunseen.experiment.deployed import deployed, notes
 
@@ -56,8 +56,8 @@ class Coordinator(LocalCoordinator):
             _log.info("note: %s", note)
 
         @contextmanager
-        def meet() -> Iterator[Meeting]:
-            yield Meeting(link, [Member(name) for name in names], kit=_path(place, "credentials"))
+        def meet() -> Iterator[Session]:
+            yield Session(link, [PartyStatus(name) for name in names], kit=_path(place, "credentials"))
 
         done = run(chosen, out, resume=True, meeting=meet)
         _log.info("%s; run: %s", done.headline(), done.path)

@@ -18,7 +18,7 @@ from fedunseen.core.errors import ExperimentError, QuorumError, RefusedError
 from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.engines.offline.files import Signed, read, signed
 from fedunseen.engines.offline.party import K, facts_of, layout_of, rho_of
-from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Meeting, Member
+from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, PartyStatus, Session
 from fedunseen.engines.remote.wire import Expected, WireError, read_reply
 from fedunseen.engines.round import RoundResult
 from fedunseen.secagg.enrolment import Enrolment
@@ -55,11 +55,11 @@ class Brought:
 
 
 @dataclass(eq=False)
-class Table(Meeting):
+class Table(Session):
     """Stands for the link to the parties where their answers are files."""
 
     link: Any = None
-    parties: list[Member] = field(default_factory=list)
+    parties: list[PartyStatus] = field(default_factory=list)
     brought: Brought | None = None
 
 
@@ -68,14 +68,14 @@ class Offline(Distributed):
 
     Settings = OfflineSettings
 
-    def connect(self, meeting: Meeting) -> None:
+    def connect(self, meeting: Session) -> None:
         """Take what the files hold."""
         self._meeting = meeting
 
     def greeting(self, parties: Iterable[str], run: str) -> tuple[dict[str, Any], Params]:
         """Return what all parties have to know of the experiment."""
         assert isinstance(self.job, Deployment)
-        self._meeting = Table(parties=[Member(name) for name in parties], run=run)
+        self._meeting = Table(parties=[PartyStatus(name) for name in parties], run=run)
         hello, tensors = self._hello(self.job)
         return json.loads(json.dumps(hello)), tensors
 

@@ -70,9 +70,9 @@ __all__ = [
     "Distributed",
     "DistributedSettings",
     "Flower",
-    "Meeting",
-    "Member",
     "NVFlare",
+    "PartyStatus",
+    "Session",
     "Simulation",
     "needed",
 ]
@@ -157,7 +157,7 @@ def needed(quorum: int | float, clients: int) -> int:
 
 
 @dataclass(eq=False)
-class Member:
+class PartyStatus:
     """What the coordinator knows of a party.
 
     Attributes:
@@ -187,7 +187,7 @@ class Member:
 
 
 @dataclass(eq=False)
-class Meeting:
+class Session:
     """A link, who is at its other end, and which run it is about.
 
     Attributes:
@@ -201,7 +201,7 @@ class Meeting:
     """
 
     link: Link
-    parties: list[Member]
+    parties: list[PartyStatus]
     run: str = ""
     greeted: dict[str, str] = field(default_factory=dict)
     kit: Path | None = None
@@ -305,12 +305,12 @@ class Distributed:
         self.strategy, self.settings, self.classes, self.job = strategy, settings, classes, job
         self.drop_non_finite, self.notes = drop_non_finite, frozenset(notes)
         self.clients, self.masks = clients, masks
-        self._meeting: Meeting | None = None
+        self._meeting: Session | None = None
         self._masked_sums: SecAggSession | None = None
         self._requests: PendingRequests[UpdateRequest] | None = None  # to clients whose late replies count
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
-    def connect(self, meeting: Meeting) -> None:
+    def connect(self, meeting: Session) -> None:
         """Set the link that reaches the parties, all of whom are greeted anew. Call this before the first round."""
         assert len(meeting.parties) == self.clients
         meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
@@ -319,7 +319,7 @@ class Distributed:
         if self.masks is not None and isinstance(self.job, Deployment):
             self._session()  # refuses now what it would refuse later
 
-    def _meet(self) -> Meeting:
+    def _meet(self) -> Session:
         assert self._meeting is not None
         return self._meeting
 
@@ -329,7 +329,7 @@ class Distributed:
         return self._meet().link
 
     @property
-    def parties(self) -> list[Member]:
+    def parties(self) -> list[PartyStatus]:
         """The parties, in the order of the clients."""
         return self._meet().parties
 
@@ -666,7 +666,7 @@ class Distributed:
                 session.new_plan(facts, weights, told)
         self._look()
 
-    def gather(self, round: int, clients: Sequence[int]) -> dict[int, Member]:
+    def gather(self, round: int, clients: Sequence[int]) -> dict[int, PartyStatus]:
         """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those that are.
 
         Raises:
@@ -705,7 +705,7 @@ class Distributed:
         if missing := [party.name for party in self.parties if party.name not in told]:
             _log.warning("not there, so that they have not heard that the run is over: %s", ", ".join(missing))
 
-    def _dismiss(self, parties: Sequence[Member], result: Mapping[str, Any], params: Params) -> None:
+    def _dismiss(self, parties: Sequence[PartyStatus], result: Mapping[str, Any], params: Params) -> None:
         message = farewell(result, to_device(params, torch.device("cpu"))) if self.settings.deliver else farewell()
         for name, answer in exchange(self.link, {party.name: message for party in parties}, _FAREWELL):
             try:
@@ -802,7 +802,7 @@ class Distributed:
         }
         return hello, {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
 
-    def _greet(self, new: Iterable[Member], job: Deployment, tokens: Mapping[str, str]) -> None:
+    def _greet(self, new: Iterable[PartyStatus], job: Deployment, tokens: Mapping[str, str]) -> None:
         place = {party.name: k for k, party in enumerate(self.parties)}
         hello, told = self._hello(job)
         messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}

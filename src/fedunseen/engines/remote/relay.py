@@ -5,13 +5,13 @@ Nothing is pickled: a frame is a small JSON object and bytes.
 
 Ours::
 
-    board = Switchboard()                                  # a Link
+    board = RelayServer()                                  # a Link
     with Port(folder, board.serve) as port:                # one thread per connection runs board.serve(channel)
         child = Child(["carrier-server", ...], folder / "server.log", {**os.environ, **port.environment})
         ...
         child.stop()
 
-The carrier's at the coordinator says who is connected and carries messages (:class:`Switchboard` has the frames)::
+The carrier's at the coordinator says who is connected and carries messages (:class:`RelayServer` has the frames)::
 
     channel = dial()                                       # finds the socket in its environment
     channel.send({"parties": {"north": "token"}})
@@ -43,7 +43,7 @@ from typing import Any
 
 from fedunseen.engines.remote.link import PartyGone, complete
 
-__all__ = ["ENDED", "Channel", "Port", "Switchboard", "answering", "dial"]
+__all__ = ["ENDED", "Channel", "Port", "RelayServer", "answering", "dial"]
 
 ENDED = (EOFError, OSError, AuthenticationError)
 """What a channel raises when its other end has gone."""
@@ -161,7 +161,7 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
     return serve
 
 
-class Switchboard:
+class RelayServer:
     """A Link over the relay that a carrier runs at the coordinator.
 
     Frames to the relay: ``{"id": n, "to": name}`` with a message; ``{"id": n, "drop": true}`` when nobody waits for its

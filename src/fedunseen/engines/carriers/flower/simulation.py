@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import Link, Simulate, address, found
-from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard, dial
+from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial
+from fedunseen.engines.remote.supervisor import Child, Progress
 
 __all__ = ["main", "simulated"]
 
@@ -45,7 +45,7 @@ def simulated(place: Simulate) -> Iterator[Link]:
     Raises:
         FedUnseenError: if Flower's simulation does not start.
     """
-    board, ended = Switchboard(), threading.Event()
+    board, ended = RelayServer(), threading.Event()
     # Sockets have short names, and a run directory may have a long one.
     temporary = Path(tempfile.mkdtemp(prefix="ray-"))
     settings = {"parties": place.parties, "processes": place.processes, "factory": address(place.factory)}
@@ -78,7 +78,7 @@ def simulated(place: Simulate) -> Iterator[Link]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _wait(board: Switchboard, child: Child, parties: int, path: Path) -> None:
+def _wait(board: RelayServer, child: Child, parties: int, path: Path) -> None:
     progress = Progress(child, START)
     while len(board.present()) < parties:
         if child.status is not None or progress.stalled:

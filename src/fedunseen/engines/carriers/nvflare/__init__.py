@@ -47,9 +47,9 @@ from fedunseen.engines.carriers.nvflare.workspace import (
     write_job,
     write_workspace,
 )
-from fedunseen.engines.remote.keeper import Child, Progress
 from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
-from fedunseen.engines.remote.relay import ENDED, Channel, Port, Switchboard
+from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer
+from fedunseen.engines.remote.supervisor import Child, Progress
 
 __all__ = ["certificates", "host", "join", "simulate"]
 
@@ -146,7 +146,7 @@ class _Jobs:
         self.registry: Channel | None = None
         self.registered: dict[str, str] = {}  # site -> a number that changes when it registers anew
         self.changed = 0.0  # when a site registered last
-        self.boards: dict[str, tuple[Switchboard, Channel]] = {}  # job -> its messages
+        self.boards: dict[str, tuple[RelayServer, Channel]] = {}  # job -> its messages
         self.assigned: dict[str, tuple[str, str, float]] = {}  # site -> its number, its job, when it was last there
 
     def serve(self, channel: Channel) -> None:
@@ -159,7 +159,7 @@ class _Jobs:
             while True:
                 self.registered, self.changed = dict(head["sites"]), time.monotonic()
                 head, _ = channel.receive()
-        board = Switchboard()
+        board = RelayServer()
         self.boards[head["job"]] = board, channel
         try:
             board.serve(channel)
@@ -194,7 +194,7 @@ class _Jobs:
             self.assigned[site], since = (number, job, now), now
         return known == number and now - since < START
 
-    def _review(self, job: str, board: Switchboard, channel: Channel) -> None:
+    def _review(self, job: str, board: RelayServer, channel: Channel) -> None:
         """Refuse strangers and whoever has been replaced; end a job without anybody."""
         current = self.present()
         here = board.present()
@@ -206,7 +206,7 @@ class _Jobs:
         if not here and all(own != job for _, own, _ in list(self.assigned.values())):
             channel.send({"end": True})
 
-    def _board(self, name: str) -> Switchboard | None:
+    def _board(self, name: str) -> RelayServer | None:
         """Return what carries a party's messages: the job of its newest registration."""
         found = self.boards.get(self.assigned.get(name, ("", "", 0.0))[1])
         return None if found is None else found[0]
@@ -219,7 +219,7 @@ class _Jobs:
 
     def ask(self, name: str, message: bytes) -> Future[bytes]:
         """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
-        return (self._board(name) or Switchboard()).ask(name, message)
+        return (self._board(name) or RelayServer()).ask(name, message)
 
 
 class _Kept:
@@ -464,7 +464,7 @@ def simulate(place: Simulate) -> Iterator[Link]:
     )
     (folder / "simulator" / "local").mkdir(parents=True, exist_ok=True)
     write_json(folder / "simulator" / "local" / "resources.json", allowed(f"{__name__}.simulation."))
-    board = Switchboard()
+    board = RelayServer()
 
     def serve(channel: Channel) -> None:
         channel.receive()  # the job's number

@@ -39,7 +39,7 @@ from nvflare.apis.signal import Signal
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.remote.link import Link
-from fedunseen.engines.remote.relay import ENDED, Channel, Switchboard, dial
+from fedunseen.engines.remote.relay import ENDED, Channel, RelayServer, dial
 
 __all__ = ["SETTINGS", "TOKEN", "Coordinator", "LocalCoordinator", "LocalParty", "Party", "Place", "Registry"]
 
@@ -58,7 +58,7 @@ def _thread(work: Callable[..., None], *arguments: Any) -> None:
 
 
 class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
-    """Passes messages between the coordinator's process and the sites of the job; see ``Switchboard`` for the frames.
+    """Passes messages between the coordinator's process and the sites of the job; see ``RelayServer`` for the frames.
 
     Subclasses may run the coordinator in this process: see :meth:`connect`.
     """
@@ -291,7 +291,7 @@ class LocalCoordinator(Coordinator, ABC):
     def connect(self, fl_ctx: FLContext, sites: list[str]) -> Channel:
         """Return the channel to a thread that coordinates."""
         ours, theirs = map(Channel, Pipe())
-        board, place = Switchboard(), Place.of(fl_ctx, "server")  # which the simulator calls otherwise
+        board, place = RelayServer(), Place.of(fl_ctx, "server")  # which the simulator calls otherwise
         self.error: Exception | None = None
 
         def work() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.files import write_json
-from fedunseen.engines.remote.keeper import Child
+from fedunseen.engines.remote.supervisor import Child
 
 __all__ = ["MODULES", "allowed", "home", "secured", "start", "submission", "write_job", "write_workspace"]
 

@@ -1,7 +1,7 @@
 """Start a carrier's processes so that none stays behind, and tell whether they make progress.
 
-Standard library only. This file is also a program, the keeper. :class:`Child` starts it by its path and with Python's
-``-I``, so that the keeper imports nothing of the package and the child's environment does not affect it.
+Standard library only. This file is also a program, the supervisor. :class:`Child` starts it by its path and with
+Python's ``-I``, so that it imports nothing of the package and the child's environment does not affect it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["Child", "Progress", "descendants"]
 class Child:
     """A process of a carrier. It ends, with all that it started, on :meth:`stop` or when this process ends in any way.
 
-    A keeper stands in between: it adopts what the child leaves behind, and kills all of it once its standard input, a
-    pipe from this process, is closed.
+    A supervisor stands in between: it adopts what the child leaves behind, and kills all of it once its standard
+    input, a pipe from this process, is closed.
 
     Args:
         command: to run.
@@ -37,10 +37,10 @@ class Child:
         self, command: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        keeper = [sys.executable, "-I", str(Path(__file__).resolve()), *command]
+        supervisor = [sys.executable, "-I", str(Path(__file__).resolve()), *command]
         with open(log, "ab") as out:
             self.process = subprocess.Popen(
-                keeper,
+                supervisor,
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
