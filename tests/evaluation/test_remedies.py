@@ -36,7 +36,7 @@ STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "stra
             "guessing",
             {"data.features": ["centre", "l2"]},
         ),
-        ({"method.hidden": [2], "evaluation.embedding": True}, "less apart", {"method.hidden": [64]}),
+        ({"method.hidden": [2], "evaluation.embedding": "pca"}, "less apart", {"method.hidden": [64]}),
     ],
 )
 def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
