@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 PROSE = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "prose.py"))
-LATER = {"federation.md"}
 
 
-@pytest.mark.parametrize("page", [page for page in PROSE["pages"]() if page.name not in LATER], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", PROSE["pages"](), ids=lambda p: p.name)
 def test_pages_use_plain_words(page):
     assert PROSE["found_words"]([(page.name, 1, PROSE["prose_of_page"](page))]) == []
 
