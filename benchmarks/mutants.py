@@ -30,7 +30,7 @@ GROUPS = {  # modules of the package, and the tests that must find their faults
     "losses": (["losses.py"], ["tests/test_losses.py", "tests/test_zero_shot_losses.py"]),
     "metrics": (["metrics.py"], ["tests/test_metrics.py", "tests/test_paired.py"]),
     "partitions": (
-        ["partitions.py", "data/partition.py"],
+        ["partitions.py", "federation/partition.py"],
         ["tests/test_partitions.py", "tests/federation/test_partition.py"],
     ),
     "trainer": (["core/trainer.py", "core/phases.py"], ["tests/core"]),
@@ -96,11 +96,16 @@ def mutants(module: Path) -> Iterator[Mutant]:
             yield Mutant(module, position, f"{name}:{ordinals[name]} (line {line})")
 
 
+def place_of(name: str) -> str:
+    """Return where a mutant is, by which it is drawn; a file that has moved keeps the mutants of its old place."""
+    return name.split(" (")[0].replace("federation/partition.py", "data/partition.py")
+
+
 def draw(group: str, count: int) -> list[Mutant]:
     """Return the drawn mutants of a group, the same ones for the same places."""
     modules = sorted({path for pattern in GROUPS[group][0] for path in (ROOT / PACKAGE).glob(pattern)})
     every = [mutant for path in modules for mutant in mutants(path.relative_to(ROOT))]
-    return sorted(every, key=lambda m: hashlib.sha256(m.name.split(" (")[0].encode()).digest())[:count]
+    return sorted(every, key=lambda m: hashlib.sha256(place_of(m.name).encode()).digest())[:count]
 
 
 def passes(tests: list[str], folder: Path, timeout: float) -> bool:
