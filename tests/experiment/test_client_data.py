@@ -6,6 +6,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.party import Party
-from fedunseen.engines.remote.wire import pack, unpack
+from fedunseen.engines.remote.wire import PROTOCOL, installed, pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.client_data import PartyData, simulated
 from fedunseen.experiment.deployed import deployed
@@ -681,3 +682,17 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
         assert done.result["notes"][0].split(";")[0] in write_report(done).read_text()
     asked = told.with_overrides({"evaluation.selection": "validation"})
     assert deployed(asked, {"evaluation.selection": "validation"}) is asked
+
+
+def test_a_greeting_with_other_numbers_is_prepared_for_anew(tmp_path):
+    asked = []
+
+    def prepare(header, statistics):
+        asked.append(statistics["mean"].tolist())
+        return SimpleNamespace(samples=3, classes=2, engine=None, brought={}, held=())
+
+    party = Party(prepare, tmp_path, lambda line: None)
+    header = {"kind": "hello", "protocol": PROTOCOL, "version": installed(), "run": "0" * 16}
+    for mean in (1.0, 1.0, 2.0):
+        assert unpack(party.answer(pack(header, {"mean": torch.tensor([mean])})))[0]["samples"] == 3
+    assert asked == [[1.0], [2.0]]

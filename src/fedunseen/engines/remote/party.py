@@ -190,7 +190,7 @@ class Party:
 
     def _join(self, header: dict[str, Any], statistics: Params) -> bytes:
         """Prepare for the experiment of a greeting, unless that has been done; answer how much this party holds."""
-        told = {"header": header, "statistics": sorted(statistics)}
+        told = {"header": header, "statistics": pack({}, dict(sorted(statistics.items())))}
         if self._ready is None or told != self._told:
             if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
                 other = plain(header.get("version"), 40)
