@@ -68,8 +68,8 @@ KINDS = {
     "server": "the engine's process at the coordinator",
     "party": "party, started again",
     "client": "the engine's process at a party",
-    "server-keeper": "the keeper of the engine's process at the coordinator",
-    "client-keeper": "the keeper of the engine's process at a party",
+    "server-keeper": "the supervisor of the engine's process at the coordinator",
+    "client-keeper": "the supervisor of the engine's process at a party",
 }
 HELD = 120.0  # seconds that a process waits at its stage at most
 
@@ -528,7 +528,7 @@ def cost(told: Sequence[Mapping[str, Any]], kind: str, killed: float) -> dict[st
 
 
 def kill(owner: subprocess.Popen[bytes], kind: str) -> float:
-    """Kill a process, the engine's process that it has started, or the keeper between the two; return when.
+    """Kill a process, the engine's process that it has started, or the supervisor between the two; return when.
 
     Raises:
         RuntimeError: there is no such process.
@@ -538,7 +538,7 @@ def kill(owner: subprocess.Popen[bytes], kind: str) -> float:
         owner.kill()
         owner.wait()
         return killed
-    # A keeper has the engine's command among its own arguments.
+    # A supervisor has the engine's command among its own arguments.
     found = [one for one in below(owner.pid)[1:] if "nvflare.private" in command_of(one)]
     chosen = [one for one in found if ("relay.py" in command_of(one)) == kind.endswith("keeper")]
     if len(chosen) != 1:
