@@ -12,11 +12,7 @@ from pydantic.fields import FieldInfo
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
 from fedunseen.experiment.parsing import NAMED, SECTIONS
-from fedunseen.experiment.schema import EvaluationSettings, RunSettings
-from fedunseen.federation.growth import GrowthSettings
-from fedunseen.federation.partition import PartitionSettings
-from fedunseen.strategies.compression import CompressionSettings
-from fedunseen.threats.privacy import PrivacySettings
+from fedunseen.experiment.schema import UNNAMED
 
 __all__ = ["reference"]
 
@@ -29,14 +25,7 @@ def reference() -> str:
         if section in NAMED:
             parts += _choices({name: find(section, name).Settings for name in names(section)})
         else:
-            single: dict[str, type[Settings]] = {
-                "partition": PartitionSettings,
-                "growth": GrowthSettings,
-                "privacy": PrivacySettings,
-                "compression": CompressionSettings,
-                "evaluation": EvaluationSettings,
-            }
-            only = single.get(section, RunSettings)
+            only = UNNAMED[section]
             parts.append(_table(only, set(only.model_fields)))
     return "\n\n".join(parts) + "\n"
 

@@ -26,7 +26,7 @@ from fedunseen.tasks import EvaluationSettings
 from fedunseen.threats.defences import DefenceSettings
 from fedunseen.threats.privacy import PrivacySettings
 
-__all__ = ["EvaluationSettings", "Experiment", "RunSettings", "preset_names", "preset_text"]
+__all__ = ["UNNAMED", "EvaluationSettings", "Experiment", "RunSettings", "preset_names", "preset_text"]
 
 
 class RunSettings(Settings):
@@ -41,6 +41,17 @@ class RunSettings(Settings):
     trains again from there and not from the start; a method in closed form needs none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; ``auto`` takes a CUDA device if there is one."""
+
+
+UNNAMED: dict[str, type[Settings]] = {
+    "partition": PartitionSettings,
+    "growth": GrowthSettings,
+    "privacy": PrivacySettings,
+    "compression": CompressionSettings,
+    "evaluation": EvaluationSettings,
+    "run": RunSettings,
+}
+"""The settings of the sections that choose no class."""
 
 
 class Experiment(BaseModel):
@@ -119,15 +130,8 @@ class Experiment(BaseModel):
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
-        kinds: dict[str, type[BaseModel]] = {
-            **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
-            "partition": PartitionSettings,
-            "growth": GrowthSettings,
-            "privacy": PrivacySettings,
-            "compression": CompressionSettings,
-            "evaluation": EvaluationSettings,
-            "run": RunSettings,
-        }
+        chosen = {section: find(section, str(sections[section]["name"])).Settings for section in NAMED}
+        kinds: dict[str, type[BaseModel]] = {**chosen, **UNNAMED}
         made: dict[str, Any] = {
             section: validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
         }
