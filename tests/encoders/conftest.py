@@ -24,6 +24,9 @@ def resnet_folder(tmp_path_factory):
     for name, buffer in model.named_buffers():  # statistics as training leaves them, not zeros and ones
         if name.endswith(("running_mean", "running_var")):
             buffer.copy_(torch.rand(buffer.shape) + 0.5)
+    for name, parameter in model.named_parameters():
+        if name.endswith("normalization.bias"):  # otherwise its features are all zero, and tests compare nothing
+            torch.nn.init.uniform_(parameter, 0.5, 1.0)
     folder = tmp_path_factory.mktemp("resnet")
     model.save_pretrained(folder)
     return folder

@@ -9,6 +9,7 @@ import torch
 
 from fedunseen import run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.data import ClassSpace
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.federation.growth import GrowthSettings, Timeline, Version, first_version, next_version, seen_through
 from fedunseen.federation.partition import Partition
@@ -292,3 +293,9 @@ def test_a_new_class_with_the_name_of_an_old_one_is_refused(make):
         "the new class 'Two words' has the name of the known class 'two words': leave it out if they are the same, and "
         "otherwise give it another name"
     )
+
+
+def test_a_class_that_is_neither_seen_nor_unseen_stays_so():
+    space = ClassSpace(("cat", "dog", "ant", "owl"), np.eye(4), tuple("abcd"), [0], [], [2])
+    version = next_version(first_version(space), 0, held=["cat"], holders=["cat"])
+    assert (version.space.seen.tolist(), version.space.unseen.tolist()) == ([0], [2])
