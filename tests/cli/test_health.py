@@ -33,6 +33,9 @@ def test_a_party_is_well_while_it_is_connected(command, tmp_path):
         assert (healthy, what.startswith("no coordinator is reached")) == (False, True)
         status.emit(record("round 3: 0.5 s, loss 1.2"))
         assert asked(command, tmp_path)[0]
+    assert asked(command, tmp_path)[0] is False  # the process is gone in the middle of the run
+    status.write("the run is over", False, over=True)
+    assert asked(command, tmp_path) == (True, "the run is over")
 
 
 def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digits, tmp_path):

@@ -288,7 +288,7 @@ def join(
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
-    with _terminable(), sole_user(state, _JOINED), logged(None, Status(state)):
+    with _terminable(), sole_user(state, _JOINED), logged(None, status := Status(state)):
         held = PartyData(data, own, home=out, masked=masked)
         samples = held.benchmark.train
         classes = len(set(held.benchmark.labels[samples].tolist()))
@@ -305,6 +305,7 @@ def join(
             carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), site.answer, party.done)
             if party.error is not None:
                 raise party.error
+        status.write("the run is over", False, over=True)
     if party.home is not None:
         say(f"run:    {party.home}", f"next:   fedunseen predict {quote(str(party.home))} FILE")
     else:

@@ -27,11 +27,11 @@ class Status(logging.Handler):
         self.path = state / _STATUS
         self.write("started", False)
 
-    def write(self, message: str, connected: bool) -> None:
+    def write(self, message: str, connected: bool, over: bool = False) -> None:
         """Write it, whole or not at all."""
         from fedunseen.core.files import write_json
 
-        write_json(self.path, {"connected": connected, "message": message})
+        write_json(self.path, {"connected": connected, "message": message, "over": over})
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take note of a line of the log."""
@@ -65,7 +65,8 @@ def examined(folder: Path) -> dict[str, Any]:
         known = _read(status)
         what, last = str(known.get("message", "")), status.stat().st_mtime
         if not _held(folder):
-            return _found(False, f"no process is at work; last: {what}", last)
+            over = known.get("over") is True
+            return _found(over, what if over else f"no process is at work; last: {what}", last)
         if not known.get("connected"):
             return _found(False, f"no coordinator is reached; last: {what}", last)
         return _found(True, f"connected; last: {what}", last)
